@@ -151,7 +151,6 @@ TEST(ClientTest, ADenialComesWithItsData) {
   auto client = ConnectTo(daemon);
   const absl::Status status = client->Acquire({.bytes = 4096}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("tenant testers asked for"));
   const std::optional<Denial> denial = GetDenial(status);
   ASSERT_TRUE(denial.has_value());
   EXPECT_EQ(denial->cause, Denial::Cause::kDeviceLimit);
@@ -159,7 +158,8 @@ TEST(ClientTest, ADenialComesWithItsData) {
   EXPECT_EQ(denial->asked, 4096u);
   EXPECT_EQ(denial->used, 8192u);
   EXPECT_EQ(denial->limit, 8192u);
-  EXPECT_THAT(denial->help, HasSubstr("release"));
+  EXPECT_EQ(denial->tenant, "testers");
+  EXPECT_NE(denial->help, "");
   EXPECT_FALSE(GetDenial(absl::NotFoundError("")).has_value());
 }
 
@@ -230,10 +230,8 @@ TEST(ClientTest, AGrantThatCameTooLateIsGivenBackByTheNextCall) {
   auto client = ConnectTo(daemon);
   ASSERT_TRUE(client->GetUsage().ok());
   const size_t before = OpenFds();
-  const absl::Status status =
-      client->Acquire({.bytes = kBytes, .timeout = absl::Milliseconds(50)}).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("did not answer in time"));
+  EXPECT_EQ(client->Acquire({.bytes = kBytes, .timeout = absl::Milliseconds(50)}).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
   gave_up.Notify();
   granted.WaitForNotification();
   EXPECT_EQ(daemon.live_leases(), 1u);

@@ -18,7 +18,6 @@ namespace {
 
 using absl::StatusCode;
 using internal::FakeDaemon;
-using ::testing::HasSubstr;
 
 class EventTest : public ::testing::Test {
  protected:
@@ -50,7 +49,7 @@ TEST_F(EventTest, OfANameIsOpenedByAnotherSession) {
   EXPECT_TRUE(opened->Done().value());
 }
 
-TEST_F(EventTest, BesideASegmentIsOpenedByWhoLeasesIt) {
+TEST_F(EventTest, BesideASegmentIsOpenedByItsLessees) {
   Segment mine = producer_->Acquire({.bytes = 1}).value();
   Segment theirs = consumer_->Open(mine.Share()->value).value();
   scopes_.clear();
@@ -104,7 +103,7 @@ TEST_F(EventTest, EndsWithItsMaker) {
   EXPECT_TRUE(producer_->CreateEvent({.name = "batch"}).ok());  // the name is free again
 }
 
-TEST_F(EventTest, WhoHasItMayUseItAfterItsMakersEnd) {
+TEST_F(EventTest, AnOpenedEventIsUsableAfterItsMakersEnd) {
   Event made = producer_->CreateEvent({.name = "batch"}).value();
   Event opened = consumer_->OpenEvent("batch").value();
   EXPECT_EQ(daemon_.live_leases(), 2u);
@@ -148,15 +147,13 @@ TEST_F(EventTest, AnEmptyOneSaysSo) {
   EXPECT_EQ(event.Record(nullptr), absl::OkStatus());
 }
 
-TEST_F(EventTest, WhatIsNoHandleOfOursIsADefect) {
+TEST_F(EventTest, AnInvalidHandleIsADefect) {
   // As if another process had registered it.
   Event made = producer_->CreateEvent({.name = "batch"}).value();
   daemon_.ReplaceHandles(std::string(64, 'x'));
   EXPECT_EQ(consumer_->OpenEvent("batch").status().code(), StatusCode::kInternal);
   daemon_.ReplaceHandles("short");
-  const absl::Status status = consumer_->OpenEvent("batch").status();
-  EXPECT_EQ(status.code(), StatusCode::kInternal);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("5 bytes"));
+  EXPECT_EQ(consumer_->OpenEvent("batch").status().code(), StatusCode::kInternal);
 }
 
 TEST_F(EventTest, OnTheDeviceOfItsChoice) {

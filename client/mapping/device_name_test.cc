@@ -89,8 +89,7 @@ TEST_F(DeviceNameTest, OrdinalsAreThisProcesss) {
   EXPECT_EQ(*Resolve("cuda:1"), kA);
   const absl::Status status = Resolve("2").status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("CUDA_VISIBLE_DEVICES"), HasSubstr(kC), HasSubstr(kA)));
+  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr(kC), HasSubstr(kA)));
   for (const char* name : {"cuda:", "cuda:x", "-1", "+1", "1 ", "99999999999999999999"}) {
     EXPECT_EQ(Resolve(name).status().code(), StatusCode::kNotFound) << name;
   }
@@ -100,7 +99,7 @@ TEST_F(DeviceNameTest, AnOrdinalWithoutADriverOrOfAnotherDevice) {
   visible_ = absl::UnavailableError("no CUDA driver: none");
   const absl::Status status = Resolve("0").status();
   EXPECT_EQ(status.code(), StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("no CUDA driver"), HasSubstr(kA)));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(kA));
   EXPECT_EQ(*Resolve(kA), kA);
 
   visible_ = std::vector<std::string>{"GPU-of-nobody"};

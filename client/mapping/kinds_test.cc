@@ -26,7 +26,6 @@ namespace {
 using absl::StatusCode;
 using internal::OpenFds;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 TEST_F(KindsTest, PinnedIsHostMemoryThatGpusUseWhereThereAreSome) {
   absl::StatusOr<Segment> segment = client_->Acquire({.bytes = kBytes, .kind = Kind::kPinned});
@@ -78,18 +77,14 @@ TEST_F(KindsTest, EveryKindHasItsOwnHandles) {
   Segment ipc = client_->Acquire({.bytes = kBytes, .kind = Kind::kIpc}).value();
   Segment pool = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   Segment none;
-  const auto is = [](const absl::Status& status, const char* alternative) {
-    EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), HasSubstr(alternative));
-  };
-  is(vmm.ipc_handle().status(), "fd()");
-  is(vmm.export_data().status(), "fd()");
-  is(vmm.pool_fd().status(), "fd()");
-  is(ipc.fd().status(), "ipc_handle()");
-  is(ipc.export_data().status(), "ipc_handle()");
-  is(ipc.pool_fd().status(), "ipc_handle()");
-  is(pool.fd().status(), "pool_fd()");
-  is(pool.ipc_handle().status(), "export_data()");
+  EXPECT_EQ(vmm.ipc_handle().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(vmm.export_data().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(vmm.pool_fd().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(ipc.fd().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(ipc.export_data().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(ipc.pool_fd().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(pool.fd().status().code(), StatusCode::kUnimplemented);
+  EXPECT_EQ(pool.ipc_handle().status().code(), StatusCode::kUnimplemented);
   EXPECT_EQ(none.ipc_handle().status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(none.export_data().status().code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(none.pool_fd().status().code(), StatusCode::kFailedPrecondition);
@@ -112,7 +107,6 @@ TEST_F(KindsTest, WhatIsLostBetweenGrantAndMappingSaysSoAndItsLeaseIsReleased) {
   const auto is_lost = [this](Kind kind) {
     const absl::Status status = client_->Acquire({.bytes = kBytes, .kind = kind}).status();
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("lost"));
     EXPECT_EQ(daemon_.live_leases(), 0u);
   };
   // The owner has ended.

@@ -38,7 +38,7 @@ TEST_F(KindsTest, APoolIsImportedOnceInASession) {
 }
 
 // The daemon makes a second pool beside a living one when the tenant's limit has grown.
-TEST_F(KindsTest, TwoPoolsOfADeviceLiveSideBySide) {
+TEST_F(KindsTest, TwoPoolsOfADeviceAreOpenAtOneTime) {
   StartOwner();
   Segment one = client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();
   const std::unique_ptr<Pool> first = ReplacePool(2);
@@ -55,7 +55,7 @@ TEST_F(KindsTest, TwoPoolsOfADeviceLiveSideBySide) {
   }
 }
 
-TEST_F(KindsTest, ADeadOwnersPoolIsLetGoWithItsLastSegment) {
+TEST_F(KindsTest, APoolOfAnEndedOwnerIsClosedWithItsLastSegment) {
   StartOwner();
   daemon_.SetContextPid(100);
   const size_t before = PoolFds();
@@ -76,7 +76,7 @@ TEST_F(KindsTest, ADeadOwnersPoolIsLetGoWithItsLastSegment) {
   EXPECT_TRUE(client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).ok());
 }
 
-TEST_F(KindsTest, ADeadOwnersPoolThatNoSegmentUsesIsLetGoWhenThereIsAnother) {
+TEST_F(KindsTest, AnUnusedPoolOfAnEndedOwnerIsClosedWhenThereIsAnother) {
   StartOwner();
   daemon_.SetContextPid(100);
   client_->Acquire({.bytes = kBytes, .kind = Kind::kMempool}).value();

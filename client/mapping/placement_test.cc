@@ -19,7 +19,6 @@ namespace {
 
 using absl::StatusCode;
 using internal::FakeDaemon;
-using ::testing::HasSubstr;
 
 constexpr uint64_t kBytes = 64 * 1024;
 constexpr char kGpu[] = "GPU-00000000-0000-0000-0000-000000000001";
@@ -79,7 +78,7 @@ TEST_F(PlacementTest, TheDaemonIsAskedForWhatTheNamesMean) {
   EXPECT_TRUE(asked_.empty());
 }
 
-TEST_F(PlacementTest, AWishedAddress) {
+TEST_F(PlacementTest, MapsAtARequestedAddress) {
   void* const wished = FreeAddress();
   absl::StatusOr<std::vector<Segment>> segments =
       client_->AcquireMany({.bytes = kBytes, .address = wished}, 2);
@@ -108,7 +107,7 @@ TEST_F(PlacementTest, AnAddressForPinnedMemory) {
       wished);
 }
 
-TEST_F(PlacementTest, ImpossibleWishesAreRefusedBeforeAnythingIsAcquired) {
+TEST_F(PlacementTest, ImpossiblePlacementsAreRefusedBeforeAnythingIsAcquired) {
   char* const odd = static_cast<char*>(FreeAddress()) + 4096;
   EXPECT_EQ(client_->Acquire({.bytes = 1, .address = odd}).status().code(),
             StatusCode::kInvalidArgument);
@@ -116,7 +115,6 @@ TEST_F(PlacementTest, ImpossibleWishesAreRefusedBeforeAnythingIsAcquired) {
     const absl::Status status =
         client_->Acquire({.bytes = 1, .kind = kind, .address = FreeAddress()}).status();
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("vmm"));
   }
   EXPECT_EQ(client_->Acquire({.bytes = 1, .map_devices = {FakeDaemon::kDevice}}).status().code(),
             StatusCode::kInvalidArgument);
@@ -125,7 +123,7 @@ TEST_F(PlacementTest, ImpossibleWishesAreRefusedBeforeAnythingIsAcquired) {
   EXPECT_TRUE(asked_.empty());
 }
 
-TEST_F(PlacementTest, WishesThatAKindCannotFulfilReleaseWhatWasOpened) {
+TEST_F(PlacementTest, PlacementsThatAKindCannotMakeReleaseWhatWasOpened) {
   Segment segment = client_->Acquire({.bytes = 1}).value();
   const std::string ticket = segment.Share()->value;
   for (const v1::Kind kind : {v1::KIND_IPC, v1::KIND_MEMPOOL}) {
@@ -167,12 +165,11 @@ class GpuPlacementTest : public PlacementTest {
   GpuPlacementTest() : PlacementTest({Gpu()}) {}
 };
 
-TEST_F(GpuPlacementTest, AGpuThatThisProcessDoesNotSeeIsToldAndItsLeaseReleased) {
+TEST_F(GpuPlacementTest, AGpuThatThisProcessDoesNotSeeIsAnErrorAndItsLeaseReleased) {
   daemon_.GrantOn(kGpu);
   const absl::Status status = client_->Acquire({.bytes = kBytes, .device = "1b:00.0"}).status();
   if (CudaDriver::Get().ok()) {
     EXPECT_EQ(status.code(), StatusCode::kNotFound);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("map_devices"));
   } else {
     EXPECT_EQ(status.code(), StatusCode::kUnimplemented);
   }

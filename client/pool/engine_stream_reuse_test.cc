@@ -9,7 +9,6 @@
 #include "client/pool/engine.h"
 #include "client/pool/testing/fake_gpu.h"
 #include "client/pool/testing/fake_segments.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
@@ -102,13 +101,12 @@ TEST_F(StreamsTest, TheLegacyStreamAndBlockingOnesShareWhateverThePolicy) {
   EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok()) << "it waits for nobody";
 }
 
-TEST_F(StreamsTest, AStreamThatIsCapturedGetsAndGivesNothing) {
+TEST_F(StreamsTest, ACapturedStreamMayNotAllocateOrFree) {
   Make({}, 64 * kMiB);
   const Block before = engine_->Allocate(512, one_).value();
   gpu_.SetCapturing(one_, true);
   const auto refused = engine_->Allocate(512, one_);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.status().message()), ::testing::HasSubstr("graph"));
   EXPECT_EQ(engine_->Free(before.data, one_).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(engine_->Allocate(512, other_).ok());
   gpu_.SetCapturing(one_, false);
@@ -174,7 +172,7 @@ TEST_F(StreamsTest, PerThreadStreamsAreOneForEachThread) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, PerThreadStream())->data, first);
 }
 
-TEST_F(StreamsTest, WhatAThreadKeepsForItsOwnStreamIsNotAnothersToReuse) {
+TEST_F(StreamsTest, BlocksThatAThreadKeepsForItsStreamAreNotReusedByAnother) {
   Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
   std::atomic<int> step{0};
   void* first = nullptr;
@@ -229,7 +227,7 @@ TEST_F(StreamsTest, AForgottenStreamsMemoryComesBackWhenItsWorkIsDone) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, one_)->data, first);
 }
 
-TEST_F(StreamsTest, WhatIsFreedAsCudaFreeDoesIsAnybodys) {
+TEST_F(StreamsTest, MemoryFreedAfterASyncIsUsableOnAnyStream) {
   Make({.reuse = {.allow_opportunistic = false, .allow_internal_dependencies = false},
         .grow_bytes = 2 * kMiB},
        2 * kMiB);

@@ -131,7 +131,7 @@ TEST(EngineStreamsTest, NoBlockIsHandedOutWhileWorkOnItIsPending) {
   EXPECT_GT(sum.out_of_memory, 100u);
 }
 
-TEST(EngineStreamsTest, TheGpuWouldSeeIt) {
+TEST(EngineStreamsTest, TheModelDetectsReuseBeforePendingWorkIsDone) {
   uint64_t violations = 0;
   for (uint64_t seed = 1; seed <= 10; ++seed) violations += Play(seed, {.lie = true}).violations;
   EXPECT_GT(violations, 10u);

@@ -146,7 +146,6 @@ TEST_F(EngineTest, TheLimitHoldsAndFreeMemoryIsGivenBackBeforeAQuotaRefuses) {
   const Block small = Allocate(3 * kMiB);
   const auto over = engine_->Allocate(6 * kMiB, nullptr);
   EXPECT_EQ(over.status().code(), StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(over.status().message()), HasSubstr("its limit"));
   // Free memory in separate pieces does not suffice, and must be given back first.
   Free(small);
   EXPECT_GE(Allocate(8 * kMiB).bytes, 8 * kMiB);
@@ -154,7 +153,7 @@ TEST_F(EngineTest, TheLimitHoldsAndFreeMemoryIsGivenBackBeforeAQuotaRefuses) {
   EXPECT_EQ(engine_->Stats().out_of_memory, 1u);
 }
 
-TEST_F(EngineTest, TheLastBytesOfALimitAreHad) {
+TEST_F(EngineTest, ALimitCanBeUsedToTheLastByte) {
   // Neither the limit nor the quota is a multiple of a segment.
   for (const bool quota : {false, true}) {
     Make({.limit_bytes = quota ? UINT64_MAX : 20 * kMiB}, {.capacity = 20 * kMiB});
@@ -169,7 +168,7 @@ TEST_F(EngineTest, TheLastBytesOfALimitAreHad) {
   EXPECT_TRUE(engine_->Allocate(1234 * kMiB, nullptr).ok());
 }
 
-TEST_F(EngineTest, NobodyIsPressedForAWish) {
+TEST_F(EngineTest, PressureIsOnlyForBytesThatAreNeeded) {
   for (const bool places : {true, false}) {
     Make({}, {.capacity = 20 * kMiB, .places = places});
     Allocate(16 * kMiB);
@@ -203,7 +202,7 @@ TEST_F(EngineTest, ItWaitsForWhatOthersFree) {
   other.join();
 }
 
-TEST_F(EngineTest, WithoutADaemonWhatIsLeasedGoesOn) {
+TEST_F(EngineTest, WithoutADaemonLeasedMemoryStaysUsable) {
   Make({.grow_bytes = 4 * kMiB});
   const Block block = Allocate(2 * kMiB);
   source_->SetUnavailable(true);
@@ -221,7 +220,7 @@ TEST_F(EngineTest, AFreeIsOneThoughTheDaemonTakesNothingBack) {
   EXPECT_EQ(engine_->Stats().used_bytes, 0u);
 }
 
-TEST_F(EngineTest, WhatTheRefusalHadJoinedIsFoundAtOnce) {
+TEST_F(EngineTest, MemoryJoinedByARefusedRequestIsFoundAtOnce) {
   Make({.grow_bytes = 8 * kMiB}, {.capacity = 8 * kMiB});
   const Block large = Allocate(4 * kMiB);
   std::vector<Block> small;
@@ -231,7 +230,7 @@ TEST_F(EngineTest, WhatTheRefusalHadJoinedIsFoundAtOnce) {
   Free(large);
 }
 
-TEST_F(EngineTest, StatsAndMarks) {
+TEST_F(EngineTest, StatsAndHighWaterMarks) {
   for (const bool caches : {false, true}) {
     Make({.grow_bytes = 8 * kMiB, .thread_caches = caches}, {.capacity = 64 * kMiB});
     const Block small = Allocate(1000), large = Allocate(3 * kMiB);

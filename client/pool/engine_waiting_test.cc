@@ -180,7 +180,7 @@ TEST_F(EngineWaitingTest, AGrantBeyondALimitThatWasLoweredGoesBack) {
   EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
 }
 
-TEST_F(EngineWaitingTest, AGrantThatIsNotWantedAnyMoreGoesBack) {
+TEST_F(EngineWaitingTest, AGrantWithoutAWaiterIsReleased) {
   Make({.wait = kLong}, {.capacity = 4 * kMiB});
   const Block held = Allocate(4 * kMiB);
   source_->SetGrantsTooLate();

@@ -171,7 +171,7 @@ TEST(PoolTest, IgnoresPressureWhoseTimeHasPassed) {
   EXPECT_EQ(pool->Stats().reserved_bytes, reserved - 2 * kMiB);
 }
 
-TEST(PoolTest, HearsOfPressureFromTheNextDaemonToo) {
+TEST(PoolTest, PressureFromTheNextDaemonIsHandledToo) {
   FakeDaemon daemon;
   auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
   ASSERT_TRUE(pool->Free(pool->Allocate(8 * kMiB, nullptr).value(), nullptr).ok());
@@ -229,7 +229,7 @@ TEST(PoolTest, AHookIsNotCalledWhereAllOfItWasFree) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST(PoolTest, ItsMemoryIsOfTheSortThatItWasMadeFor) {
+TEST(PoolTest, LeasesAreRevocableOnlyInARevocablePool) {
   FakeDaemon* fake = nullptr;
   std::atomic<int> revocable = 0, other = 0;
   FakeDaemon daemon({.acquire = [&](uint64_t session, const v1::AcquireRequest& request,

@@ -45,7 +45,7 @@ TEST(ConnectTest, TellsWhatTheDaemonSaid) {
   EXPECT_EQ((*client)->daemon_version(), "9.9");
 }
 
-TEST(ConnectTest, SaysWhoItIsAndWhatItWants) {
+TEST(ConnectTest, HelloHasVersionNameAndTenant) {
   std::vector<v1::Hello> hellos;
   FakeDaemon daemon({.hello = [&](int socket, uint64_t session) {
     hellos.push_back(FakeDaemon::ReadHello(socket));
@@ -114,8 +114,6 @@ TEST(ConnectTest, ADaemonThatNeverListensIsWaitedForUntilTheDeadline) {
           .status();
   EXPECT_GE(absl::Now() - begun, absl::Milliseconds(300));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("no daemon listens"), HasSubstr("none came within 300ms")));
 }
 
 TEST(ConnectTest, WithoutAWaitOrARuntimeFolderItFailsAtOnce) {
@@ -126,9 +124,7 @@ TEST(ConnectTest, WithoutAWaitOrARuntimeFolderItFailsAtOnce) {
        {ConnectOptions{
             .runtime_dir = daemon.runtime_dir(), .timeout = absl::Hours(1), .wait = false},
         ConnectOptions{.runtime_dir = "/tmp/no-such-folder", .timeout = absl::Hours(1)}}) {
-    const absl::Status status = Client::Connect(options).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("no daemon listens"));
+    EXPECT_EQ(Client::Connect(options).status().code(), absl::StatusCode::kUnavailable);
   }
   EXPECT_LT(absl::Now() - begun, absl::Minutes(1));
 }
@@ -142,7 +138,7 @@ TEST(ConnectTest, ARefusalIsPassedOn) {
   EXPECT_EQ(ConnectStatus(refuse), absl::PermissionDeniedError("no rule for you"));
 }
 
-TEST(ConnectTest, ARefusalOfOneWhoWasNotHeardIsPassedOn) {
+TEST(ConnectTest, ARefusalBeforeTheHelloIsReadIsPassedOn) {
   const auto refuse = [](int socket, uint64_t) {
     FakeDaemon::Send(socket, Refusal(absl::StatusCode::kResourceExhausted, "full"));
     return false;
@@ -184,7 +180,6 @@ TEST(ConnectTest, AnotherVersionIsUnimplemented) {
     return true;
   });
   EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("version 9"));
 }
 
 TEST(ConnectTest, AnotherProtocolIsUnimplemented) {
@@ -201,11 +196,10 @@ TEST(ConnectTest, AnotherProtocolIsUnimplemented) {
             absl::StatusCode::kUnimplemented);
 }
 
-TEST(ConnectTest, ASilentDaemonIsGivenUpOnInTime) {
+TEST(ConnectTest, ADaemonThatDoesNotAnswerFailsAtTheDeadline) {
   const absl::Status status =
       ConnectStatus([](int, uint64_t) { return true; }, absl::Milliseconds(50));
   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("50ms"));
 }
 
 TEST(ConnectTest, ADaemonThatHangsUpOrSaysGoodbyeIsUnavailable) {

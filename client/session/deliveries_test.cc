@@ -103,7 +103,7 @@ TEST_F(DeliveriesTest, PartsAreCollectedAsOne) {
   EXPECT_FALSE(deliveries_->HasPart());
 }
 
-TEST_F(DeliveriesTest, PartsThatNobodyTakesAreAbandonedTogether) {
+TEST_F(DeliveriesTest, PartsThatNoCallCollectsAreAbandonedTogether) {
   const size_t before = OpenFds();
   {
     Deliveries::Call call(deliveries_.get());
@@ -125,7 +125,7 @@ TEST_F(DeliveriesTest, WhatLacksAPartIsNeverCollected) {
   EXPECT_FALSE(deliveries_->HasPart());  // the caller gave up
 }
 
-TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {
+TEST_F(DeliveriesTest, OneReaderServesAllWaitingCalls) {
   constexpr uint64_t kCalls = 16;
   std::vector<std::thread> threads;
   for (uint64_t id = 1; id <= kCalls; ++id) {
@@ -140,7 +140,7 @@ TEST_F(DeliveriesTest, OneReaderServesAllWhoWait) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(DeliveriesTest, WhatNobodyCanCollectIsAbandonedAndItsDescriptorsClosed) {
+TEST_F(DeliveriesTest, DeliveriesWithoutACallAreAbandonedAndTheirDescriptorsClosed) {
   const size_t before = OpenFds();
   { Deliveries::Call gave_up(deliveries_.get()); }
   Deliver(1, 11);
@@ -252,7 +252,7 @@ TEST_F(DeliveriesTest, GoodbyeEndsTheSessionWithItsReason) {
   EXPECT_EQ(deliveries_->Poll(), end);
 }
 
-TEST_F(DeliveriesTest, AClosedSocketWakesAllWhoWait) {
+TEST_F(DeliveriesTest, AClosedSocketWakesAllWaitingCalls) {
   std::vector<std::thread> threads;
   for (uint64_t id = 1; id <= 4; ++id) {
     threads.emplace_back([this, id] {
@@ -265,7 +265,7 @@ TEST_F(DeliveriesTest, AClosedSocketWakesAllWhoWait) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(DeliveriesTest, NonsenseEndsTheSession) {
+TEST_F(DeliveriesTest, AMessageThatDoesNotParseEndsTheSession) {
   ASSERT_TRUE(SendMessage(daemon_.get(), "\xff\xff\xff", {}, Soon()).ok());
   EXPECT_EQ(deliveries_->Poll().code(), absl::StatusCode::kUnavailable);
 }
@@ -333,7 +333,7 @@ class NoMoreFiles {
   rlimit limit_;
 };
 
-TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostIsMissedForGood) {
+TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostStaysUnavailable) {
   {
     Deliveries::Call call(deliveries_.get());
     Deliver(1, {11}, {}, {7}, 1);
@@ -344,12 +344,10 @@ TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostIsMissedForGood) {
   Deliveries::Call call(deliveries_.get());
   Deliver(2, {12}, {}, {}, 0);
   EXPECT_TRUE(call.Collect(2, Soon()).ok());
-  const absl::Status status = deliveries_->TakePool(7).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+  EXPECT_EQ(deliveries_->TakePool(7).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
+TEST_F(DeliveriesTest, RunningOutOfDescriptorsFailsTheCallAtOnce) {
   Deliveries::Call call(deliveries_.get());
   Deliver(1, 11);
   absl::Status status;
@@ -358,7 +356,6 @@ TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
     status = call.Collect(1, absl::InfiniteFuture()).status();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("ulimit"));
 
   // Later calls are unaffected.
   Deliveries::Call next(deliveries_.get());
@@ -366,7 +363,7 @@ TEST_F(DeliveriesTest, OutOfDescriptorsIsToldAtOnce) {
   EXPECT_TRUE(next.Collect(2, Soon()).ok());
 }
 
-TEST_F(DeliveriesTest, ItsEndEndsTheSessionThoughAForkedChildHasTheSocket) {
+TEST_F(DeliveriesTest, DestructionEndsTheSessionThoughAForkedChildHasTheSocket) {
   int go[2];
   ASSERT_EQ(pipe2(go, O_CLOEXEC), 0);
   const pid_t child = fork();

@@ -13,7 +13,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-TEST(LeaseBookTest, AStatementNamesWhatIsHeldAndWhoMayAskAgain) {
+TEST(LeaseBookTest, AStatementNamesHeldLeasesAndOpenRequests) {
   LeaseBook book;
   LeaseBook::Request first(&book), second(&book);
   EXPECT_NE(first.id(), 0u);
@@ -25,7 +25,7 @@ TEST(LeaseBookTest, AStatementNamesWhatIsHeldAndWhoMayAskAgain) {
   EXPECT_THAT(statement.request_ids, ElementsAre(second.id()));
 }
 
-TEST(LeaseBookTest, WhatWasGivenUpBeforeAStatementIsMadeGoodByIt) {
+TEST(LeaseBookTest, AStatementSettlesWhatWasGivenUpBeforeIt) {
   LeaseBook book;
   {
     LeaseBook::Request request(&book);
@@ -42,7 +42,7 @@ TEST(LeaseBookTest, WhatWasGivenUpBeforeAStatementIsMadeGoodByIt) {
   EXPECT_THAT(book.TakePending(1), IsEmpty());
 }
 
-TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
+TEST(LeaseBookTest, APendingReleaseOfAStatementInFlightWaitsForItsConnection) {
   LeaseBook book;
   {
     LeaseBook::Request request(&book);
@@ -54,7 +54,7 @@ TEST(LeaseBookTest, ADebtOfAStatementThatIsUnderWayWaitsForItsConnection) {
   EXPECT_EQ(book.TakePending(1).size(), 1u);
 }
 
-TEST(LeaseBookTest, ARequestThatIsGivenUpAfterItWasNamedIsADebt) {
+TEST(LeaseBookTest, ARequestGivenUpAfterItsStatementIsAPendingRelease) {
   LeaseBook book;
   { LeaseBook::Request request(&book); }
   EXPECT_THAT(book.TakePending(0), IsEmpty());
@@ -70,7 +70,7 @@ TEST(LeaseBookTest, ARequestThatIsGivenUpAfterItWasNamedIsADebt) {
   EXPECT_THAT(due[0].request_ids, ElementsAre(id));
 }
 
-TEST(LeaseBookTest, TheNextStatementMakesThatGood) {
+TEST(LeaseBookTest, TheNextStatementSettlesARequestGivenUpAfterTheLast) {
   LeaseBook book;
   std::optional<LeaseBook::Request> request(&book);
   book.MakeStatement();
@@ -79,7 +79,7 @@ TEST(LeaseBookTest, TheNextStatementMakesThatGood) {
   EXPECT_THAT(book.TakePending(2), IsEmpty());
 }
 
-TEST(LeaseBookTest, WhatIsLostIsNoDebtAndNotNamedAgain) {
+TEST(LeaseBookTest, LostLeasesAreNeitherReleasedNorNamedAgain) {
   LeaseBook book;
   {
     LeaseBook::Request request(&book);

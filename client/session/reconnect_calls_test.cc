@@ -79,7 +79,7 @@ TEST_P(CrashPointTest, NothingIsGrantedTwice) {
   EXPECT_EQ(daemon.live_leases(), 0u);
 }
 
-TEST_P(CrashPointTest, WhatNobodyWaitsForAnyMoreIsGivenBack) {
+TEST_P(CrashPointTest, GrantsWithoutACallerAreReleased) {
   absl::Notification reached;
   FakeDaemon* fake = nullptr;
   FakeDaemon daemon(
@@ -246,7 +246,7 @@ TEST(ReconnectCallsTest, AnEventIsNotRegisteredTwice) {
   EXPECT_EQ(daemon.live_events(), 0u);
 }
 
-TEST(ReconnectCallsTest, TheNextDaemonHearsOfAnEventsEnd) {
+TEST(ReconnectCallsTest, AnEventsEndIsReportedToTheNextDaemon) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   auto event = client->CreateEvent({.name = "batch"});

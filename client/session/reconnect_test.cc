@@ -23,7 +23,6 @@ namespace {
 
 using internal::FakeDaemon;
 using internal::OpenFds;
-using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -101,7 +100,7 @@ TEST(ReconnectTest, LeavesNoDescriptors) {
   }
 }
 
-TEST(ReconnectTest, ADaemonThatStopsForGoodIsAsGoodAsDead) {
+TEST(ReconnectTest, AGoodbyeOfAStoppingDaemonLeadsToAReconnect) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();
@@ -124,7 +123,7 @@ TEST(ReconnectTest, AGoodbyeToThisClientIsFinal) {
   EXPECT_EQ(daemon.resumes(), 0);
 }
 
-TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
+TEST(ReconnectTest, ADaemonWithoutTheSessionEndsItForGood) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();
@@ -135,24 +134,27 @@ TEST(ReconnectTest, ADaemonThatKnowsNothingEndsTheSessionForGood) {
         client->Acquire({.bytes = kBytes, .wait = absl::InfiniteDuration()}).status(),
         segment.Share().status(), client->StartWatch({}).status()}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(status.message()),
-                AllOf(HasSubstr("does not know the session"), HasSubstr("connect again")));
+    // As opposed to a daemon that is away for a while, which is UNAVAILABLE too.
+    EXPECT_THAT(std::string(status.message()), HasSubstr("does not know the session"));
   }
   memset(segment.data(), 1, segment.size());
   EXPECT_EQ(segment.Release().code(), absl::StatusCode::kUnavailable);
   EXPECT_TRUE(ConnectTo(daemon)->Acquire({.bytes = kBytes}).ok());
 }
 
-TEST(ReconnectTest, ADaemonThatTakesItForSomebodyNewEndsTheSessionForGood) {
-  FakeDaemon daemon({.resume = [](int socket, const v1::Hello&) {
+TEST(ReconnectTest, ADaemonThatBeginsANewSessionEndsTheOldOneForGood) {
+  std::atomic<int> tries = 0;
+  FakeDaemon daemon({.resume = [&](int socket, const v1::Hello&) {
+    ++tries;
     FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(1));  // as a daemon that cannot resume
     return false;
   }});
   auto client = ConnectTo(daemon);
   CrashAndComeBack(daemon);
-  const absl::Status status = client->GetUsage().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_EQ(tries, 1);
 }
 
 TEST(ReconnectTest, WithoutADaemonACallWaitsForItsTimeAndTheNextGoesOn) {
@@ -161,12 +163,8 @@ TEST(ReconnectTest, WithoutADaemonACallWaitsForItsTimeAndTheNextGoesOn) {
   Segment segment = client->Acquire({.bytes = kBytes}).value();
   daemon.Crash();
   const absl::Time start = absl::Now();
-  const absl::Status status = client->GetUsage().status();
+  EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(200));
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("gpumemd is not there"), HasSubstr("no daemon listens"),
-                    HasSubstr("goes on when it is back")));
   daemon.ComeBack();
   Await([&] { return client->GetUsage().ok(); });
   EXPECT_EQ(daemon.live_leases(), 1u);
@@ -188,7 +186,7 @@ TEST(ReconnectTest, ACallWaitsUntilTheDaemonIsBack) {
   caller.join();
 }
 
-TEST(ReconnectTest, IsPatientWithADaemonThatCannotTakeItYet) {
+TEST(ReconnectTest, RetriesADaemonThatCannotResumeTheSessionYet) {
   int tries = 0;
   FakeDaemon daemon({.resume = [&](int socket, const v1::Hello& hello) {
     EXPECT_EQ(hello.client_name(), "trainer-3");
@@ -251,7 +249,7 @@ TEST(ReconnectTest, ACallWhoseTimeIsOverLeavesWhatItHasBegunToTheNext) {
   EXPECT_EQ(daemon.resumes(), 1);
 }
 
-TEST(ReconnectTest, ADaemonMayCrashWhileItIsTold) {
+TEST(ReconnectTest, ADaemonMayCrashDuringReconcile) {
   std::atomic<int> told = 0;
   absl::Notification first, second;
   FakeDaemon daemon(
@@ -283,9 +281,7 @@ TEST(ReconnectTest, WithoutReconnectTheSessionEndsWithItsDaemon) {
   auto client = Client::Connect({.runtime_dir = daemon.runtime_dir(), .reconnect = false}).value();
   Segment segment = client->Acquire({.bytes = kBytes}).value();
   CrashAndComeBack(daemon);
-  const absl::Status status = client->GetUsage().status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("connect again"));
+  EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(segment.Release().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(daemon.resumes(), 0);
 }
@@ -329,7 +325,7 @@ TEST(ReconnectTest, AClientMayEndWhileTheDaemonIsAway) {
   EXPECT_LT(absl::Now() - start, absl::Seconds(5));
 }
 
-TEST(ReconnectTest, AForkedChildIsToldWhileTheDaemonIsAway) {
+TEST(ReconnectTest, AForkedChildGetsAnErrorWhileTheDaemonIsAway) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();

@@ -35,7 +35,7 @@ void Await(const std::function<bool()>& happened) {
   EXPECT_TRUE(happened());
 }
 
-TEST(ReconnectTest, LostLeasesAreToldAndCannotBeShared) {
+TEST(ReconnectTest, LostLeasesAreReportedAndCannotBeShared) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   Segment lost = client->Acquire({.bytes = kBytes}).value();

@@ -128,7 +128,7 @@ TEST(WaitingTest, MayWaitForEver) {
   EXPECT_THAT(daemon.waits_ms(), ElementsAre(static_cast<uint64_t>(INT64_MAX)));
 }
 
-TEST(WaitingTest, AWaitThatIsOverIsADenial) {
+TEST(WaitingTest, AnExpiredWaitIsADenial) {
   QueueingDaemon daemon;
   auto client = ConnectTo(daemon.fake());
   const absl::Status status =
@@ -163,7 +163,7 @@ TEST(WaitingTest, TheClientsOtherCallsGoOnBesideIt) {
 
 // A waiting thread still does the session's work: it retries a release that the daemon did not
 // answer, without any other call.
-TEST(WaitingTest, WhatIsOwedIsPaidMeanwhile) {
+TEST(WaitingTest, PendingReleasesAreSentDuringAWait) {
   std::atomic<bool> busy = true;
   absl::Notification released;
   FakeDaemon* fake = nullptr;
@@ -206,7 +206,6 @@ TEST(WaitingTest, CanBeCancelled) {
   const absl::Status status =
       client->Acquire({.bytes = kBytes, .wait = absl::Hours(1), .cancel = cancel}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("cancelled"));
   other.join();
   second.join();
   EXPECT_TRUE(cancel.cancelled());
@@ -281,7 +280,7 @@ TEST(WaitingTest, EndsWithTheSession) {
   over.Notify();
 }
 
-TEST(WaitingTest, EndsWithTheSessionThoughTheDaemonForgetsToSay) {
+TEST(WaitingTest, EndsWithTheSessionThoughTheDaemonDoesNotAnswerTheCall) {
   absl::Notification asked, over;
   FakeDaemon daemon({.acquire = [&](uint64_t, const v1::AcquireRequest&, v1::AcquireResponse*) {
     asked.Notify();
@@ -301,7 +300,7 @@ TEST(WaitingTest, EndsWithTheSessionThoughTheDaemonForgetsToSay) {
   over.Notify();
 }
 
-TEST(RevocableTest, IsAskedForAndTold) {
+TEST(RevocableTest, TheRequestAndTheSegmentSayRevocable) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   EXPECT_FALSE(client->Acquire({.bytes = kBytes}).value().revocable());

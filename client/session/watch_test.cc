@@ -106,7 +106,7 @@ class Heard {
   std::vector<std::string> words_;
 };
 
-TEST(WatchTest, HandlersHearWhatTheDaemonSays) {
+TEST(WatchTest, HandlersGetTheDaemonsEvents) {
   FakeDaemon daemon;
   daemon.Tell({});  // of a newer daemon, of a kind not known here
   daemon.Tell(Lost(7));
@@ -269,7 +269,7 @@ TEST(WatchTest, AStreamThatTheServerCutsOffBeginsAgain) {
 
 // As a daemon does with a stream that is not read for 10 s. It is the same daemon, which drains all
 // the time and tells each new Watch so.
-TEST(WatchTest, WhatACutOffStreamHasToldIsNotTakenBack) {
+TEST(WatchTest, EventsOfACutOffStreamAreNotUndone) {
   FakeDaemon daemon;
   daemon.Tell(Draining(true));
   auto client = ConnectTo(daemon);
@@ -286,7 +286,7 @@ TEST(WatchTest, WhatACutOffStreamHasToldIsNotTakenBack) {
   EXPECT_THAT(heard.Await(3), ElementsAre("draining", "GPU-7 wants 5", "admitting"));
 }
 
-TEST(WatchTest, ADaemonThatAdmitsSaysNothingNew) {
+TEST(WatchTest, AdmittingAtTheStartIsNotAnEvent) {
   FakeDaemon daemon;
   daemon.Tell(Draining(false));
   daemon.Tell(PressureOf(5));
@@ -296,7 +296,7 @@ TEST(WatchTest, ADaemonThatAdmitsSaysNothingNew) {
   EXPECT_THAT(heard.Await(1), ElementsAre("GPU-7 wants 5"));
 }
 
-TEST(WatchTest, ItsEndEndsTheCallsWithoutAWord) {
+TEST(WatchTest, DestructionEndsTheCallsWithoutCallingEnded) {
   FakeDaemon daemon;
   auto client = ConnectTo(daemon);
   bool called = false;

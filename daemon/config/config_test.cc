@@ -174,7 +174,7 @@ default = true
   EXPECT_THAT(config->notices, IsEmpty());
 }
 
-TEST(ConfigTest, NotesWhatIsHardlyMeant) {
+TEST(ConfigTest, NotesSettingsThatAreProbablyMistakes) {
   absl::StatusOr<Config> config = Parse(R"(
 [[tenant]]
 name = "orphan"

@@ -55,7 +55,7 @@ TEST(ConfigMetricsTest, WhatIsNoPlaceIsRefused) {
   }
 }
 
-TEST(ConfigMetricsTest, OtherMachinesAreLetInByAnExplicitWordAlone) {
+TEST(ConfigMetricsTest, RemoteAddressesNeedAllowRemote) {
   for (const char* listen : {"0.0.0.0:9400", "192.168.1.2:9400", "[::]:9400", "[fe80::1]:9400",
                              "128.0.0.1:9400", "[::ffff:10.0.0.1]:9400"}) {
     EXPECT_THAT(std::string(ParseListen(listen).status().message()), HasSubstr("allow_remote"))

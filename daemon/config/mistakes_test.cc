@@ -256,7 +256,7 @@ TEST(ConfigTomlTest, WhatIsNoTomlNamesTheLine) {
   EXPECT_THAT(ErrorOf("\xff\xfe"), testing::StartsWith("gpumem.toml:1: not valid TOML: "));
 }
 
-TEST(ConfigMistakesTest, WhatNestsTooDeepIsAMistakeAndNoCrash) {
+TEST(ConfigMistakesTest, DeepNestingIsAMistakeAndNoCrash) {
   const auto times = [](const std::string& text, int n) {
     std::string all;
     for (int i = 0; i < n; ++i) all += text;

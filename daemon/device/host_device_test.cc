@@ -82,7 +82,7 @@ TEST(HostDevice, ExactlyFullPassesAndOneGranuleMoreFails) {
   EXPECT_NE(Create(*device, 2 * kMiB), nullptr);
 }
 
-TEST(HostDevice, NobodyCanTruncateOrSealASegment) {
+TEST(HostDevice, ASegmentCannotBeTruncatedOrSealed) {
   const auto device = Make({.capacity_bytes = 8 * kMiB});
   const auto allocation = Create(*device, 4 * kMiB);
   // A client's view: a separate descriptor, opened anew, of the same memory.

@@ -69,7 +69,7 @@ TEST_F(MachineMemoryTest, KnowsGroupsOfTheFirstVersionAndOfContainers) {
   EXPECT_EQ(ToTake(), 15 * kMiB);
 }
 
-TEST_F(MachineMemoryTest, WhoHasEnteredCountsUntilHeIsDone) {
+TEST_F(MachineMemoryTest, AnEnteredRequestCountsUntilItIsDone) {
   const auto gate = std::make_shared<MemoryGate>(root_);
   auto first = gate->Enter(600 * kMiB);
   ASSERT_TRUE(first.ok()) << first.status();

@@ -26,7 +26,7 @@ TEST(HostProcessMemoryTest, SaysOfEachDeviceWhatTheFileSays) {
   EXPECT_THAT(*ParseHostProcessMemory(kText, "HOST-2"), IsEmpty());
 }
 
-TEST(HostProcessMemoryTest, ALineThatIsNoneIsAnErrorAndNotAnEmptyList) {
+TEST(HostProcessMemoryTest, AMalformedLineIsAnErrorAndNotAnEmptyList) {
   for (const char* line : {"HOST-0", "HOST-0 1", "HOST-0 one 2", "HOST-0 1 -2", "HOST-0 -1 2",
                            "HOST-0 1 2 3", "HOST-0 1 2GiB"}) {
     const auto sample = ParseHostProcessMemory(std::string("HOST-0 1 1\n") + line, "HOST-0");
@@ -35,7 +35,7 @@ TEST(HostProcessMemoryTest, ALineThatIsNoneIsAnErrorAndNotAnEmptyList) {
   }
 }
 
-TEST(HostProcessMemoryTest, NoFileMeansNobody) {
+TEST(HostProcessMemoryTest, WithoutAFileTheListIsEmpty) {
   const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/processes";
   const auto source = MakeHostProcessMemory(path);
   EXPECT_THAT(*source->Sample("HOST-0"), IsEmpty());

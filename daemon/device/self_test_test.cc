@@ -42,7 +42,7 @@ TEST(SelfTestTest, ADeviceThatFailsIsNamed) {
   EXPECT_THAT(std::string(failed.message()), HasSubstr("CUDA_ERROR_ECC_UNCORRECTABLE"));
 }
 
-TEST(SelfTestTest, AFullDeviceIsToldFromABrokenOne) {
+TEST(SelfTestTest, AFullDeviceIsDistinguishedFromABrokenOne) {
   const auto device = Host();
   const auto all = device->Create({.kind = Kind::kVmm, .bytes = 4 * kMiB});
   ASSERT_TRUE(all.ok()) << all.status();

@@ -112,7 +112,7 @@ TEST_F(HttpServerTest, ServesItsPageAndNothingElse) {
   }
 }
 
-TEST_F(HttpServerTest, HeadIsToldOfThePageAndNotSentIt) {
+TEST_F(HttpServerTest, HeadGetsTheHeadersWithoutThePage) {
   Serve();
   EXPECT_THAT(Ask("HEAD /metrics HTTP/1.0\r\n\r\n"),
               AllOf(HasSubstr("200 OK"), HasSubstr("Content-Length: 7\r\n"), EndsWith("\r\n\r\n")));
@@ -155,7 +155,7 @@ TEST_F(HttpServerTest, APageIsMadeAnewOnceItIsOld) {
   EXPECT_THAT(Get("/metrics"), EndsWith("page 2\n"));
 }
 
-TEST_F(HttpServerTest, WhatIsNoHttpIsCutOff) {
+TEST_F(HttpServerTest, ARequestThatIsNotHttpIsCutOff) {
   Serve();
   const std::string endless(64 * 1024, 'x');
   for (const std::string& nonsense :
@@ -171,7 +171,7 @@ TEST_F(HttpServerTest, WhatIsNoHttpIsCutOff) {
   EXPECT_THAT(Get("/metrics"), HasSubstr("200 OK"));
 }
 
-TEST_F(HttpServerTest, WhoSaysNothingIsDropped) {
+TEST_F(HttpServerTest, AConnectionWithoutARequestIsClosed) {
   Serve({.patience = absl::Milliseconds(50), .keep_alive = absl::Milliseconds(50)});
   const UniqueFd silent = Connect();
   EXPECT_EQ(HearAll(silent), "");
@@ -183,7 +183,7 @@ TEST_F(HttpServerTest, WhoSaysNothingIsDropped) {
   EXPECT_THAT(HearAll(idle), HasSubstr("200 OK"));
 }
 
-TEST_F(HttpServerTest, WhoDoesNotTakeTheAnswerIsDropped) {
+TEST_F(HttpServerTest, AConnectionThatDoesNotReadTheAnswerIsClosed) {
   Serve({.page = [] { return std::string(8 << 20, 'x'); }, .patience = absl::Milliseconds(50)});
   const UniqueFd deaf = Connect();
   Say(deaf, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -192,7 +192,7 @@ TEST_F(HttpServerTest, WhoDoesNotTakeTheAnswerIsDropped) {
   EXPECT_LT(HearAll(deaf).size(), size_t{8} << 20);
 }
 
-TEST_F(HttpServerTest, ThoseWhoHoldConnectionsKeepNobodyOut) {
+TEST_F(HttpServerTest, IdleConnectionsDoNotKeepNewOnesOut) {
   Serve({.max_connections = 4, .patience = absl::Hours(1)});
   std::vector<UniqueFd> held;
   for (int i = 0; i < 20; ++i) held.push_back(Connect());

@@ -138,7 +138,7 @@ TEST(MetricsPageTest, SaysNothingOfWhereATenantNeverHadAnything) {
               HasSubstr("gpumem_charged_bytes{tenant=\"a\",device=\"GPU-1\",state=\"leased\"} 0"));
 }
 
-TEST(MetricsPageTest, TheSmallestTenantsAreOne) {
+TEST(MetricsPageTest, TheSmallestTenantsShareOneSeries) {
   MetricsFacts facts = FactsOf(1);
   facts.measures.tenants = {TenantOf("a", 10), TenantOf("b", 40), TenantOf("c", 20),
                             TenantOf("d", 30), TenantOf("e", 0)};

@@ -88,7 +88,7 @@ bool Says(const std::vector<std::string>& messages, absl::string_view words) {
                      [&](const std::string& each) { return absl::StrContains(each, words); });
 }
 
-TEST(ContinuityStoreTest, TheOldJournalGoesWhenTheNewOneIsWhole) {
+TEST(ContinuityStoreTest, TheOldJournalIsRemovedWhenTheNewOneIsComplete) {
   EXPECT_EQ(InChild([] {
               const std::vector<std::string> removed = LetGo(10, 8 * NewJournalBytes());
               if (!Says(removed, "begun")) return 1;

@@ -242,8 +242,7 @@ TEST(JournalFile, RefusesDamageAndOtherVersionsAndLeavesThemAsTheyAre) {
   std::unique_ptr<JournalFile> file = MakeJournal();
   ASSERT_TRUE(file->Append(OnSegment(1)).ok());  // of no session
   const UniqueFd kept = Kept(*file);
-  EXPECT_THAT(JournalFile::Adopt(Kept(*file)).status().ToString(),
-              HasSubstr("refers to session 1, which is not there"));
+  EXPECT_EQ(JournalFile::Adopt(Kept(*file)).status().code(), absl::StatusCode::kDataLoss);
   const View view(kept.get());
   constexpr size_t kGenerationAt = 80;
   EXPECT_EQ(view[kGenerationAt], 1);  // none more
@@ -297,7 +296,6 @@ TEST(JournalFile, WithoutMemoryItSaysThatItIsBehind) {
     absl::Status status;
     while (status.ok()) status = append();
     EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("no memory for a journal"));
     // But for the heads and less than a chunk.
     EXPECT_GT(model.sessions.size(), 16 * (256 - 2 - 16));
     EXPECT_EQ(append().code(), absl::StatusCode::kFailedPrecondition);
@@ -305,8 +303,7 @@ TEST(JournalFile, WithoutMemoryItSaysThatItIsBehind) {
   }
   // The missing batch stays missing, though there is memory now.
   EXPECT_EQ(append().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(JournalFile::Adopt(Kept(*file)).status().ToString(),
-              HasSubstr("had no memory for its last changes"));
+  EXPECT_EQ(JournalFile::Adopt(Kept(*file)).status().code(), absl::StatusCode::kDataLoss);
   model.Apply(Put(journal::Session{.id = SessionId{next++}}));
   EXPECT_EQ(file->Rewrite(model).ToString(), "OK");
   EXPECT_EQ(append().ToString(), "OK");

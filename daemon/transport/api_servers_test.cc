@@ -79,7 +79,7 @@ TEST_F(ApiServersTest, CallsBeyondTheWindowAreAnsweredInTheirTurn) {
   for (int i = 0; i < 20; ++i) CallAtOnce(peers, 50);
 }
 
-TEST_F(ApiServersTest, CallsThatWaitHoldUpNobodyForLong) {
+TEST_F(ApiServersTest, CallsThatWaitDelayOtherCallsOnlyBriefly) {
   Start({.guard_interval = absl::Hours(1), .calls = {.max_calls = 4, .max_calls_alone = 4}});
   ApiPeer waits = Connect();
   grpc::CompletionQueue queue;
@@ -102,7 +102,7 @@ TEST_F(ApiServersTest, CallsThatWaitHoldUpNobodyForLong) {
   EXPECT_TRUE(waits.Call().ok());
 }
 
-TEST_F(ApiServersTest, OnceItStopsItConnectsNobody) {
+TEST_F(ApiServersTest, OnceItStopsItConnectsNoClient) {
   Start();
   ApiPeer peer = Connect();
   servers_->StopConnecting();

@@ -99,7 +99,7 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
   std::unique_ptr<GrpcListener> listener_;
 };
 
-TEST_P(GrpcListenerTest, ThereIsNoServerUntilSomebodyComes) {
+TEST_P(GrpcListenerTest, ThereIsNoServerBeforeTheFirstConnection) {
   Start(kLong);
   EXPECT_EQ(started(), 0);
   for (int i = 0; i < 3; ++i) {
@@ -109,7 +109,7 @@ TEST_P(GrpcListenerTest, ThereIsNoServerUntilSomebodyComes) {
   EXPECT_EQ(started(), 1);
 }
 
-TEST_P(GrpcListenerTest, ServersComeAndGoWithWhoIsConnected) {
+TEST_P(GrpcListenerTest, AServerEndsWithItsConnectionsAndTheNextStartsAnother) {
   Start(absl::ZeroDuration());
   // After a server has ended, the next connection starts another, any number of times, without
   // leaking descriptors.
@@ -126,7 +126,7 @@ TEST_P(GrpcListenerTest, ServersComeAndGoWithWhoIsConnected) {
   EXPECT_LT(call_until(30), before + 20);
 }
 
-TEST_P(GrpcListenerTest, WhoIsConnectedKeepsTheServer) {
+TEST_P(GrpcListenerTest, AnOpenConnectionKeepsTheServer) {
   Start(absl::ZeroDuration());
   auto idle = ConnectUnix(path_, SOCK_STREAM);
   ASSERT_TRUE(idle.ok()) << idle.status();
@@ -134,7 +134,7 @@ TEST_P(GrpcListenerTest, WhoIsConnectedKeepsTheServer) {
   EXPECT_EQ(started(), 1);
 }
 
-TEST_P(GrpcListenerTest, NobodyIsServedAfterTheEnd) {
+TEST_P(GrpcListenerTest, NoConnectionIsServedAfterTheEnd) {
   Start(kLong);
   EXPECT_TRUE(Call().ok());
   listener_->StopAccepting();

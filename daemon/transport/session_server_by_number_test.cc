@@ -98,7 +98,7 @@ class ByNumberTest : public ::testing::Test {
   std::unique_ptr<SessionServer> server_;
 };
 
-TEST_F(ByNumberTest, WhoWasThereBeforeIsKnownByItsCgroup) {
+TEST_F(ByNumberTest, AProcessThatWasThereBeforeIsKnownByItsCgroup) {
   // Every time, from the first.
   for (int i = 0; i < 3; ++i) EXPECT_EQ(Connect().tenant(), "known");
 }
@@ -139,7 +139,7 @@ TEST_F(ByNumberTest, ASignalIsForAProcessThatIsCertainAndAlive) {
   close(reports[1]);
 }
 
-TEST_F(ByNumberTest, WhoHasJustStartedIsBilledByUidUntilItIsKnown) {
+TEST_F(ByNumberTest, AProcessJustStartedIsChargedByUidUntilItsCgroupIsKnown) {
   enum { kKnown, kStrange, kNeverKnown };
   const pid_t child = fork();
   if (child == 0) {

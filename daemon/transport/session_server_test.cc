@@ -138,7 +138,7 @@ TEST_F(SessionServerTest, ASignalReachesTheSessionsProcessAndNoOther) {
   EXPECT_EQ(other.Wait(), SIGKILL);
 }
 
-TEST_F(SessionServerTest, WhoeverIsGoneOrWasNeverThereIsNotFound) {
+TEST_F(SessionServerTest, AnEndedOrUnknownProcessIsNotFound) {
   Peer peer(path_);
   ASSERT_TRUE(peer.Welcomed());
   const SessionId session = SessionOf(peer.pid());

@@ -24,6 +24,7 @@
 #include "common/unique_fd.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/process_memory.h"
 #include "daemon/transport/peer/peer.h"
@@ -31,7 +32,6 @@
 namespace gpumemd {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -240,8 +240,8 @@ TEST_F(UnbrokeredMonitorTest, DeniesTheTenantUntilTheUseIsGone) {
   driver_->Say({{worker.pid(), kAllowance + kTolerance + 1}});
   ASSERT_TRUE(Eventually([&] { return !Acquire(session).ok(); }));
   const absl::Status denied = Acquire(session);
-  EXPECT_EQ(denied.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(denied.message()), HasSubstr("without asking gpumemd"));
+  ASSERT_TRUE(DenialOf(denied).has_value()) << denied;
+  EXPECT_EQ(DenialOf(denied)->cause, Denial::Cause::kUnbrokered) << denied;
   EXPECT_EQ(Acquire(other), absl::OkStatus());
   driver_->Say({{worker.pid(), kAllowance}});
   ASSERT_TRUE(Eventually([&] { return Acquire(session).ok(); }));

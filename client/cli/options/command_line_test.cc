@@ -191,7 +191,7 @@ TEST(CommandLineTest, ErrorsKnowWhetherJsonIsWanted) {
   EXPECT_FALSE(ParseCommandLine({"hold"}).global.json);
 }
 
-TEST(CommandLineTest, HelpTeaches) {
+TEST(CommandLineTest, HelpShowsExamplesAndExitCodes) {
   CommandLine line = ParseCommandLine({"--help"});
   EXPECT_FALSE(line.command.has_value());
   EXPECT_EQ(line.error, "");

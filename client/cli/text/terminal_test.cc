@@ -69,7 +69,7 @@ TEST(OutputTest, PicturesHaveAWidthEverywhere) {
   EXPECT_EQ(PictureWidth({.columns = kAnyWidth}), 80u);
 }
 
-TEST(StopSignalsTest, ResizingIsToldOnlyToWhoAsked) {
+TEST(StopSignalsTest, ResizingIsReportedOnlyWhereItIsAskedFor) {
   {
     StopSignals signals(StopSignals::Also::kResize);
     raise(SIGWINCH);

@@ -62,7 +62,7 @@ TEST(HoldingsTest, ATenantIsToldWithoutThoseUnderIt) {
   EXPECT_EQ(holdings.free, 3 * kGiB);
 }
 
-TEST(ApportionTest, BySizeAndNobodyIsLeftOut) {
+TEST(ApportionTest, BySizeWithACellForEachPart) {
   EXPECT_THAT(Apportion({50, 25, 25}, 8), ElementsAre(4, 2, 2));
   EXPECT_THAT(Apportion({1, 1, 1}, 10), ElementsAre(4, 3, 3));
   EXPECT_THAT(Apportion({1, 0, 1'000'000}, 100), ElementsAre(1, 0, 99));

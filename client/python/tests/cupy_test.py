@@ -56,7 +56,8 @@ def test_the_pool_stays_while_arrays_live(adapter, cupy):
         array = cupy.cuda.alloc(1000)
     pool.close(defer=True)
     client.close()
-    ctypes.memset(array.ptr, 1, 1000)
+    ctypes.memset(array.ptr, 1, 1000)  # crashes if the memory is unmapped
+    assert ctypes.string_at(array.ptr, 1000) == b"\x01" * 1000
     del array
 
 

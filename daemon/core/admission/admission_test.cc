@@ -19,10 +19,8 @@ TEST_F(AdmissionTest, DeviceLimit) {
   ExpectDenial(Ask(session, kGranule + 1).status(), Denial::Cause::kDeviceLimit, "team", "GPU-1",
                2 * kGranule, 511 * kGranule, 512 * kGranule);
   Acquire(session, kGranule);  // the 512th
-  const absl::Status refused = Ask(session, 1).status();
-  ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", kGranule, 512 * kGranule,
-               512 * kGranule);
-  EXPECT_THAT(HelpOf(refused), HasSubstr("release 2.00 MiB"));
+  ExpectDenial(Ask(session, 1).status(), Denial::Cause::kDeviceLimit, "team", "GPU-1", kGranule,
+               512 * kGranule, 512 * kGranule);
   Acquire(session, kGranule, 1, "GPU-2");  // limits are per device
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 2u);
 }
@@ -70,12 +68,11 @@ TEST_F(AdmissionTest, Capacity) {
                1024 * kGranule, 1024 * kGranule);
 }
 
-// A tenant without a limit is not advised to have its limit raised.
+// The cause is not a limit: raising one would not help.
 TEST_F(AdmissionTest, TenantWithoutALimitIsDeniedByTheCapacity) {
   const SessionId session = OpenSession("team");
-  const absl::Status too_much = Ask(session, 512 * kGranule, 3).status();
-  ExpectDenial(too_much, Denial::Cause::kCapacity, "team", "GPU-1", 1536 * kGranule, 0, kCapacity);
-  EXPECT_THAT(HelpOf(too_much), HasSubstr("ask for less"));
+  ExpectDenial(Ask(session, 512 * kGranule, 3).status(), Denial::Cause::kCapacity, "team", "GPU-1",
+               1536 * kGranule, 0, kCapacity);
   Acquire(session, kCapacity);
   ExpectDenial(Ask(session, 1).status(), Denial::Cause::kCapacity, "team", "GPU-1", kGranule,
                kCapacity, kCapacity);
@@ -104,10 +101,8 @@ TEST_F(AdmissionTest, RetainedMemoryDoesNotCountAsUsed) {
   const SessionId session = OpenSession("team");
   Acquire(session, 4 * kGranule);
   Release(session, Acquire(session, 3 * kGranule));
-  const absl::Status refused = Ask(session, 5 * kGranule).status();
-  ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 4 * kGranule,
-               8 * kGranule);
-  EXPECT_THAT(HelpOf(refused), HasSubstr("release 2.00 MiB"));
+  ExpectDenial(Ask(session, 5 * kGranule).status(), Denial::Cause::kDeviceLimit, "team", "GPU-1",
+               5 * kGranule, 4 * kGranule, 8 * kGranule);
   EXPECT_EQ(Usage("team").retained, 3 * kGranule);  // a denial dooms no segment
 }
 
@@ -141,7 +136,7 @@ TEST_F(AdmissionTest, AskingForMoreThanTheLimit) {
   EXPECT_THAT(HelpOf(refused), HasSubstr("ask for less"));
 }
 
-// A request that cannot wait is told that the memory exists, and is on its way back.
+// `used` includes the memory that is on its way back to the driver.
 TEST_F(AdmissionTest, ExpiredWaiterIsToldThatMemoryIsComingBack) {
   ledger.tenants().Configure({{"team", {.limit_bytes = 8 * kGranule}}}, {});
   const SessionId session = OpenSession("team");
@@ -152,7 +147,6 @@ TEST_F(AdmissionTest, ExpiredWaiterIsToldThatMemoryIsComingBack) {
   const absl::Status refused = ledger.admission().EndWait(*waits->waiter, /*expired=*/true);
   ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 8 * kGranule,
                8 * kGranule);
-  EXPECT_THAT(HelpOf(refused), HasSubstr("on its way back"));
   DestroyDoomed();
   EXPECT_TRUE(Granted(Ask(session, spec)));
 }
@@ -163,7 +157,6 @@ TEST_F(AdmissionTest, TheDriversDenial) {
   const absl::Status refused =
       ledger.operations().DriverDenial(session, 0, 5, "CUDA_ERROR_OUT_OF_MEMORY");
   ExpectDenial(refused, Denial::Cause::kDriver, "team", "GPU-1", 5, kGranule, kCapacity);
-  EXPECT_THAT(HelpOf(refused), HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 1u);
 }
 

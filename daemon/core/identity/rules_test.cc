@@ -10,7 +10,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 PeerIdentity Alice() {
   return {.pid = 4711,
@@ -116,10 +115,10 @@ TEST(RulesTest, WhomNoRuleMatchesIsToldSo) {
   for (const char* wished : {"", "root"}) {
     const absl::Status refused = MatchTenant(rules, peer, wished).status();
     EXPECT_EQ(refused.code(), absl::StatusCode::kPermissionDenied);
+    // The same whatever was wished: it tells no names of tenants.
     EXPECT_EQ(refused.message(),
               "no rule of the daemon's configuration matches process 4711 (uid 1000, gid 100, "
               "cgroup unknown: it has not been read); ask the operator for a [[rule]] that does");
-    EXPECT_THAT(std::string(refused.message()), Not(HasSubstr("root")));  // tells no names
   }
   EXPECT_TRUE(absl::IsPermissionDenied(MatchTenant({}, peer, "").status()));
 }

@@ -6,8 +6,6 @@
 namespace gpumemd {
 namespace {
 
-using ::testing::HasSubstr;
-
 class UnbrokeredTest : public LedgerFixture {
  protected:
   void SetUp() override { ledger.tenants().Configure({{"team", {}}, {"other", {}}}, {}); }
@@ -37,9 +35,6 @@ TEST_F(UnbrokeredTest, DeniesItsTenantOnEveryDeviceUntilItIsGone) {
       const absl::Status denied = Ask(refused, 1, 3, device).status();
       ExpectDenial(denied, Denial::Cause::kUnbrokered, "team", "GPU-2", 3 * kGranule, kGranule + 1,
                    0);
-      EXPECT_THAT(std::string(denied.message()),
-                  HasSubstr("its processes use 2.00 MiB on GPU-2 that they took without asking"));
-      EXPECT_THAT(HelpOf(denied), HasSubstr("free that first"));
     }
   }
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 4u);

@@ -11,7 +11,6 @@
 namespace gpumemd {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using PublicationLimitsTest = LedgerPublicationsFixture;
 
@@ -28,7 +27,6 @@ TEST_F(PublicationLimitsTest, NamesHaveAFewCharactersOnly) {
     const auto published =
         ledger.publications().Publish(session, {.name = bad, .leases = LeasesOf(items)});
     EXPECT_EQ(published.status().code(), absl::StatusCode::kInvalidArgument) << bad;
-    EXPECT_THAT(published.status().ToString(), HasSubstr("1 to 64 letters"));
   }
   for (const std::string bad : {"", "/a", "ml/", "ml/two words"}) {
     EXPECT_EQ(ledger.operations().BeginAttach(session, {.name = bad}).status().code(),
@@ -68,7 +66,6 @@ TEST_F(PublicationLimitsTest, RefusesSegmentsThatItCannotKeep) {
   const auto refused = ledger.publications().Publish(
       borrower, {.name = "v", .leases = LeasesOf((*borrowed)->items)});
   EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(refused.status().ToString(), HasSubstr("not revocable"));
 }
 
 TEST_F(PublicationLimitsTest, TakesUpTo4096Segments) {

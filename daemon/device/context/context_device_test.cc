@@ -82,9 +82,8 @@ TEST_F(ContextDeviceTest, MakesAllKindsOfTheHost) {
   EXPECT_THAT(device_->info().kinds, ElementsAre(Kind::kVmm, Kind::kMempool, Kind::kIpc));
   EXPECT_GE(Create({.kind = Kind::kVmm, .bytes = 2 * kMiB})->fd(), 0);
   EXPECT_EQ(device_->context_pid(), 0) << "kind vmm needs no context";
-  const absl::Status refused = device_->Create({.kind = Kind::kPinned, .bytes = 2 * kMiB}).status();
-  EXPECT_EQ(refused.code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("vmm, mempool, ipc"));
+  EXPECT_EQ(device_->Create({.kind = Kind::kPinned, .bytes = 2 * kMiB}).status().code(),
+            StatusCode::kUnimplemented);
 }
 
 TEST_F(ContextDeviceTest, WithoutAFolderThereIsVmmAlone) {
@@ -252,7 +251,7 @@ TEST_F(ContextDeviceTest, AHungContextIsKilledAndReported) {
 }
 
 // While one of ours is open, the driver keeps the memory of a dead pool.
-TEST_F(ContextDeviceTest, ALostPoolsDescriptorIsClosedOnceNobodyUsesIt) {
+TEST_F(ContextDeviceTest, ALostPoolsDescriptorIsClosedWithItsLastUser) {
   const auto pooled = Pooled("a");
   const auto other = Pooled("b");
   std::optional<ExportedPool> used = pooled->pool();
@@ -266,7 +265,7 @@ TEST_F(ContextDeviceTest, ALostPoolsDescriptorIsClosedOnceNobodyUsesIt) {
   EXPECT_EQ(OpenPools(), 0);
 }
 
-TEST_F(ContextDeviceTest, OneThatHasStartedNothingLeavesTheSocketOfAnother) {
+TEST_F(ContextDeviceTest, ADeviceWithoutAContextLeavesTheSocketOfAnother) {
   const auto memory = Ipc();
   { const auto other = OpenHostDevice({.capacity_bytes = 64 * kMiB}, dir_); }
   EXPECT_TRUE(gpumem::OpenHostIpc(dir_, *memory->export_data(), 2 * kMiB, {}).ok());
@@ -291,7 +290,6 @@ TEST_F(ContextDeviceTest, RefusesWhereNoThreadCanBeStarted) {
   const absl::Status status = device_->Create({.kind = Kind::kIpc, .bytes = 2 * kMiB}).status();
   ASSERT_EQ(pthread_setattr_default_np(&usual), 0);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted) << status;
-  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("thread"));
   EXPECT_EQ(device_->context_pid(), 0);
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a child is left";
   EXPECT_NE(Ipc(), nullptr);

@@ -2,7 +2,6 @@
 #include "daemon/device/context/host_context.h"
 
 #include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -110,13 +109,12 @@ TEST_F(HostContextTest, OpensOnlyWhatItsBytesName) {
   EXPECT_EQ(OpenIpc(guessed, 2 * kMiB).status().code(), StatusCode::kNotFound);
   const auto read_only = gpumem::OpenHostIpc(dir_, *handle, 2 * kMiB, {.read_only = true});
   EXPECT_EQ(read_only.status().code(), StatusCode::kUnimplemented);
-  EXPECT_THAT(std::string(read_only.status().message()), testing::HasSubstr("kind vmm"));
   char* const somewhere = reinterpret_cast<char*>(uintptr_t{1} << 40);
   EXPECT_EQ(gpumem::OpenHostIpc(dir_, *handle, 2 * kMiB, {.address = somewhere}).status().code(),
             StatusCode::kUnimplemented);
 }
 
-TEST_F(HostContextTest, AnswersOthersWhileSomebodySendsNonsenseOrNothing) {
+TEST_F(HostContextTest, AnswersOthersWhileAPeerSendsInvalidBytesOrNothing) {
   const absl::StatusOr<ExportData> handle = context_->CreateIpc(1, 2 * kMiB);
   ASSERT_TRUE(handle.ok()) << handle.status();
   const absl::Time deadline = absl::Now() + absl::Seconds(30);

@@ -89,7 +89,7 @@ TEST_P(ContextContract, AKilledContextIsReportedOnceAndReplaced) {
   EXPECT_EQ(reports.count(), 1);
 }
 
-TEST_P(ContextContract, ABrokenContextCostsWhatIsInItAndNothingElse) {
+TEST_P(ContextContract, ABrokenContextLosesItsMemoryAndNoOther) {
   ASSERT_EQ(setenv(kContextFaultVariable, "3", 1), 0);
   const absl::Cleanup unset = [] { unsetenv(kContextFaultVariable); };
   CreateSpec other = Spec(info().granularity_bytes);

@@ -92,7 +92,7 @@ TEST_P(SharingContract, OnlyTheWholeCanBeMapped) {
   EXPECT_EQ(peer->Map(Share(*allocation, 2)), absl::OkStatus());
 }
 
-TEST_P(SharingContract, SomethingElseMapsNothing) {
+TEST_P(SharingContract, AnotherDescriptorIsNotMapped) {
   const std::unique_ptr<Allocation> allocation = Create(1);
   ASSERT_NE(allocation, nullptr);
   const gpumem::UniqueFd other(open("/dev/null", O_RDWR | O_CLOEXEC));
@@ -122,7 +122,6 @@ TEST_P(SharingContract, ReadOnlyIsHeldOrRefused) {
   const absl::Status mapped = reader->Map(memory, /*read_only=*/true);
   if (!rules().read_only) {
     EXPECT_EQ(mapped.code(), StatusCode::kUnimplemented);
-    EXPECT_THAT(std::string(mapped.message()), testing::HasSubstr("kind vmm"));
     return;
   }
   ASSERT_EQ(mapped, absl::OkStatus());
@@ -251,7 +250,7 @@ TEST_P(SharingContract, ADescriptorAloneKeepsTheMemory) {
   EXPECT_EQ(reader->ExpectPattern(9), absl::OkStatus());
 }
 
-TEST_P(SharingContract, ItsOwnersDeathTakesNothingFromWhoHasItOpen) {
+TEST_P(SharingContract, MemoryStaysUsableToItsImportersAfterItsOwnersEnd) {
   if (!IsContextBound(kind())) GTEST_SKIP() << "no process owns this kind";
   std::unique_ptr<Allocation> allocation = Create(1);
   ASSERT_NE(allocation, nullptr);

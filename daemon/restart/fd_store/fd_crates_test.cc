@@ -240,7 +240,7 @@ TEST_F(FdCratesTest, WithTooFewDescriptorsNothingIsLost) {
   EXPECT_EQ(Found(crates).size(), 60);
 }
 
-TEST_F(FdCratesTest, TooManyInQueuesIsRefusedAndTheRestStays) {
+TEST_F(FdCratesTest, TooManyDescriptorsInQueuesAreRefusedAndTheRestStays) {
   const int code = InChild([&] {
     const std::unique_ptr<FdStore> store = manager_.Start();
     // A user without capabilities, and without other processes.

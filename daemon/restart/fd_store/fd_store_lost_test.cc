@@ -23,7 +23,7 @@ namespace {
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
-TEST(FdStoreLostTest, ASendThatFindsNobodyTellsOnce) {
+TEST(FdStoreLostTest, ASendWithoutAManagerCallsTheWatchOnce) {
   Manager manager;
   const std::unique_ptr<FdStore> store = manager.Start();
   int calls = 0;
@@ -44,7 +44,7 @@ TEST(FdStoreLostTest, ASendThatFindsNobodyTellsOnce) {
   EXPECT_EQ(calls, 1);
 }
 
-TEST(FdStoreLostTest, NobodyIsToldWhoDoesNotListenAnyMore) {
+TEST(FdStoreLostTest, AStoppedWatchIsNotCalled) {
   Manager manager;
   const std::unique_ptr<FdStore> store = manager.Start();
   auto listener = std::make_unique<int>(0);
@@ -57,7 +57,7 @@ TEST(FdStoreLostTest, NobodyIsToldWhoDoesNotListenAnyMore) {
   store->StopWatching();  // once more is no harm
 }
 
-TEST(FdStoreLostTest, OneThatWaitsForRoomIsWoken) {
+TEST(FdStoreLostTest, ACallThatWaitsForRoomIsWoken) {
   Manager manager;
   const std::unique_ptr<FdStore> store = manager.Start();
   while (store->Store("s1", STDIN_FILENO, absl::ZeroDuration()).ok()) {
@@ -117,7 +117,7 @@ TEST(FdStoreLostTest, TheKeepersEndIsNoticedAtOnce) {
             "gpumem-keeper has ended");
 }
 
-TEST(FdStoreLostTest, AKeeperThatEndedBeforeIsLost) {
+TEST(FdStoreLostTest, AKeeperThatIsNotTheParentIsLost) {
   const Manager manager;
   // It lives, but is not the parent: a keeper's number that was given out again.
   ::setenv("GPUMEM_KEEPER_PID", absl::StrCat(::getpid()).c_str(), 1);

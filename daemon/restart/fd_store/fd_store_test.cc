@@ -22,7 +22,6 @@ namespace gpumemd {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
@@ -107,7 +106,7 @@ TEST(FdStoreTest, SaysWhatStateItIsIn) {
               ::testing::MatchesRegex("RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]+"));
 }
 
-TEST(FdStoreTest, AManagerThatDoesNotReadCostsAMomentAndNoMore) {
+TEST(FdStoreTest, AManagerThatDoesNotReadFailsTheCallAtItsDeadline) {
   const Manager manager;
   const std::unique_ptr<FdStore> store = manager.Start();
   const UniqueFd file = NewFile();
@@ -115,7 +114,6 @@ TEST(FdStoreTest, AManagerThatDoesNotReadCostsAMomentAndNoMore) {
   int stored = 0;
   for (; status.ok(); ++stored) status = store->Store("s1", file.get(), absl::Milliseconds(20));
   EXPECT_CODE(status, kDeadlineExceeded);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("does not read"));
   EXPECT_FALSE(store->lost());
   const absl::Time before = absl::Now();
   EXPECT_CODE(store->NotifyAlive("well"), kDeadlineExceeded);

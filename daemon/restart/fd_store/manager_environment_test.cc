@@ -186,7 +186,7 @@ TEST(FdStoreEnvironmentTest, ContradictionsAreNamed) {
               HasSubstr("at most 107"));
 }
 
-TEST(FdStoreEnvironmentTest, WithoutAManagerWordsGoToNobodyAndDescriptorsNowhere) {
+TEST(FdStoreEnvironmentTest, WithoutAManagerNotificationsAreDroppedAndDescriptorsRefused) {
   const auto store = FdStore::FromEnvironment();
   ASSERT_TRUE(store.ok());
   EXPECT_FALSE((*store)->present());

@@ -61,7 +61,7 @@ TEST(CallWindowTest, AnswersToCallsThatHaveLeftItCountForNothing) {
   EXPECT_FALSE(window.MayReceive(1, later));
 }
 
-TEST(CallWindowTest, WhoeverIsAloneMayHaveMore) {
+TEST(CallWindowTest, ASocketThatIsAloneMayHaveMoreCalls) {
   int held = 0;
   CallWindow window({.max_calls = 10, .max_calls_alone = 100}, [&held] { ++held; });
   const absl::Time now = absl::Now();

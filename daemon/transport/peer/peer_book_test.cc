@@ -53,7 +53,7 @@ class PeerBookTest : public ::testing::Test {
   PeerBook book_;
 };
 
-TEST_F(PeerBookTest, WhoHasANameIsKnownByIt) {
+TEST_F(PeerBookTest, ANamedSocketIsFoundByItsName) {
   const auto one = Connect(true), other = Connect(true);
   ASSERT_NE(NameOf(one.second.get()), NameOf(other.second.get()));
   book_.Connected(1, one.second.get(), {.pid = 11, .uid = 1});
@@ -65,7 +65,7 @@ TEST_F(PeerBookTest, WhoHasANameIsKnownByIt) {
   EXPECT_THAT(book_.Find("unix:"), IsEmpty());
 }
 
-TEST_F(PeerBookTest, WhoHasNoneIsOneOfThose) {
+TEST_F(PeerBookTest, AnUnnamedSocketIsAnyOfTheUnnamed) {
   const auto one = Connect(false), other = Connect(false), named = Connect(true);
   book_.Connected(1, one.second.get(), {.pid = 11, .uid = 1});
   book_.Connected(3, named.second.get(), {.pid = 33, .uid = 3});
@@ -75,7 +75,7 @@ TEST_F(PeerBookTest, WhoHasNoneIsOneOfThose) {
                                                         AuditOperator{.uid = 2, .pid = 22}));
 }
 
-TEST_F(PeerBookTest, WhoHasHungUpMayStillHaveCalled) {
+TEST_F(PeerBookTest, AnUnnamedSocketIsFoundAfterItsEnd) {
   const auto one = Connect(false), other = Connect(false);
   book_.Connected(1, one.second.get(), {.pid = 11, .uid = 1});
   book_.Ended(1);

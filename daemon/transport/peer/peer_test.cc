@@ -101,7 +101,7 @@ TEST(IdentifyPeer, ByNumberTheCgroupCountsOnlyOfWhoWasThereBefore) {
             IdentifyPeer(ends.here.get())->identity.cgroup.Value(CgroupFact::kPath));
 }
 
-TEST(IdentifyPeer, WhoeverIsGoneIsRefused) {
+TEST(IdentifyPeer, AProcessThatHasEndedIsRefused) {
   for (const bool by_number : {false, true}) {
     if (!by_number && !KernelHasPeerPidfd()) continue;
     const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -129,7 +129,7 @@ TEST(IdentifyPeer, WhoeverIsGoneIsRefused) {
   }
 }
 
-TEST(SignalProcess, ReachesTheProcessOrNobody) {
+TEST(SignalProcess, ReachesTheProcessOrNoOther) {
   const pid_t child = fork();
   if (child == 0) {
     pause();

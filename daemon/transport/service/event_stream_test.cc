@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,7 +17,6 @@ namespace {
 
 namespace v1 = gpumem::v1;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 class EventStreamTest : public testing::Test {
@@ -80,12 +80,12 @@ TEST_F(EventStreamTest, ARecordIsWhole) {
   EXPECT_EQ(seen.time_unix_ns(), 1'000'000'000'000u);
   EXPECT_EQ(seen.event(), "granted");
   EXPECT_NE(seen.text(), "");
-  std::string fields;
+  std::map<std::string, std::string> fields;
   for (const v1::EventField& field : seen.fields()) {
-    fields += field.name() + "=" + (field.values_size() > 0 ? field.values(0) : "") + " ";
+    fields[field.name()] = field.values_size() > 0 ? field.values(0) : "";
   }
-  EXPECT_THAT(fields, HasSubstr("tenant=a "));
-  EXPECT_THAT(fields, HasSubstr("bytes=4096 "));
+  EXPECT_EQ(fields["tenant"], "a");
+  EXPECT_EQ(fields["bytes"], "4096");
 }
 
 TEST_F(EventStreamTest, FollowsUntilItIsCancelledAndSaysWhatWasMissed) {
@@ -157,7 +157,6 @@ TEST_F(EventStreamTest, UnknownEventsAreRefused) {
   const grpc::Status status = streams_.Serve(
       request, [] { return false; }, [](const v1::EventRecord&) { return true; });
   EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("explosion"));
 }
 
 TEST_F(EventStreamTest, AReaderThatIsGoneEndsIt) {

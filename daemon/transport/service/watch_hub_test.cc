@@ -88,7 +88,7 @@ TEST_F(WatchHubTest, EachBeginsWithTheQuotaAndWhetherTheDaemonDrains) {
   }
 }
 
-TEST_F(WatchHubTest, AfterTheEndOfAllNoneStays) {
+TEST_F(WatchHubTest, EndAllCancelsCurrentAndLaterWatches) {
   Stream before = Watch();
   v1::Event event;
   ASSERT_TRUE(before.reader->Read(&event));

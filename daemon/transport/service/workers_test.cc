@@ -9,6 +9,7 @@
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 
 namespace gpumemd {
 namespace {
@@ -22,7 +23,7 @@ TEST(Workers, AllWorkIsDoneBeforeTheEnd) {
   EXPECT_EQ(done, 1000);
 }
 
-TEST(Workers, WorkThatWaitsHoldsUpNoOther) {
+TEST(Workers, BlockedWorkDoesNotBlockOtherWork) {
   absl::Notification go;
   absl::BlockingCounter waiting(7);
   absl::Notification ran;
@@ -35,7 +36,7 @@ TEST(Workers, WorkThatWaitsHoldsUpNoOther) {
   }
   waiting.Wait();  // all seven at one time
   workers.Run([&] { ran.Notify(); });
-  ran.WaitForNotification();
+  EXPECT_TRUE(ran.WaitForNotificationWithTimeout(absl::Minutes(1)));
   go.Notify();
 }
 
