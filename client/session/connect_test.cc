@@ -114,7 +114,7 @@ TEST(ConnectTest, ADaemonThatNeverListensIsWaitedForUntilTheDeadline) {
   EXPECT_GE(absl::Now() - begun, absl::Milliseconds(300));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("no daemon listens"), HasSubstr("none came within 300ms")));
+              AllOf(HasSubstr("no daemon listens"), HasSubstr("no daemon started within 300ms")));
 }
 
 TEST(ConnectTest, WithoutAWaitOrARuntimeFolderItFailsAtOnce) {

@@ -164,8 +164,8 @@ TEST(ReconnectTest, WithoutADaemonACallWaitsForItsTimeAndTheNextGoesOn) {
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(200));
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("gpumemd is not there"), HasSubstr("no daemon listens"),
-                    HasSubstr("goes on when it is back")));
+              AllOf(HasSubstr("gpumemd is not running"), HasSubstr("no daemon listens"),
+                    HasSubstr("resumes when gpumemd is back")));
   daemon.ComeBack();
   Await([&] { return client->GetUsage().ok(); });
   EXPECT_EQ(daemon.live_leases(), 1u);
