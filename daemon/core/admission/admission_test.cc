@@ -151,7 +151,7 @@ TEST_F(AdmissionTest, ExpiredWaiterIsToldThatMemoryIsComingBack) {
   const absl::Status refused = ledger.admission().EndWait(*waits->waiter, /*expired=*/true);
   ExpectDenial(refused, Denial::Cause::kDeviceLimit, "team", "GPU-1", 5 * kGranule, 8 * kGranule,
                8 * kGranule);
-  EXPECT_THAT(HelpOf(refused), HasSubstr("on its way back"));
+  EXPECT_THAT(HelpOf(refused), HasSubstr("is being released to the driver"));
   DestroyDoomed();
   EXPECT_TRUE(Granted(Ask(session, spec)));
 }

@@ -70,7 +70,7 @@ TEST_F(LedgerQueueTest, SmallRequestsDoNotStarveALargeOne) {
       ledger.admission().BeginAcquire(small, Of(300, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::Cause::kQueue, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
-  EXPECT_THAT(HelpOf(denied), HasSubstr("wait for it, too"));
+  EXPECT_THAT(HelpOf(denied), HasSubstr("wait, too"));
   // Nor does it go first if it waits as well.
   const WaiterId behind = Wait(small, 224);
   EXPECT_THAT(Admit(), IsEmpty());

@@ -65,7 +65,7 @@ TEST_F(SharedDaemonTest, LastSessionsAreReservedForUsersWithoutAny) {
   }
   const absl::Status refused = OpenOf(1, "a").status();
   ExpectDenial(refused, Denial::Cause::kDaemonLimit, "a", "", 1, 14, 14);
-  EXPECT_THAT(HelpOf(refused), HasSubstr("for users who have none"));
+  EXPECT_THAT(HelpOf(refused), HasSubstr("for users without a session"));
   EXPECT_TRUE(OpenOf(8, "a").ok());
   EXPECT_FALSE(OpenOf(8, "a").ok());
   EXPECT_TRUE(OpenOf(9, "b").ok());

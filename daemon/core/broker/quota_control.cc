@@ -52,7 +52,7 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
       if (problem) {
         it->second = Tell(*problem);
       } else if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
-        it->second = "memory of kind mempool, the tenant's, cannot be taken back";
+        it->second = "the tenant's kind is mempool, which cannot be revocable";
       } else {
         quotas = std::move(with);
         overridden.emplace(tenant, std::move(quota));
@@ -76,10 +76,10 @@ std::vector<std::string> QuotaControl::TellSkipped() const {
   std::vector<std::string> sentences;
   for (const auto& [tenant, why] : skipped_) {
     sentences.push_back(
-        absl::StrCat("what was set for tenant \"", tenant, "\" (",
+        absl::StrCat("the overrides of tenant \"", tenant, "\" (",
                      absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
-                     ") makes no sense with the configuration and is not in force: ", why,
-                     "; change one of them, or take it back with gpumemctl quota unset ", tenant));
+                     ") conflict with the configuration and are not in force: ", why,
+                     "; change one of them, or remove them with gpumemctl quota unset ", tenant));
   }
   return sentences;
 }
@@ -117,9 +117,9 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   if (!right.ok() && skipped_.contains(tenant)) {
     return absl::Status(
         right.code(),
-        absl::StrCat(right.message(), "; what was set for ", tenant, " before (",
+        absl::StrCat(right.message(), "; the earlier overrides of ", tenant, " (",
                      absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
-                     ") counts as well: take it back first (gpumemctl quota unset ", tenant, ")"));
+                     ") count as well: remove them first (gpumemctl quota unset ", tenant, ")"));
   }
   if (!right.ok()) return right;
   Overrides overrides = overrides_;
@@ -132,8 +132,9 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   if (absl::Status saved = save_(overrides); !saved.ok()) return saved;
   overrides_ = std::move(overrides);
   skipped_.erase(tenant);
-  absl::StatusOr<TenantView> view =
-      fields.empty() ? broker_->operators().UnsetQuota(tenant, quota) : broker_->operators().OverrideQuota(tenant, quota);
+  absl::StatusOr<TenantView> view = fields.empty()
+                                        ? broker_->operators().UnsetQuota(tenant, quota)
+                                        : broker_->operators().OverrideQuota(tenant, quota);
   if (!view.ok())
     return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};  // gone by now
   return Outcome{*std::move(view), before, std::move(fields)};

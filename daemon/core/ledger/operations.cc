@@ -32,8 +32,8 @@ absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
     const TicketEntry* entry = state_.tickets.Find(ticket);
     if (entry == nullptr || !state_.sessions.at(state_.leases.at(entry->lease).session)->live) {
       return absl::NotFoundError(
-          "no lease stands behind this ticket: its holder has released it or is gone; ask for a "
-          "new ticket");
+          "the lease of this ticket has ended: its holder released it or ended; ask for a new "
+          "ticket");
     }
     SegmentId id = state_.leases.at(entry->lease).segment;
     const Segment& segment = *state_.segments.at(id);
@@ -48,8 +48,8 @@ absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
           absl::StrCat("segment ", ToInt(id), " is being taken back from its holders"));
     }
     if (segment.charge.revocable() && !operation.revocable) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "segment ", ToInt(id), " is revocable: open it with a lease that is revocable, too"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id), " is revocable: open it with a revocable lease"));
     }
     operation.device = segment.device;
     operation.kind = segment.kind;
@@ -173,8 +173,7 @@ void Operations::Expose(Operation& operation, Session& session, size_t steps) {
       process.revocable = operation.revocable;
       if (session.exposed.size() == 1) changes_.Touch(operation.session);  // firm or revocable
     }
-    if (TraitsOf(segment.kind).pooled)
-      segments_.Import(operation.session, session, segment.device);
+    if (TraitsOf(segment.kind).pooled) segments_.Import(operation.session, session, segment.device);
   }
 }
 
