@@ -120,7 +120,7 @@ uint64_t Attachment::size() const { return valid() ? state_->size : 0; }
 absl::Status Attachment::Release() {
   if (!valid()) {
     return absl::FailedPreconditionError(
-        "this Attachment holds nothing: it was released, moved from, or never filled");
+        "this Attachment is empty: it was released, moved from, or never attached");
   }
   const std::unique_ptr<State> state = std::move(state_);
   std::vector<uint64_t> leases = state->Unmap();
@@ -142,7 +142,8 @@ absl::StatusOr<uint64_t> Client::Publish(absl::string_view name,
                                          const PublishOptions& options) {
   if (options.expire_after < absl::Milliseconds(1)) {
     return absl::InvalidArgumentError(
-        "PublishOptions::expire_after is a millisecond at least; InfiniteDuration: never");
+        "PublishOptions::expire_after must be at least a millisecond, or InfiniteDuration for no "
+        "expiry");
   }
   v1::PublishRequest request;
   request.set_name(std::string(name));

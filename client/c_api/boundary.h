@@ -36,12 +36,11 @@ int Call(Work work) noexcept {
   try {
     return Report(work());
   } catch (const std::bad_alloc&) {
-    return ReportPlain(absl::StatusCode::kResourceExhausted,
-                       "this process has no ordinary memory left");
+    return ReportPlain(absl::StatusCode::kResourceExhausted, "this process is out of host memory");
   } catch (const std::exception& error) {
     return ReportPlain(absl::StatusCode::kInternal, error.what());
   } catch (...) {
-    return ReportPlain(absl::StatusCode::kInternal, "an exception that is none of C++'s own");
+    return ReportPlain(absl::StatusCode::kInternal, "an exception that is not a std::exception");
   }
 }
 

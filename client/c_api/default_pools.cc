@@ -69,7 +69,8 @@ absl::Status ReadWait(absl::Duration* wait) {
   if (!text || (absl::ParseDuration(*text, wait) && *wait >= absl::ZeroDuration())) {
     return absl::OkStatus();
   }
-  return Wrong(kVariable, absl::StrCat("\"", *text, "\" is no time such as \"30s\" or \"500ms\""));
+  return Wrong(kVariable,
+               absl::StrCat("\"", *text, "\" is not a duration such as \"30s\" or \"500ms\""));
 }
 
 absl::Status ReadBool(const char* variable, bool* value) {

@@ -40,7 +40,7 @@ absl::StatusOr<gpumem::ReusePolicy> ToPolicy(uint32_t reuse) {
                             GPUMEM_REUSE_ALLOW_INTERNAL_DEPENDENCIES;
   if (reuse == GPUMEM_REUSE_DEFAULT) return gpumem::ReusePolicy{};
   if ((reuse & ~kAll) != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no policy of reuse ", reuse));
+    return absl::InvalidArgumentError(absl::StrCat("there is no reuse policy ", reuse));
   }
   return gpumem::ReusePolicy{
       .follow_event_dependencies = (reuse & GPUMEM_REUSE_FOLLOW_EVENT_DEPENDENCIES) != 0,
@@ -117,8 +117,7 @@ int gpumem_pool_destroy(gpumem_pool* pool) {
   return Call([&]() -> absl::Status {
     if (pool != nullptr && pool->is_default) {
       return absl::FailedPreconditionError(
-          "this is a default pool, which lives as long as the process: see "
-          "gpumem_pool_free_all_blocks()");
+          "a default pool stays until the process ends: use gpumem_pool_free_all_blocks()");
     }
     delete pool;
     return absl::OkStatus();
@@ -192,7 +191,7 @@ int gpumem_pool_share(gpumem_pool* pool, const gpumem_block* block, char* ticket
     *length = shared->value.size() + 1;
     if (*length > capacity) {
       return absl::OutOfRangeError(
-          absl::StrCat("the ticket has ", *length, " bytes, there is room for ", capacity));
+          absl::StrCat("the ticket has ", *length, " bytes, and the buffer has ", capacity));
     }
     std::memcpy(ticket, shared->value.c_str(), *length);
     return absl::OkStatus();

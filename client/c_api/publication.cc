@@ -51,7 +51,7 @@ absl::StatusOr<gpumem::PublishOptions> ToPublishOptions(const gpumem_publish_opt
   if (!c.ok()) return c.status();
   if (c->metadata == nullptr && c->metadata_bytes > 0) return NullError("metadata");
   if (c->access < GPUMEM_PUBLICATION_ACCESS_TENANT || c->access > GPUMEM_PUBLICATION_ACCESS_ANY) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no publication's access ", c->access));
+    return absl::InvalidArgumentError(absl::StrCat("there is no publication access ", c->access));
   }
   return gpumem::PublishOptions{
       .metadata = c->metadata_bytes == 0
@@ -93,7 +93,7 @@ absl::Status CheckSegment(Attachment* attachment, size_t index) {
   absl::Status status = CheckIndex(index, segments.size(), "segment");
   if (!status.ok() || segments[index].valid()) return status;
   return absl::FailedPreconditionError(
-      absl::StrCat("segment ", index, " was taken out of the attachment: ask it itself"));
+      absl::StrCat("segment ", index, " was taken out of the attachment: use the taken segment"));
 }
 
 }  // namespace

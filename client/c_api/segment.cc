@@ -172,7 +172,7 @@ int gpumem_segment_share(gpumem_segment* segment, int32_t scope, const char** ti
   return Call([&]() -> absl::Status {
     if (AnyNull(segment, ticket)) return NullError("segment or ticket");
     if (scope != GPUMEM_SCOPE_TENANT && scope != GPUMEM_SCOPE_ANY) {
-      return absl::InvalidArgumentError(absl::StrCat("there is no ticket's scope ", scope));
+      return absl::InvalidArgumentError(absl::StrCat("there is no ticket scope ", scope));
     }
     auto shared = segment->segment.Share(static_cast<gpumem::TicketScope>(scope));
     if (!shared.ok()) return shared.status();

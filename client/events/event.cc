@@ -54,18 +54,18 @@ namespace {
 using internal::InterprocessEvent;
 
 absl::Status NoEvent() {
-  return absl::FailedPreconditionError("this Event is none: it was moved from, or never filled");
+  return absl::FailedPreconditionError("this Event is empty: it was moved from, or never created");
 }
 
 absl::Status NotOurs() {
   return absl::InvalidArgumentError(
-      "events are beside a segment that this Client has acquired or opened, and not released");
+      "an event needs a segment that this Client has acquired or opened, and not released");
 }
 
 absl::StatusOr<Handle> ToHandle(const std::string& bytes) {
   Handle handle;
   if (bytes.size() != handle.size()) {
-    return absl::InternalError(absl::StrCat("the daemon sent an event's handle of ", bytes.size(),
+    return absl::InternalError(absl::StrCat("the daemon sent an event handle of ", bytes.size(),
                                             " bytes; this is a defect of gpumem"));
   }
   std::copy(bytes.begin(), bytes.end(), handle.begin());
@@ -87,7 +87,7 @@ absl::StatusOr<std::string> DefaultDevice(const v1::Welcome& welcome, const Segm
                           segment->device_uuid() == device.device_uuid();
       if (beside && Makes(device, v1::KIND_VMM)) return device.device_uuid();
     }
-    return absl::UnimplementedError("the daemon has no device that makes events");
+    return absl::UnimplementedError("the daemon has no device that supports events");
   }
   if (segment != nullptr && segment->backend() == Backend::kCuda &&
       internal::CheckVisible(segment->device_uuid()).ok()) {
@@ -225,7 +225,7 @@ void* Event::event() const { return valid() ? state_->event->event() : nullptr; 
 absl::StatusOr<Event> Client::CreateEvent(const EventOptions& options) {
   if (options.name.empty() == (options.segment == nullptr)) {
     return absl::InvalidArgumentError(
-        "an event is made under a name or beside a segment: set one of the two in EventOptions");
+        "an event needs a name or a segment: set one of the two in EventOptions");
   }
   if (absl::Status status = session_->CheckProcess(); !status.ok()) return status;
   v1::RegisterIpcEventRequest request;
@@ -271,10 +271,9 @@ absl::StatusOr<Event> Client::OpenEvent(absl::string_view name) {
                                             " events of one name; this is a defect of gpumem"));
   }
   if (response->events(0).session_id() == session_id() || IsMadeHere(response->events(0))) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this process has made the event ", name,
-                     " itself: CUDA opens an event in other processes only; use the Event that "
-                     "CreateEvent gave"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this process created the event ", name,
+        ": CUDA opens an event only in other processes; use the Event that CreateEvent returned"));
   }
   absl::StatusOr<std::shared_ptr<InterprocessEvent>> event =
       OpenShared(*this, session_->welcome(), response->events(0));
@@ -303,7 +302,7 @@ absl::StatusOr<std::vector<Event>> Client::OpenEvents(const Segment& segment) {
   if (!events.empty()) return events;
   if (!first_error.ok()) return first_error;
   return absl::NotFoundError(
-      absl::StrCat("no other process has made an event beside segment ", segment.segment_id()));
+      absl::StrCat("no other process has created an event for segment ", segment.segment_id()));
 }
 
 }  // namespace gpumem

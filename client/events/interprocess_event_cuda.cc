@@ -35,8 +35,9 @@ class CudaEvent : public InterprocessEvent {
         [&] { return driver().cuEventRecord(event_, static_cast<CUstream>(stream)); });
     absl::Status status = EventError(driver(), result, "recording the event");
     if (result == CUDA_ERROR_INVALID_HANDLE && stream != nullptr) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          status.message(), ": the stream is of another device than the event, or is none"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(status.message(),
+                       ": the stream belongs to another device than the event, or is invalid"));
     }
     return status;
   }
@@ -52,7 +53,7 @@ class CudaEvent : public InterprocessEvent {
   absl::StatusOr<bool> Done() override {
     const CUresult result = context_->Call([&] { return driver().cuEventQuery(event_); });
     if (result == CUDA_ERROR_NOT_READY) return false;
-    if (absl::Status status = EventError(driver(), result, "asking for the event"); !status.ok()) {
+    if (absl::Status status = EventError(driver(), result, "querying the event"); !status.ok()) {
       return status;
     }
     return true;
@@ -80,12 +81,11 @@ absl::Status NewEventError(const CudaDriver& driver, CUresult result, absl::stri
     case CUDA_ERROR_OUT_OF_MEMORY:
       return absl::ResourceExhaustedError(
           absl::StrCat(error.message(),
-                       "; a process can have some 4000 interprocess events: end some, or share one "
-                       "for several purposes"));
+                       "; a process can have about 4000 interprocess events: destroy some, or use "
+                       "one event for several purposes"));
     case CUDA_ERROR_MAP_FAILED:
-      return absl::PermissionDeniedError(
-          absl::StrCat(error.message(),
-                       ": CUDA shares interprocess events between processes of one user alone"));
+      return absl::PermissionDeniedError(absl::StrCat(
+          error.message(), ": CUDA shares interprocess events only between processes of one user"));
     default:
       return error;
   }
@@ -123,11 +123,11 @@ absl::StatusOr<std::shared_ptr<InterprocessEvent>> MakeCudaEvent(const std::stri
   });
   if (result != CUDA_SUCCESS) {
     return NewEventError(driver, result,
-                         absl::StrCat("making an interprocess event on ", device_uuid));
+                         absl::StrCat("creating an interprocess event on ", device_uuid));
   }
   auto made = std::make_shared<CudaEvent>(*context, event);
   CUipcEventHandle name = {};
-  absl::Status status = (*context)->Run("asking for an event's interprocess handle",
+  absl::Status status = (*context)->Run("exporting an event's interprocess handle",
                                         [&] { return driver.cuIpcGetEventHandle(&name, event); });
   if (!status.ok()) return status;
   Handle handle;

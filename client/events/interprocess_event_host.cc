@@ -56,7 +56,7 @@ std::shared_ptr<InterprocessEvent> MakeHostEvent(Segment memory, absl::string_vi
 
 absl::StatusOr<std::string> HostEventTicket(const Handle& handle) {
   if (!std::equal(kMagic.begin(), kMagic.end(), handle.begin())) {
-    return absl::InvalidArgumentError("the handle is no event of the host backend");
+    return absl::InvalidArgumentError("the handle is not an event of the host backend");
   }
   const auto* const ticket = handle.begin() + kMagic.size();
   return std::string(ticket, ticket + kTicketBytes);

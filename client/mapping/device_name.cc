@@ -112,7 +112,8 @@ absl::StatusOr<std::string> ByOrdinal(size_t ordinal, Devices devices, ListVisib
     if (device->device_uuid() == uuid) return uuid;
   }
   return absl::NotFoundError(absl::StrCat("this process's CUDA device ", ordinal, " is ", uuid,
-                                          ", which is not the daemon's; it has ", ListOf(devices)));
+                                          ", which the daemon does not have; it has ",
+                                          ListOf(devices)));
 }
 
 }  // namespace
@@ -121,7 +122,7 @@ absl::StatusOr<std::string> ResolveDevice(absl::string_view name, Devices device
                                           ListVisible visible) {
   if (name.empty() || name == kMostFree) {
     return absl::InvalidArgumentError(
-        absl::StrCat("\"", name, "\" names no device here; there are ", ListOf(devices)));
+        absl::StrCat("\"", name, "\" names no device; the daemon has ", ListOf(devices)));
   }
   for (const v1::Device* device : devices) {
     if (device->device_uuid() == name) return device->device_uuid();
@@ -143,7 +144,7 @@ absl::StatusOr<std::string> ResolveDevice(absl::string_view name, Devices device
         absl::StrCat("there is no device ", name, "; the daemon has ", ListOf(devices)));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(name, " is the beginning of several devices' names: ", ListOf(found)));
+      absl::StrCat(name, " is a prefix of several device names: ", ListOf(found)));
 }
 
 }  // namespace gpumem::internal

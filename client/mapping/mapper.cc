@@ -25,15 +25,16 @@ absl::StatusOr<Backend> BackendOf(const v1::Welcome& welcome, const std::string&
     if (device.backend() == v1::BACKEND_CUDA) return Backend::kCuda;
     if (device.backend() == v1::BACKEND_HOST) return Backend::kHost;
   }
-  return absl::InternalError(absl::StrCat("the daemon granted memory of device ", device_uuid,
-                                          ", which it did not name when this process connected"));
+  return absl::InternalError(
+      absl::StrCat("the daemon granted memory of device ", device_uuid,
+                   ", which was not in its device list when this process connected"));
 }
 
 absl::StatusOr<ExportData> ExportDataOf(const v1::Lease& lease) {
   ExportData data;
   if (lease.export_data().size() != data.size()) {
     return absl::InternalError(absl::StrCat("the daemon sent ", lease.export_data().size(),
-                                            " bytes to open a segment by, not ", data.size(),
+                                            " bytes as the handle of a segment, not ", data.size(),
                                             "; this is a defect of gpumem"));
   }
   std::copy(lease.export_data().begin(), lease.export_data().end(), data.begin());
@@ -45,7 +46,7 @@ absl::Status CheckOwnDevice(const std::string& device_uuid) {
   absl::Status status = CheckVisible(device_uuid);
   if (!absl::IsNotFound(status)) return status;
   return absl::NotFoundError(absl::StrCat(
-      status.message(), "; or name in map_devices a device of this process that shall use it"));
+      status.message(), "; or name in map_devices the device of this process that uses it"));
 }
 
 // Converts a mapping's error to a request's error: the caller's request was valid.
@@ -116,7 +117,7 @@ class Group {
     // The devices exist, so the memory does not: its owner died after the daemon had granted it.
     if (absl::IsNotFound(status)) {
       return absl::FailedPreconditionError(
-          absl::StrCat("it is lost (", status.message(), "); acquire another"));
+          absl::StrCat("the segment is lost (", status.message(), "); acquire another"));
     }
     return status;
   }
@@ -205,8 +206,8 @@ absl::StatusOr<std::vector<MappedLease>> MapGrant(const Grant& grant, Session& s
   }
   if (groups.size() > 1 && options.address != nullptr) {
     return absl::InvalidArgumentError(
-        "segments of several devices or kinds do not go in one range of addresses: open them in "
-        "several calls, each with an address of its own");
+        "segments of several devices or kinds cannot share one address range: open them in "
+        "separate calls, each with a separate address");
   }
   for (const auto& [key, positions] : groups) {
     if (absl::Status status = Group(grant, session, options).Map(positions, &mapped);

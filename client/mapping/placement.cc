@@ -62,9 +62,8 @@ absl::StatusOr<MapOptions> Placement(const v1::Welcome& welcome,
     absl::StatusOr<std::string> uuid = DeviceUuid(welcome, name);
     if (!uuid.ok()) return uuid.status();
     if (!IsGpu(welcome, *uuid)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("map_devices names GPUs, and ", *uuid,
-                       " is none: leave map_devices empty for memory of the host"));
+      return absl::InvalidArgumentError(absl::StrCat("map_devices may name only GPUs, not ", *uuid,
+                                                     ": leave map_devices empty for host memory"));
     }
     const absl::Status visible = CheckVisible(*uuid);
     if (absl::IsUnavailable(visible)) return absl::UnimplementedError(visible.message());
@@ -83,16 +82,16 @@ absl::Status CheckPlacement(Kind kind, const MapOptions& options) {
   if (!traits.many_devices && options.device_uuids.size() > 1) {
     return absl::UnimplementedError(absl::StrCat(
         "CUDA opens a segment of kind ", traits.name,
-        " for one device: name one in map_devices and open it once "
-        "more for each other, or acquire it with kind vmm, which all can use at one address"));
+        " for one device: name one device in map_devices and open the segment once for each "
+        "device; or acquire it with kind vmm, which has one address for all devices"));
   }
   if (traits.contiguous) return absl::OkStatus();
   const bool placed = options.address != nullptr;
   if (!placed && !options.read_only) return absl::OkStatus();
   return absl::UnimplementedError(
       absl::StrCat("CUDA cannot map a segment of kind ", KindName(kind),
-                   placed ? " at a wished address" : " read-only", "; kinds ",
-                   ListKinds(", ", " and ", &KindTraits::contiguous), " can be mapped so"));
+                   placed ? " at a requested address" : " read-only", "; kinds ",
+                   ListKinds(", ", " and ", &KindTraits::contiguous), " can be"));
 }
 
 }  // namespace gpumem::internal

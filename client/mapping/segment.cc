@@ -18,7 +18,7 @@ namespace {
 
 absl::Status NotValid() {
   return absl::FailedPreconditionError(
-      "this Segment holds nothing: it was released, moved from, or never filled");
+      "this Segment is empty: it was released, moved from, or never acquired");
 }
 
 Sharing SharingOf(Kind kind) { return internal::TraitsOf(kind).sharing; }
@@ -29,7 +29,7 @@ absl::Status HasInstead(absl::string_view asked, Kind kind) {
   switch (SharingOf(kind)) {
     case Sharing::kNone:
       return absl::UnimplementedError(
-          absl::StrCat("this library knows no ", asked, " of segments of kind ", KindName(kind)));
+          absl::StrCat("this library has no ", asked, " of segments of kind ", KindName(kind)));
     case Sharing::kDescriptor:
       has = "fd()";
       break;
@@ -149,7 +149,7 @@ absl::StatusOr<int> Segment::pool_fd() const {
 absl::StatusOr<int> Segment::fd() {
   if (!valid()) return NotValid();
   if (SharingOf(kind()) != Sharing::kDescriptor) {
-    return HasInstead("file descriptor of its own", kind());
+    return HasInstead("separate file descriptor", kind());
   }
   if (!state_->fd.valid()) {
     absl::StatusOr<UniqueFd> fd = state_->FetchFd();

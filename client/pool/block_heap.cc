@@ -358,7 +358,7 @@ absl::Status BlockHeap::CheckInvariants() const {
       const Chunk* const after = chunk->after;
       if (after == nullptr) break;
       if (after->before != chunk || after->at != chunk->at + chunk->bytes) {
-        return wrong("the neighbours at ", after->at, " do not know each other");
+        return wrong("the neighbours at ", after->at, " are not linked");
       }
       if (chunk->free && after->free && chunk->freed_on == after->freed_on) {
         return wrong("the free neighbours at ", after->at, " are not joined");
@@ -370,13 +370,14 @@ absl::Status BlockHeap::CheckInvariants() const {
       }
     }
     auto last = lasts_.find(chunk->at + chunk->bytes);
-    if (last == lasts_.end() || last->second != chunk) return wrong("a run's end is not known");
+    if (last == lasts_.end() || last->second != chunk)
+      return wrong("the end of a run is not indexed");
   }
   size_t in_sets = 0;
   for (const auto& [owner, set] : free_) in_sets += set.size();
   if (bytes != total_bytes_ || free_bytes != free_bytes_ || free_chunks != free_chunks_ ||
       in_sets != free_chunks || lasts_.size() != runs || seams_.size() != seams) {
-    return wrong("the sums are wrong");
+    return wrong("the totals are wrong");
   }
   return absl::OkStatus();
 }

@@ -33,9 +33,9 @@ absl::StatusOr<BlockTicket> ParseBlockTicket(absl::string_view text) {
       !absl::SimpleAtoi(numbers[1], &ticket.bytes) ||
       absl::StrCat(ticket.offset, "_", ticket.bytes) != parts[0] ||
       ticket.offset > UINT64_MAX - ticket.bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("this is not the ticket of a block: one begins with \"", kPrefix,
-                     "\", its offset and its bytes; was it cut off, or is it that of a segment?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "this is not a block ticket: a block ticket begins with \"", kPrefix,
+        "\", an offset and a size; check that it is complete, and not the ticket of a segment"));
   }
   ticket.segments.assign(std::make_move_iterator(parts.begin() + 1),
                          std::make_move_iterator(parts.end()));

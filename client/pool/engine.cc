@@ -232,8 +232,8 @@ bool Engine::IsOwnProcess() const {
 absl::Status Engine::CheckProcess() const {
   if (IsOwnProcess()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "this pool is that of the process that forked this one, and its memory is, too; make a "
-      "pool of your own in a child that was started with exec");
+      "this pool and its memory belong to the process that forked this one; start the child "
+      "process with exec, and make a pool in it");
 }
 
 Stream Engine::Named(Stream stream) const {
@@ -245,8 +245,8 @@ absl::Status Engine::ExplainCapture(Stream stream) const {
   absl::Status free = api_->CheckFree(stream);
   if (!absl::IsFailedPrecondition(free)) return free;
   return absl::FailedPreconditionError(
-      "the stream is being captured into a graph, which would use the memory again whenever it is "
-      "launched; allocate before the capture begins, and free when the graph is gone");
+      "the stream is being captured into a graph, and each launch of the graph would use the "
+      "memory; allocate before the capture begins, and free after the graph is destroyed");
 }
 
 absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {

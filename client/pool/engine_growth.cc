@@ -76,11 +76,11 @@ uint64_t Engine::SegmentBytes(uint64_t wanted) const {
 absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wish) {
   const uint64_t room = limit_ - std::min(limit_, reserved_bytes_);
   if (bytes > room) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the pool has leased ", gpumem::FormatBytes(reserved_bytes_), ", uses ",
-                     gpumem::FormatBytes(taken_bytes_), ", and may lease ",
-                     gpumem::FormatBytes(limit_), " (its limit); ", gpumem::FormatBytes(bytes),
-                     " are missing to one piece: free blocks, or raise the limit"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the pool has leased ", gpumem::FormatBytes(reserved_bytes_), ", uses ",
+        gpumem::FormatBytes(taken_bytes_), ", and may lease ", gpumem::FormatBytes(limit_),
+        " (its limit); it needs ", gpumem::FormatBytes(bytes),
+        " more in one piece: free blocks, or raise the limit"));
   }
   const uint64_t granule = source_->granularity();
   most = std::min(most, room);

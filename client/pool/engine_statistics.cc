@@ -128,9 +128,10 @@ absl::Status Engine::CheckInvariants() const {
                          small_.total_bytes() - small_.free_bytes();
   if (in_segments != reserved_bytes_ || large_.total_bytes() + moving_bytes_ != reserved_bytes_ ||
       small_.total_bytes() != range_bytes_ || taken != taken_bytes_) {
-    return absl::InternalError("the pool's sums are wrong");
+    return absl::InternalError("the pool's totals are wrong");
   }
-  if (!growing_ && moving_bytes_ > 0) return absl::InternalError("segments were lost on their way");
+  if (!growing_ && moving_bytes_ > 0)
+    return absl::InternalError("segments are missing after a move");
   return absl::OkStatus();
 }
 

@@ -78,10 +78,9 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
   for (DeviceInfo& device : *devices) {
     if (device.uuid != *uuid) continue;
     if (Makes(device, options.kind)) return std::move(device);
-    return absl::UnimplementedError(absl::StrCat(
-        "device ", device.uuid, " does not make segments of kind ", KindName(options.kind),
-        "; gpumemctl devices "
-        "shows what it makes"));
+    return absl::UnimplementedError(
+        absl::StrCat("device ", device.uuid, " does not make segments of kind ",
+                     KindName(options.kind), "; gpumemctl devices shows the kinds that it makes"));
   }
   return absl::UnimplementedError(
       absl::StrCat("no device here makes segments of kind ", KindName(options.kind)));
@@ -169,8 +168,8 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   if (options.revocable && !internal::TraitsOf(kind).revocable) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory of kind ", KindName(kind),
-                     " cannot be revocable, since CUDA keeps it until all processes that "
-                     "have had some have ended; take kind vmm"));
+                     " cannot be revocable, because CUDA keeps it until all processes that used it "
+                     "have ended; use kind vmm"));
   }
   auto streams = StreamsOf(*device, kind);
   if (!streams.ok()) return streams.status();
@@ -245,7 +244,7 @@ absl::Status Pool::SetLimit(uint64_t bytes) { return impl_->engine_.SetLimit(byt
 absl::Status Pool::SetLimitFraction(double fraction) {
   if (!(fraction > 0 && fraction <= 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a fraction is above 0 and at most 1, and not ", fraction));
+        absl::StrCat("a fraction must be above 0 and at most 1, not ", fraction));
   }
   const absl::StatusOr<uint64_t> total = impl_->engine_.TotalBytes();
   if (!total.ok()) return total.status();

@@ -35,7 +35,7 @@ absl::StatusOr<SharedBlock> OpenBlock(Client& client, absl::string_view text,
                                       const OpenOptions& options) {
   if (options.address != nullptr) {
     return absl::InvalidArgumentError(
-        "a block's segment is mapped once for all of its blocks: it goes to no wished address");
+        "the segment of a block is mapped once for all its blocks: do not request an address");
   }
   absl::StatusOr<internal::BlockTicket> ticket = internal::ParseBlockTicket(text);
   if (!ticket.ok()) return ticket.status();
@@ -47,12 +47,12 @@ absl::StatusOr<SharedBlock> OpenBlock(Client& client, absl::string_view text,
     if (segment.data() != expected) {
       return absl::UnimplementedError(absl::StrCat(
           "segments of kind ", KindName(segment.kind()),
-          " cannot be mapped one after another, and the block lies in several; use kind vmm"));
+          " cannot be mapped contiguously, and the block spans several; use kind vmm"));
     }
     bytes += segment.size();
   }
   if (ticket->offset + ticket->bytes > bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("the ticket is of a block that ends at ",
+    return absl::InvalidArgumentError(absl::StrCat("the ticket names a block that ends at ",
                                                    ticket->offset + ticket->bytes,
                                                    " bytes, and its segments have ", bytes));
   }

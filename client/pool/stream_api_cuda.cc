@@ -42,11 +42,11 @@ class CudaStreamApi : public StreamApi {
       if (result != CUDA_SUCCESS) return result;
       return driver_.cuStreamGetFlags(static_cast<CUstream>(stream), &flags);
     };
-    if (absl::Status status = Run("looking at a stream", look); !status.ok()) {
+    if (absl::Status status = Run("querying a stream", look); !status.ok()) {
       return absl::InvalidArgumentError(status.message());
     }
     if (device != context_->device()) {
-      return absl::InvalidArgumentError("the stream is of another device than the pool");
+      return absl::InvalidArgumentError("the stream belongs to another device than the pool");
     }
     return (flags & CU_STREAM_NON_BLOCKING) == 0;
   }
@@ -66,7 +66,7 @@ class CudaStreamApi : public StreamApi {
   // stream invalidates the graph of a captured stream that waits for it.
   absl::Status CheckFree(Stream stream) override {
     CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-    absl::Status status = Run("looking whether a stream is captured", [&] {
+    absl::Status status = Run("checking whether a stream is captured", [&] {
       const CUresult result = driver_.cuStreamIsCapturing(static_cast<CUstream>(stream), &capture);
       if (result != CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return result;
       capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -82,7 +82,7 @@ class CudaStreamApi : public StreamApi {
     if (!status.ok()) return status;
     CUevent event = TakeSpare();
     if (event == nullptr) {
-      status = Run("making an event",
+      status = Run("creating an event",
                    [&] { return driver_.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING); });
     }
     if (!status.ok()) return status;
@@ -100,7 +100,7 @@ class CudaStreamApi : public StreamApi {
       return result = driver_.cuEventQuery(static_cast<CUevent>(event));
     }).IgnoreError();
     if (result == CUDA_ERROR_NOT_READY) return false;
-    if (result != CUDA_SUCCESS) return driver_.Error(result, "asking for an event");
+    if (result != CUDA_SUCCESS) return driver_.Error(result, "querying an event");
     return true;
   }
 

@@ -33,8 +33,9 @@ absl::Status ClaimProcess() {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(
-      "this process was forked from one that had connected, which neither gRPC nor CUDA survives: "
-      "fork before connecting, or start it with exec (in Python: multiprocessing's \"spawn\")");
+      "this process was forked from one that had connected, and gRPC and CUDA do not work after a "
+      "fork: fork before connecting, or start it with exec (in Python: multiprocessing's "
+      "\"spawn\")");
 }
 
 struct Beginning {
@@ -104,7 +105,8 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) {
       if (!may_come) return begun.status();
-      return absl::UnavailableError(absl::StrCat(begun.status().message(), "; none came within ",
+      return absl::UnavailableError(absl::StrCat(begun.status().message(),
+                                                 "; no daemon started within ",
                                                  absl::FormatDuration(options.timeout)));
     }
     absl::SleepFor(std::min(pause, left));

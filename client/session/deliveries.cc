@@ -98,8 +98,8 @@ absl::StatusOr<UniqueFd> Deliveries::TakePool(uint64_t pool_id) {
   }
   if (lossy_until_ > 0) {
     return absl::ResourceExhaustedError(
-        "this process could not take the file descriptor of its memory pool, which comes once in a "
-        "session: it was at its limit of open files; raise it (ulimit -n) and connect again");
+        "this process could not take the file descriptor of its memory pool, which is sent once in "
+        "a session: it was at its limit of open files; raise it (ulimit -n) and connect again");
   }
   return absl::InternalError(absl::StrCat("the daemon did not send the descriptor of memory pool ",
                                           pool_id, "; this is a defect of gpumem"));
@@ -145,8 +145,8 @@ bool Deliveries::ReadOne(absl::Time deadline) {
       return true;
     case absl::StatusCode::kUnavailable:
       end_ = absl::UnavailableError(
-          "the daemon has closed the session, or is gone; memory that is mapped stays mapped; "
-          "connect again");
+          "the daemon has closed the session, or has ended; mapped memory stays mapped; connect "
+          "again");
       return false;
     default:
       over_ = true;
@@ -161,7 +161,7 @@ void Deliveries::Take(UnixMessage message) {
   if (!parsed.ParseFromString(message.bytes)) {
     over_ = true;
     end_ = absl::UnavailableError(
-        "the session is broken: the daemon sent what is no message of the protocol");
+        "the session is broken: the daemon sent a message that does not parse");
     return;
   }
   if (parsed.has_goodbye()) {

@@ -36,7 +36,7 @@ absl::Status RefusalError(const v1::Refusal& refusal) {
 }
 
 absl::Status OtherProtocol(absl::string_view path, absl::string_view spoken) {
-  return absl::UnimplementedError(absl::StrCat("what listens on ", path, " speaks ", spoken,
+  return absl::UnimplementedError(absl::StrCat("the server on ", path, " speaks ", spoken,
                                                ", this library version ", kProtocolVersion,
                                                " of gpumem's: install the same release of both"));
 }
@@ -78,9 +78,8 @@ absl::StatusOr<Welcomed> HearWelcome(int socket, const std::string& runtime_dir,
         absl::StrCat("the daemon on ", path, " did not answer in time"));
   }
   if (absl::IsUnavailable(answer.status())) {
-    return absl::UnavailableError(absl::StrCat("the daemon on ", path,
-                                               " closed the connection without a word; its log may "
-                                               "say why"));
+    return absl::UnavailableError(absl::StrCat(
+        "the daemon on ", path, " closed the connection without an answer; see its log"));
   }
   if (absl::IsDataLoss(answer.status())) {
     return absl::ResourceExhaustedError(
@@ -97,7 +96,7 @@ absl::StatusOr<Welcomed> HearWelcome(int socket, const std::string& runtime_dir,
   if (message.has_goodbye()) {
     *refused = !message.goodbye().stopping();
     return absl::UnavailableError(
-        absl::StrCat("the daemon on ", path, " is going away: ", message.goodbye().reason()));
+        absl::StrCat("the daemon on ", path, " is stopping: ", message.goodbye().reason()));
   }
   *refused = true;
   if (message.has_refusal()) return RefusalError(message.refusal());

@@ -138,7 +138,7 @@ absl::Status Reconnector::Greet(absl::Time deadline) {
   if (!welcome.resumed() || welcome.session_id() != welcome_.session_id() ||
       welcome.token() != welcome_.token() || welcome.tenant() != welcome_.tenant()) {
     progress_.reset();
-    return EndForGood(absl::NotFoundError("it knows no sessions of the daemon before it"));
+    return EndForGood(absl::NotFoundError("it has no sessions of the previous daemon"));
   }
   progress_->connection = std::make_shared<Connection>(std::move(progress_->socket),
                                                        std::move(welcomed->api), welcome_.token());
@@ -176,15 +176,15 @@ absl::Status Reconnector::EndForGood(absl::Status why) {
   progress_.reset();
   absl::MutexLock lock(&mutex_);
   over_ = absl::UnavailableError(
-      absl::StrCat("the session is over: the daemon that is there now does not take it up again (",
-                   why.message(), "); memory that is mapped stays mapped; connect again"));
+      absl::StrCat("the session has ended: the new daemon does not resume it (", why.message(),
+                   "); mapped memory stays mapped; connect again"));
   return over_;
 }
 
 absl::Status Reconnector::Away() const {
   return absl::UnavailableError(absl::StrCat(
-      "gpumemd is not there", trouble_.empty() ? "" : " (", trouble_, trouble_.empty() ? "" : ")",
-      "; the session's memory stays valid, and the session goes on when it is back"));
+      "gpumemd is not running", trouble_.empty() ? "" : " (", trouble_, trouble_.empty() ? "" : ")",
+      "; the session's memory stays valid, and the session resumes when gpumemd is back"));
 }
 
 }  // namespace gpumem::internal

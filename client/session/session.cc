@@ -21,8 +21,8 @@ constexpr absl::Duration kDying = absl::Seconds(10);
 
 absl::Status LostError() {
   return absl::FailedPreconditionError(
-      "the segment is lost: the daemon that held it has died, and the one that came after does not "
-      "know it; copy out what matters, release it, and acquire another");
+      "the segment is lost: the daemon that held it ended, and the next daemon did not restore it; "
+      "copy its contents, release it, and acquire another");
 }
 
 }  // namespace
@@ -105,7 +105,8 @@ void Session::Keep(std::shared_ptr<void> object) {
 absl::Status Session::CheckProcess() const {
   if (!forked()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "this process was forked from the one that connected; the session is its parent's");
+      "this process was forked from the one that connected; the session belongs to the parent "
+      "process");
 }
 
 absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline) {
@@ -171,7 +172,7 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
   // gRPC's generic message does not help. If this client has not cancelled the call, the daemon did
   // so while exiting.
   if (absl::IsCancelled(result) && result.message() == "CANCELLED") {
-    return absl::UnavailableError("the daemon has ended the call: it is going away");
+    return absl::UnavailableError("the daemon has ended the call: it is stopping");
   }
   return result;
 }

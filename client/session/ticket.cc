@@ -23,9 +23,9 @@ absl::StatusOr<std::string> ParseTicket(absl::string_view text) {
   // FormatTicket is valid.
   if (!absl::ConsumePrefix(&body, kPrefix) || !absl::WebSafeBase64Unescape(body, &bytes) ||
       bytes.size() != kTicketBytes || FormatTicket(bytes) != text) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("this is not a ticket: one begins with \"", kPrefix,
-                     "\" and has 43 letters, digits, \"-\" and \"_\" after it; was it cut off?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "this is not a ticket: a ticket begins with \"", kPrefix,
+        "\" and has 43 letters, digits, \"-\" and \"_\" after it; check that it is complete"));
   }
   return bytes;
 }

@@ -102,7 +102,7 @@ class Reader {
 
   // Reads to the end of the stream and returns why it ended.
   absl::Status ReadAll() {
-    if (stream_.reader == nullptr) return absl::UnavailableError("there was no daemon");
+    if (stream_.reader == nullptr) return absl::UnavailableError("no daemon was running");
     v1::Event event;
     while (stream_.reader->Read(&event)) {
       if (!cancelled_) Tell(event);

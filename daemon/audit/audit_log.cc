@@ -91,7 +91,7 @@ bool AuditLog::Write(const AuditRecord& record) {
     }
     if (news && written.ok()) spdlog::info("the audit is written again");
     if (news && !written.ok()) {
-      spdlog::error("{}; what is recorded meanwhile is kept as far as there is room",
+      spdlog::error("{}; records wait in memory until there is no room for more",
                     std::string(written.message()));
     }
     if (written.ok()) return true;

@@ -58,7 +58,7 @@ std::vector<std::string> ConfigChanges(const Config& from, const Config& to) {
   }
   if (Comparable(from.rules) != Comparable(to.rules)) {
     changes.push_back(
-        absl::StrCat("rules: changed (", to.rules.size(), " now); sessions stay what they are"));
+        absl::StrCat("rules: changed (", to.rules.size(), " now); sessions keep their tenants"));
   }
   if (from.privacy != to.privacy) changes.emplace_back("privacy: changed holders");
   if (from.log_level != to.log_level) changes.emplace_back("log_level: changed");

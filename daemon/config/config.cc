@@ -126,8 +126,8 @@ void ReadDevice(const toml::value& table, const std::string& name, Mistakes* mis
   }
   if (absl::StartsWith(uuid, kPinnedUuid)) {
     device.Complain(*device.Find("uuid"), "uuid",
-                    "pinned host memory has a limit of its own (pinned_limit, in the table of "
-                    "the tenant), and no guarantee");
+                    "pinned host memory has a separate limit (pinned_limit, in the table of the "
+                    "tenant), and no guarantee");
   }
   if (!uuid.empty() && !seen->insert(uuid).second) {
     device.Complain(*device.Find("uuid"), "uuid",
@@ -219,8 +219,8 @@ void ReadDefaults(const toml::value& table, Mistakes* mistakes, Config* config) 
   reader.Finish();
   config->defaults_parent_line = lines.parent;
   constexpr char kNoGuarantee[] =
-      "each user's tenant would have it, however many come; write it in the [[tenant]] that it "
-      "is for";
+      "the tenant of each user would get this guarantee, and users have no upper bound; set it in "
+      "a [[tenant]]";
   if (lines.guarantee != 0) {
     mistakes->AddAt(lines.guarantee, "tenant_defaults.guarantee", kNoGuarantee);
   }
@@ -239,7 +239,7 @@ void ReadTenant(const toml::value& table, Mistakes* mistakes, Config* config) {
   for (const TenantConfig& other : config->tenants) {
     if (!tenant.name.empty() && other.name == tenant.name) {
       reader.Complain(*reader.Find("name"), "name",
-                      absl::StrCat("tenant \"", tenant.name, "\" is there twice"));
+                      absl::StrCat("tenant \"", tenant.name, "\" is defined twice"));
     }
   }
   config->tenants.push_back(std::move(tenant));
@@ -251,8 +251,8 @@ void NoteUnusedTenants(Config* config) {
   for (const TenantConfig& tenant : config->tenants) {
     if (parents.contains(tenant.name)) continue;  // for its members
     if (!CanBeNamed(*config, tenant.name)) {
-      config->notices.push_back(
-          absl::StrCat("tenant \"", tenant.name, "\" is configured, but no rule makes anybody it"));
+      config->notices.push_back(absl::StrCat(
+          "tenant \"", tenant.name, "\" is configured, but no rule assigns processes to it"));
     }
   }
 }
@@ -388,7 +388,7 @@ absl::StatusOr<Config> LoadConfigFile(const std::string& path) {
     text.append(buffer, static_cast<size_t>(got));
     if (text.size() > kMaxConfigBytes) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": larger than 1 MiB, which is no configuration of gpumemd"));
+          absl::StrCat(path, ": larger than 1 MiB, the most that gpumemd reads"));
     }
   }
   return ParseConfig(text, path, SystemNames());

@@ -186,8 +186,8 @@ device = [{uuid = "GPU-mistyped", limit = 1}, {uuid = "GPU-1", limit = 1}]
 )");
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_THAT(config->notices,
-              ElementsAre("tenant \"orphan\" is configured, but no rule makes anybody it",
-                          "tenant \"user-x\" is configured, but no rule makes anybody it"));
+              ElementsAre("tenant \"orphan\" is configured, but no rule assigns processes to it",
+                          "tenant \"user-x\" is configured, but no rule assigns processes to it"));
   std::vector<DeviceInfo> devices = {{.uuid = "GPU-1"}};
   EXPECT_THAT(
       DeviceNotices(*config, devices),
@@ -241,7 +241,7 @@ slurm_job = "*"
   ASSERT_TRUE(config.ok()) << config.status();
   // user-7 is the tenant of processes with an ambiguous cgroup and uid 7.
   EXPECT_THAT(config->notices,
-              ElementsAre("tenant \"jobs\" is configured, but no rule makes anybody it"));
+              ElementsAre("tenant \"jobs\" is configured, but no rule assigns processes to it"));
 }
 
 TEST(ConfigTest, WhereTheAuditGoes) {
@@ -325,7 +325,7 @@ uid = 2
                   "max_waiting, max_publications, priority, kind, scrub, revocable, parent, "
                   "release",
                   "tenant \"c\": new", "tenant \"b\": no longer configured",
-                  "rules: changed (1 now); sessions stay what they are", "log_level: changed"));
+                  "rules: changed (1 now); sessions keep their tenants", "log_level: changed"));
 }
 
 TEST(ConfigTest, SystemNamesKnowRoot) {

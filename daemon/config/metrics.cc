@@ -79,9 +79,9 @@ void ReadMetrics(const toml::value& table, const NameLookup& names, Mistakes* mi
   reader.Read("socket_group", TextForm(), &group);
   if (!listen.address.empty() && !allow_remote && !IsLoopback(listen.address)) {
     reader.Complain(*reader.Find("listen"), "listen",
-                    absl::StrCat("other machines reach ", listen.address,
-                                 ", and are told which tenants there are and what they have; say "
-                                 "allow_remote = true if that is meant"));
+                    absl::StrCat("other machines can reach ", listen.address,
+                                 ", and read the names and the usage of all tenants; set "
+                                 "allow_remote = true to permit that"));
   }
   if (!group.empty()) {
     config->socket_gid = names.group(group);

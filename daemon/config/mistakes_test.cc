@@ -106,8 +106,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "gpumem.toml:2: metrics.max_tenants: 0 is not valid (expected a whole number from "
                 "1 to 100000)"},
         Mistake{"[metrics]\nallow_remote = false\nlisten = \"0.0.0.0:9400\"",
-                "gpumem.toml:3: metrics.listen: other machines reach 0.0.0.0, and are told which "
-                "tenants there are and what they have; say allow_remote = true if that is meant"},
+                "gpumem.toml:3: metrics.listen: other machines reach 0.0.0.0, and read the names "
+                "and the usage of all tenants; set allow_remote = true to permit that"},
         Mistake{"[metrics]\nsocket_group = \"nobody-knows\"",
                 "gpumem.toml:2: metrics.socket_group: this machine has no group "
                 "\"nobody-knows\""},
@@ -157,13 +157,13 @@ INSTANTIATE_TEST_SUITE_P(
                 "gpumem.toml:2: tenant.name: \"u-{uid}\" is not a tenant's name (expected 1 to 63 "
                 "letters, digits, '.', '_' or '-')"},
         Mistake{"[[tenant]]\nname = \"a\"\n[[tenant]]\nname = \"a\"",
-                "gpumem.toml:4: tenant.name: tenant \"a\" is there twice"},
+                "gpumem.toml:4: tenant.name: tenant \"a\" is defined twice"},
         Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\nuuid = \"G\"\nlimit = 1\n"
                 "[[tenant.device]]\nuuid = \"G\"\nlimit = 2",
                 "gpumem.toml:7: tenant.device.uuid: device \"G\" is named twice"},
         Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\n"
                 "uuid = \"PINNED-00000000-0000-0000-0000-000000000000\"\nlimit = 1",
-                "gpumem.toml:4: tenant.device.uuid: pinned host memory has a limit of its own "
+                "gpumem.toml:4: tenant.device.uuid: pinned host memory has a separate limit "
                 "(pinned_limit, in the table of the tenant), and no guarantee"}));
 
 INSTANTIATE_TEST_SUITE_P(
@@ -177,14 +177,14 @@ INSTANTIATE_TEST_SUITE_P(
                 "name for each user: \"user-{uid}\")"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"",
                 "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
-                "slice, container, pod, qos, slurm_job, slurm_step, or "
-                "default = true for everybody)"},
+                "slice, container, pod, qos, slurm_job, slurm_step, or default = true for all "
+                "processes)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\ndefault = false",
                 "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
-                "slice, container, pod, qos, slurm_job, slurm_step, or "
-                "default = true for everybody)"},
+                "slice, container, pod, qos, slurm_job, slurm_step, or default = true for all "
+                "processes)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = 3\ndefault = true",
-                "gpumem.toml:4: rule.default: a rule that is for everybody has no other condition"},
+                "gpumem.toml:4: rule.default: a rule with default = true has no other condition"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuser = \"bob\"",
                 "gpumem.toml:3: rule.user: this machine has no user \"bob\""},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\ngroup = \"bobs\"",
@@ -243,9 +243,8 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nslurm_step = \"\"",
                 "gpumem.toml:3: rule.slurm_step: \"\" is not a step of a Slurm job (expected its "
                 "number, \"batch\", or a pattern such as \"*\")"},
-        Mistake{
-            "[[rule]]\ntenant = \"u{uid}\"\npod = \"*\"\ndefault = true",
-            "gpumem.toml:4: rule.default: a rule that is for everybody has no other condition"}));
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\npod = \"*\"\ndefault = true",
+                "gpumem.toml:4: rule.default: a rule with default = true has no other condition"}));
 
 TEST(ConfigTomlTest, WhatIsNoTomlNamesTheLine) {
   EXPECT_THAT(ErrorOf("[daemon]\nbackend = \n"),

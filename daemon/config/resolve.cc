@@ -30,7 +30,7 @@ absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_by
   const uint64_t capacity = config.pinned_capacity.Of(memory_bytes);
   if (capacity > memory_bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the configuration wants ", gpumem::FormatBytes(capacity),
+        absl::StrCat("the configuration sets ", gpumem::FormatBytes(capacity),
                      " of pinned memory, and this machine has ", gpumem::FormatBytes(memory_bytes),
                      " of memory; write a smaller [pinned] capacity, or a percentage"));
   }

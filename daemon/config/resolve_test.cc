@@ -103,7 +103,7 @@ TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
   EXPECT_EQ(PinnedCapacity(config, 16 * kGiB).value(), 16 * kGiB);
   EXPECT_EQ(PinnedCapacity(config, 12 * kGiB).status(),
             absl::InvalidArgumentError(
-                "the configuration wants 16.00 GiB of pinned memory, and this machine has 12.00 "
+                "the configuration sets 16.00 GiB of pinned memory, and this machine has 12.00 "
                 "GiB of memory; write a smaller [pinned] capacity, or a percentage"));
 }
 

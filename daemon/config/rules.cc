@@ -173,11 +173,11 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
   reader.Finish();
   if (everybody && conditional) {
     reader.Complain(*reader.Find("default"), "default",
-                    "a rule that is for everybody has no other condition");
+                    "a rule with default = true has no other condition");
   } else if (!everybody && !conditional) {
-    mistakes->Add(
-        table, "rule",
-        absl::StrCat("no condition (expected ", kConditions, ", or default = true for everybody)"));
+    mistakes->Add(table, "rule",
+                  absl::StrCat("no condition (expected ", kConditions,
+                               ", or default = true for all processes)"));
   }
   if (everybody) conditions.emplace_back("default");
   rule.description =

@@ -81,8 +81,8 @@ std::optional<Found> FindLimitAboveParents(const Config& config,
           line, of_device ? "tenant.device.limit" : "tenant.limit",
           absl::StrCat("the limit of tenant \"", tenant.name, "\"",
                        device.uuid.empty() ? "" : absl::StrCat(" on ", device.uuid), ", ",
-                       show(limit), ", is above that of \"", tenant.quota.parent,
-                       "\", under which it is, ", show(above), "; lower it, or leave it out")};
+                       show(limit), ", is above that of the parent, \"", tenant.quota.parent,
+                       "\", ", show(above), "; lower it, or leave it out")};
     }
   }
   return std::nullopt;
@@ -142,7 +142,7 @@ void SettleParents(Mistakes* mistakes, Config* config) {
     const std::string nearest = Nearest(parent, names);
     mistakes->AddAt(line, key,
                     absl::StrCat("no [[tenant]] is named \"", parent, "\" (",
-                                 nearest.empty() ? std::string("add one, or take the line away")
+                                 nearest.empty() ? std::string("add one, or remove the line")
                                                  : absl::StrCat("did you mean \"", nearest, "\"?"),
                                  ")"));
   };
@@ -179,7 +179,7 @@ void SettleParents(Mistakes* mistakes, Config* config) {
     const std::vector<std::string> chain = chain_of(tenant.name);
     if (chain.size() > 1 && chain.back() == tenant.name) {
       mistakes->AddAt(tenant.lines.parent, "tenant.parent",
-                      absl::StrCat("tenant \"", tenant.name, "\" is under itself (",
+                      absl::StrCat("tenant \"", tenant.name, "\" is an ancestor of itself (",
                                    absl::StrJoin(chain, " under "), ")"));
     } else if (chain.size() > kMaxDepth && tenant.lines.parent != 0) {
       mistakes->AddAt(

@@ -160,11 +160,11 @@ INSTANTIATE_TEST_SUITE_P(
     Values, ConfigTenantsMistakeTest,
     testing::Values(
         Mistake{"[tenant_defaults]\nguarantee = \"1GiB\"",
-                "2: tenant_defaults.guarantee: each user's tenant would have it, however many "
-                "come; write it in the [[tenant]] that it is for"},
+                "2: tenant_defaults.guarantee: the tenant of each user would get this guarantee, "
+                "and users have no upper bound; set it in a [[tenant]]"},
         Mistake{"[[tenant_defaults.device]]\nuuid = \"G\"\nguarantee = 1",
-                "3: tenant_defaults.device.guarantee: each user's tenant would have it, however "
-                "many come; write it in the [[tenant]] that it is for"},
+                "3: tenant_defaults.device.guarantee: the tenant of each user would get this "
+                "guarantee, and users have no upper bound; set it in a [[tenant]]"},
         Mistake{"[[tenant]]\nname = \"a\"\nguarantee = \"some\"",
                 "3: tenant.guarantee: \"some\" is not a size (expected bytes such as \"40GiB\", or "
                 "a percentage of the device such as \"50%\")"},
@@ -197,23 +197,23 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Mistake{"[[tenant]]\nname = \"lab\"\n[[tenant]]\nname = \"a\"\nparent = \"lap\"",
                 "5: tenant.parent: no [[tenant]] is named \"lap\" (did you mean \"lab\"?)"},
-        Mistake{"[[tenant]]\nname = \"a\"\nparent = \"institute\"",
-                "3: tenant.parent: no [[tenant]] is named \"institute\" (add one, or take the line "
-                "away)"},
+        Mistake{
+            "[[tenant]]\nname = \"a\"\nparent = \"institute\"",
+            "3: tenant.parent: no [[tenant]] is named \"institute\" (add one, or remove the line)"},
         Mistake{"[tenant_defaults]\nparent = \"lab\"",
-                "2: tenant_defaults.parent: no [[tenant]] is named \"lab\" (add one, or take the "
-                "line away)"},
+                "2: tenant_defaults.parent: no [[tenant]] is named \"lab\" (add one, or remove the "
+                "line)"},
         Mistake{"[[tenant]]\nname = \"a\"\nparent = 3",
                 "3: tenant.parent: 3 is not a tenant's name (expected the name of a [[tenant]], or "
                 "\"\" for none)"},
         Mistake{"[[tenant]]\nname = \"a\"\nparent = \"a\"",
-                "3: tenant.parent: tenant \"a\" is under itself (a under a)"},
+                "3: tenant.parent: tenant \"a\" is an ancestor of itself (a under a)"},
         Mistake{"[[tenant]]\nname = \"top\"\nparent = \"b\"\n[[tenant]]\nname = \"a\"\n"
                 "parent = \"b\"\n[[tenant]]\nname = \"b\"\nparent = \"a\"",
-                "6: tenant.parent: tenant \"a\" is under itself (a under b under a)"},
+                "6: tenant.parent: tenant \"a\" is an ancestor of itself (a under b under a)"},
         Mistake{"[tenant_defaults]\nparent = \"a\"\n[[tenant]]\nname = \"a\"\nparent = \"b\"\n"
                 "[[tenant]]\nname = \"b\"\nparent = \"a\"",
-                "5: tenant.parent: tenant \"a\" is under itself (a under b under a)"}));
+                "5: tenant.parent: tenant \"a\" is an ancestor of itself (a under b under a)"}));
 
 // Eight levels, one under the other.
 std::string Chain(int levels) {
@@ -261,12 +261,12 @@ INSTANTIATE_TEST_SUITE_P(
                 "them or raise the limit"},
         Mistake{"[[tenant]]\nname = \"lab\"\nlimit = \"10GiB\"\n[[tenant]]\nname = \"a\"\n"
                 "parent = \"lab\"\nlimit = \"11GiB\"",
-                "7: tenant.limit: the limit of tenant \"a\", 11.00 GiB, is above that of \"lab\", "
-                "under which it is, 10.00 GiB; lower it, or leave it out"},
+                "7: tenant.limit: the limit of tenant \"a\", 11.00 GiB, is above that of the "
+                "parent, \"lab\", 10.00 GiB; lower it, or leave it out"},
         Mistake{"[[tenant]]\nname = \"lab\"\nlimit = \"50%\"\n[[tenant]]\nname = \"a\"\n"
                 "parent = \"lab\"\n[[tenant.device]]\nuuid = \"GPU-7\"\nlimit = \"60%\"",
                 "9: tenant.device.limit: the limit of tenant \"a\" on GPU-7, 60%, is above that of "
-                "\"lab\", under which it is, 50%; lower it, or leave it out"}));
+                "the parent, \"lab\", 50%; lower it, or leave it out"}));
 
 TEST(ConfigTenants, WhatIsInheritedIsNoClaim) {
   // The members' own limit is the defaults', the parent's is lower: it simply goes first.
@@ -309,7 +309,7 @@ TEST(ConfigTenants, BytesAndSharesAreComparedOnTheDevices) {
   EXPECT_EQ(ErrorOnDevices("[[tenant]]\nname = \"lab\"\nlimit = \"50%\"\n[[tenant]]\n"
                            "name = \"a\"\nparent = \"lab\"\nlimit = \"21GiB\""),
             "gpumem.toml:7: tenant.limit: the limit of tenant \"a\" on GPU-2, 21.00 GiB, is above "
-            "that of \"lab\", under which it is, 20.00 GiB; lower it, or leave it out");
+            "that of the parent, \"lab\", 20.00 GiB; lower it, or leave it out");
   EXPECT_EQ(ErrorOnDevices("[[tenant]]\nname = \"a\"\ntotal_limit = \"50GiB\"\n"
                            "guarantee = \"26GiB\""),
             "gpumem.toml:4: tenant.guarantee: the guarantees of tenant \"a\" and its members on "

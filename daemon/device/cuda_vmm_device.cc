@@ -136,7 +136,7 @@ class CudaVmmDevice : public Device {
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
     if (nvml_device_ == nullptr) {
       return absl::UnavailableError(
-          absl::StrCat("NVML does not tell how much memory ", info_.uuid, " has free"));
+          absl::StrCat("NVML does not report the free memory of ", info_.uuid, ""));
     }
     return nvml_->FreeBytes(nvml_device_);
   }

@@ -8,9 +8,9 @@ namespace gpumemd {
 namespace {
 
 absl::Status NoPool(const Device& device, absl::string_view tenant) {
-  return absl::NotFoundError(absl::StrCat("tenant \"", tenant, "\" has no memory pool on ",
-                                          device.info().uuid,
-                                          "; a pool is there while segments of kind mempool are"));
+  return absl::NotFoundError(
+      absl::StrCat("tenant \"", tenant, "\" has no memory pool on ", device.info().uuid,
+                   "; a pool exists while the tenant has segments of kind mempool"));
 }
 
 }  // namespace
@@ -18,7 +18,7 @@ absl::Status NoPool(const Device& device, absl::string_view tenant) {
 absl::StatusOr<std::unique_ptr<Allocation>> Device::Adopt(const CreateSpec& spec,
                                                           gpumem::UniqueFd) {
   return absl::UnimplementedError(absl::StrCat(
-      "the device ", info().uuid, " takes over no segment ", "of kind ", KindName(spec.kind)));
+      "the device ", info().uuid, " cannot restore a segment ", "of kind ", KindName(spec.kind)));
 }
 
 absl::StatusOr<PoolStatus> Device::SetPool(absl::string_view tenant, const PoolChange&) {

@@ -89,7 +89,7 @@ absl::StatusOr<Devices> OpenBackend(const DeviceOptions& options) {
   absl::StatusOr<Devices> host = OpenHost(options);
   if (!host.ok()) return host;
   host->notices.push_back(
-      absl::StrCat("Host memory stands in for GPU memory: ", cuda.status().message(), "."));
+      absl::StrCat("Host memory is used in place of GPU memory: ", cuda.status().message(), "."));
   return host;
 }
 

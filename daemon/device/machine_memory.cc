@@ -90,7 +90,7 @@ uint64_t LeastOfGroups(const std::string& folder, std::string path, const GroupF
 absl::StatusOr<uint64_t> BytesToTake(const std::string& root) {
   const std::optional<Room> machine = ReadMachine(root);
   if (!machine.has_value()) {
-    return absl::InternalError("/proc/meminfo does not say how much memory there is");
+    return absl::InternalError("/proc/meminfo does not report the size of memory");
   }
   uint64_t least = machine->to_take();
   // "0::/path" is of version 2, "4:memory:/path" and the like are of version 1.

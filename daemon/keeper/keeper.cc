@@ -118,7 +118,7 @@ void Keeper::Start() {
   if (pid > 0) {
     child_ = pid;
     Say("started " + options_.command[0] + " (process " + std::to_string(pid) + ") with " +
-        std::to_string(stored_.size()) + " descriptors kept of at most " +
+        std::to_string(stored_.size()) + " stored descriptors of at most " +
         std::to_string(spec_.max_fds));
     return;
   }
@@ -154,7 +154,7 @@ void Keeper::HandleSignals() {
 
 void Keeper::Restart() {
   if (stopping_) return;
-  Say("SIGUSR1: starting " + options_.command[0] + " anew");
+  Say("SIGUSR1: starting " + options_.command[0] + " again");
   if (child_ == 0) {
     restart_at_ = Clock::now();
     return;
@@ -191,7 +191,7 @@ void Keeper::OnExit(int wait_status) {
   how += " after " + Seconds(lifetime);
   const bool is_misconfigured = last_code_ == 2 && starts_ == 1 && !has_run_well_;
   if (stopping_ || is_misconfigured || (last_code_ == 0 && !restarting_)) {
-    Say(how + "; letting go of " + std::to_string(stored_.size()) + " descriptors");
+    Say(how + "; closing " + std::to_string(stored_.size()) + " descriptors");
     exit_code_ = last_code_;
     return;
   }
@@ -220,13 +220,13 @@ void Keeper::HandleMessage(NotifySocket::Received received) {
   const NotifyMessage message = ParseNotifyMessage(received.text);
   if (message.barrier) return;
   if ((message.store || message.remove) && !IsFdName(message.name)) {
-    return Refuse("a descriptor's name that is none");
+    return Refuse("an invalid descriptor name");
   }
   if (message.remove) stored_.Remove(message.name);
   if (message.store) {
     for (gpumem::UniqueFd& fd : received.fds) {
       if (!stored_.Add(message.name, std::move(fd))) {
-        Refuse("a descriptor: there is no room for more than " + std::to_string(stored_.size()));
+        Refuse("a descriptor: the store is full with " + std::to_string(stored_.size()));
         break;
       }
       has_run_well_ = true;
@@ -240,7 +240,7 @@ void Keeper::HandleMessage(NotifySocket::Received received) {
 void Keeper::Refuse(const std::string& what) {
   if (++refusals_ > kReportedRefusals) return;
   Say("refused " + what +
-      (refusals_ == kReportedRefusals ? "; what it refuses further it does not report" : ""));
+      (refusals_ == kReportedRefusals ? "; further refusals are not reported" : ""));
 }
 
 }  // namespace gpumemd::keeper

@@ -141,7 +141,7 @@ class HttpServer::Loop {
     if (request.method() != http::verb::get && !head) {
       response.result(http::status::method_not_allowed);
       response.set(http::field::allow, "GET, HEAD");
-      Say(response, "only GET and HEAD are answered here\n");
+      Say(response, "only GET and HEAD are supported\n");
     } else if (target != beast::string_view(options_.path)) {
       response.result(http::status::not_found);
       Say(response, absl::StrCat("there is only ", options_.path, "\n"));

@@ -61,8 +61,7 @@ void WriteByDevice(Exposition& page, const Measures& measures, const std::vector
 void WriteTenantsOnDevices(Exposition& page, const Measures& measures,
                            const std::vector<Tenant>& shown, size_t named) {
   page.Family("gpumem_charged_bytes", Type::kGauge,
-              "Bytes held against the tenant and those it is above, by the state of their "
-              "segments.");
+              "Bytes charged to the tenant and its descendants, by the state of their segments.");
   for (const Tenant& tenant : shown) {
     for (size_t i = 0; i < tenant.devices.size(); ++i) {
       if (!Matters(tenant.devices[i])) continue;
@@ -77,27 +76,27 @@ void WriteTenantsOnDevices(Exposition& page, const Measures& measures,
   // Limits of several do not add up.
   const std::vector<Tenant> by_name(shown.begin(), shown.begin() + static_cast<ptrdiff_t>(named));
   page.Family("gpumem_quota_limit_bytes", Type::kGauge,
-              "What the tenant may hold on the device at most.");
+              "Limit of the tenant's memory on the device.");
   WriteByDevice(page, measures, by_name, /*always=*/true,
                 [](const OnDevice& on) { return on.limit; });
   page.Family("gpumem_quota_guarantee_bytes", Type::kGauge,
-              "What the tenant can always get on the device.");
+              "Memory that is guaranteed to the tenant on the device.");
   WriteByDevice(page, measures, by_name, /*always=*/true,
                 [](const OnDevice& on) { return on.guarantee; });
   page.Family("gpumem_waiting_requests", Type::kGauge,
-              "Requests of the tenant, and of those it is above, that wait for memory.");
+              "Requests of the tenant and its descendants that wait for memory.");
   WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.waiting; });
   page.Family("gpumem_waiting_bytes", Type::kGauge, "Bytes that those requests wait for.");
   WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.waited_for; });
-  page.Family("gpumem_unbrokered_bytes", Type::kGauge,
-              "Bytes that processes of the tenant have taken past the daemon, as the driver "
-              "counts them.");
+  page.Family(
+      "gpumem_unbrokered_bytes", Type::kGauge,
+      "Bytes that processes of the tenant allocated past the daemon, as the driver counts them.");
   WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.unbrokered; });
 }
 
 void WriteTenants(Exposition& page, const std::vector<Tenant>& shown, size_t named) {
   page.Family("gpumem_tenant_info", Type::kGauge,
-              "1 for each tenant that is shown by name; parent is the tenant that it is under.");
+              "1 for each tenant that is shown by name; parent is its parent tenant.");
   for (size_t i = 0; i < named; ++i) {
     page.Sample({{"tenant", shown[i].name}, {"parent", shown[i].parent}}, 1);
   }
@@ -105,14 +104,14 @@ void WriteTenants(Exposition& page, const std::vector<Tenant>& shown, size_t nam
     page.Family(name, Type::kGauge, help);
     for (const Tenant& tenant : shown) page.Sample({{"tenant", tenant.name}}, value(tenant));
   };
-  write("gpumem_sessions", "Sessions of the tenant and those it is above.",
+  write("gpumem_sessions", "Sessions of the tenant and its descendants.",
         [](const Tenant& tenant) { return tenant.sessions; });
-  write("gpumem_segments", "Segments charged to the tenant and those it is above.",
+  write("gpumem_segments", "Segments charged to the tenant and its descendants.",
         [](const Tenant& tenant) { return tenant.segments; });
-  write("gpumem_publications", "Publications of the tenant and those it is above.",
+  write("gpumem_publications", "Publications of the tenant and its descendants.",
         [](const Tenant& tenant) { return tenant.publications; });
   page.Family("gpumem_denials_total", Type::kCounter,
-              "Requests of the tenant that were denied, by what stood in the way.");
+              "Requests of the tenant that were denied, by cause.");
   const auto causes = Causes();
   for (const Tenant& tenant : shown) {
     for (const auto& [cause, name] : causes) {
@@ -139,13 +138,13 @@ void WriteDevices(Exposition& page, const MetricsFacts& facts) {
     for (size_t i = 0; i < infos.size(); ++i) page.Sample({{"device", infos[i].uuid}}, value(i));
   };
   write("gpumem_device_capacity_bytes", Type::kGauge,
-        "What may be handed out of the device in all.",
+        "Bytes of the device that the daemon may lease in total.",
         [&](size_t i) { return infos[i].capacity_bytes; });
   write("gpumem_device_charged_bytes", Type::kGauge,
-        "Bytes of the device held against all tenants, each once.",
+        "Bytes of the device that are charged to tenants, each counted once.",
         [&](size_t i) { return facts.measures.devices[i].charged; });
   write("gpumem_foreign_bytes", Type::kGauge,
-        "Bytes of the device that processes without a session have, as the driver counts them.",
+        "Bytes of the device that processes without a session hold, as the driver counts them.",
         [&](size_t i) {
           const auto found = facts.foreign_bytes.find(infos[i].uuid);
           return found == facts.foreign_bytes.end() ? 0 : found->second;
@@ -157,43 +156,40 @@ void WriteDevices(Exposition& page, const MetricsFacts& facts) {
 
 void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
   page.Family("gpumem_acquire_seconds", Type::kHistogram,
-              "From a request for new memory to the moment when its client had it, of those that "
-              "were granted.");
+              "Time from a request for new memory until its client had it, for granted requests.");
   for (const Measures::Acquires& acquires : facts.measures.acquires) {
     page.Histogram(
         {{"kind", KindName(acquires.kind)}, {"waited", acquires.waited ? "true" : "false"}},
         acquires.latency);
   }
   page.Family("gpumem_broker_lock_hold_seconds", Type::kHistogram,
-              "How long one of the daemon's threads kept the others from its books.");
+              "Time for which a thread of the daemon held the broker's lock.");
   page.Histogram({}, facts.measures.lock_holds);
   page.Family("gpumem_broker_lock_hold_max_seconds", Type::kGauge,
-              "The longest of these times since the daemon began.");
+              "Longest time for which a thread held the broker's lock since the daemon started.");
   page.Seconds({}, facts.measures.longest_lock_hold);
-  page.Family("gpumem_draining", Type::kGauge, "1 while the daemon admits nothing new.");
+  page.Family("gpumem_draining", Type::kGauge, "1 while the daemon refuses new requests.");
   page.Sample({}, facts.measures.draining ? 1 : 0);
-  page.Family("gpumem_notices", Type::kGauge,
-              "How many things gpumemctl status has to tell the operator.");
+  page.Family("gpumem_notices", Type::kGauge, "Notices for the operator in gpumemctl status.");
   page.Sample({}, facts.notices);
   page.Family("gpumem_store_places", Type::kGauge,
-              "Descriptors that the service manager's store takes; 0 where that is not known.");
+              "Places of the service manager's descriptor store; 0 if unknown.");
   page.Sample({}, facts.store_places);
   page.Family("gpumem_store_places_used", Type::kGauge,
               "Places of the service manager's store that the daemon uses, as it counts them.");
   page.Sample({}, facts.store_used);
   page.Family("gpumem_unkept_segments", Type::kGauge,
-              "Segments and publications that are lost when the daemon dies, since the service "
+              "Segments and publications that are lost when the daemon ends, because the service "
               "manager's store had no place for them.");
   page.Sample({}, facts.unkept);
   page.Family("gpumem_log_lines_lost_total", Type::kCounter,
-              "Lines that are not in the log: dropped because standard error did not take them, or "
-              "suppressed because one user caused too many of a kind.");
+              "Log lines that were dropped because standard error did not take them, or suppressed "
+              "because one user caused too many of a kind.");
   page.Sample({{"cause", "dropped"}}, facts.log_dropped);
   page.Sample({{"cause", "suppressed"}}, facts.log_suppressed);
-  page.Family(
-      "gpumem_restarts_total", Type::kCounter,
-      "Daemons before this one whose state was taken over, each from the one before it: those "
-      "that crashed and those that were restarted on purpose.");
+  page.Family("gpumem_restarts_total", Type::kCounter,
+              "Daemons in succession whose state the next daemon restored, after crashes and after "
+              "planned restarts.");
   page.Sample({}, facts.generation - 1);
   page.Family("gpumem_build_info", Type::kGauge, "1: the daemon's version and backend.");
   page.Sample(
@@ -202,11 +198,12 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
 
   // By the names that every exporter of Prometheus has for them.
   page.Family("process_start_time_seconds", Type::kGauge,
-              "When the daemon was started, in seconds since 1970.");
+              "Start time of the daemon, in seconds since 1970.");
   page.Seconds({}, facts.started - absl::UnixEpoch());
-  page.Family("process_cpu_seconds_total", Type::kCounter, "What the daemon has computed.");
+  page.Family("process_cpu_seconds_total", Type::kCounter, "CPU time of the daemon, in seconds.");
   page.Seconds({}, facts.process.cpu);
-  page.Family("process_resident_memory_bytes", Type::kGauge, "The daemon's own memory.");
+  page.Family("process_resident_memory_bytes", Type::kGauge,
+              "Resident memory of the daemon, in bytes.");
   page.Sample({}, facts.process.resident_bytes);
   page.Family("process_open_fds", Type::kGauge, "Descriptors that the daemon has open.");
   page.Sample({}, facts.process.open_fds);

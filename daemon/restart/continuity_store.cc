@@ -28,11 +28,10 @@ std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToI
 // touched, and only the operator can decide to give it up.
 absl::Status CannotGoOn(const absl::Status& why) {
   return absl::Status(
-      why.code(),
-      absl::StrCat("the journal of the daemon before this one cannot be used: ", why.message(),
-                   ". Nothing was changed. Start the gpumemd that wrote it, or stop the service "
-                   "(systemctl stop gpumemd, or end gpumem-keeper), which gives up all memory that "
-                   "it keeps, and start it again"));
+      why.code(), absl::StrCat("the journal of the previous daemon cannot be used: ", why.message(),
+                               ". Nothing was changed. Start the gpumemd that wrote it, or stop "
+                               "the service (systemctl stop gpumemd, or end gpumem-keeper), which "
+                               "releases all memory that it holds, and start it again"));
 }
 
 }  // namespace
@@ -76,8 +75,8 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     const JournalContents& contents = adopted->contents;
     if (contents.passed > 0) {
       spdlog::warn(
-          "{}, a newer one, left {} records of which this gpumemd does not understand all; it goes "
-          "on without the rest, which whoever wrote it can do without",
+          "{}, a newer one, left {} records of which this gpumemd does not understand all; it "
+          "ignores the fields that it does not know, which are optional",
           contents.writer, contents.passed);
     }
     const JournalIdentity& its = contents.header.identity;
@@ -125,12 +124,13 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
     if (each.name != kept) it->old_journals_.push_back(each.name);
   }
   absl::Status watched = store->Watch([that = it.get()](const absl::Status& why) {
-    that->Tell(&that->manager_trouble_,
-               absl::StrCat("The service manager that keeps memory over this daemon's death is "
-                            "gone (",
-                            why.message(),
-                            "): when this daemon ends now, all memory is lost. Drain it, and start "
-                            "it anew when nobody needs it."));
+    that->Tell(
+        &that->manager_trouble_,
+        absl::StrCat(
+            "The service manager that holds memory across restarts of this daemon has ended (",
+            why.message(),
+            "): when this daemon ends, all memory is lost. Drain the daemon, and restart it when "
+            "no process uses its memory."));
   });
   if (!watched.ok()) return watched;
   it->room_ = std::thread([that = it.get()] { that->CheckRoom(); });
@@ -154,7 +154,7 @@ absl::Status ContinuityStore::CreateJournal(const JournalIdentity& identity, std
   if (absl::Status stored = store_->Store(*name, file_->fd()); !stored.ok()) {
     Tell(&journal_trouble_,
          absl::StrCat("The service manager does not take the journal (", stored.message(),
-                      "): when this daemon dies, all memory is lost."));
+                      "): when this daemon ends, all memory is lost."));
   }
   empty_journal_ = *name;
   return absl::OkStatus();
@@ -169,7 +169,7 @@ void ContinuityStore::CheckRoom() {
     if (!places_.HasPlace()) NoteFull(room);
   } else if (absl::IsResourceExhausted(room)) {
     Tell(&memory_trouble_,
-         "The service manager keeps no descriptors for this daemon: when it dies, all memory is "
+         "The service manager keeps no descriptors for this daemon: when it ends, all memory is "
          "lost. Give its unit FileDescriptorStoreMax= (systemd.service(5)).");
   }
   room_asked_.Notify();
@@ -219,17 +219,18 @@ void ContinuityStore::Tell(std::string* trouble, std::string sentence) {
 
 absl::Status ContinuityStore::Begin(const JournalImage& image) {
   if (absl::Status written = file_->Rewrite(image); !written.ok()) {
-    return absl::Status(written.code(),
-                        absl::StrCat("the journal cannot be written: ", written.message(),
-                                     ". Nothing was let go; start gpumemd again when there is "
-                                     "memory"));
+    return absl::Status(
+        written.code(),
+        absl::StrCat("the journal cannot be written: ", written.message(),
+                     ". No memory was released; start gpumemd again when there is memory"));
   }
   empty_journal_.clear();
   Failpoint("begin-written");
   // Only now: until then they were the only state.
   for (const std::string& name : old_journals_) store_->Remove(name).IgnoreError();
   for (const std::string& name : strange_) {
-    spdlog::info("the service manager handed over a descriptor named {}, which nobody needs", name);
+    spdlog::info("the service manager handed over a descriptor named {}, which is not needed",
+                 name);
     store_->Remove(name).IgnoreError();
   }
   std::vector<std::string> unneeded;
@@ -246,7 +247,7 @@ absl::Status ContinuityStore::Begin(const JournalImage& image) {
 void ContinuityStore::Write(absl::Span<const journal::Change> batch) {
   if (absl::Status written = file_->Append(batch); !written.ok()) {
     Tell(&journal_trouble_, absl::StrCat("The journal cannot be written (", written.message(),
-                                         "): when this daemon dies, all memory is lost."));
+                                         "): when this daemon ends, all memory is lost."));
   }
 }
 
@@ -285,7 +286,7 @@ std::string ContinuityStore::FullNotice() const {
   }
   if (!unkept_.empty()) {
     absl::StrAppend(&notice, join, unkept_.size(),
-                    " segments and publications will be lost when this daemon dies");
+                    " segments and publications will be lost when this daemon ends");
   }
   return absl::StrCat(notice, ". Give it more places: ",
                       store_->keeper_pid() != 0
@@ -296,7 +297,7 @@ std::string ContinuityStore::FullNotice() const {
 std::string ContinuityStore::UnkeptNotice() const {
   return absl::StrCat("The service manager's store did not take ", unkept_.size(),
                       " segments and publications (", why_unkept_,
-                      "): they will be lost when this daemon dies.");
+                      "): they will be lost when this daemon ends.");
 }
 
 size_t ContinuityStore::unkept() const {
@@ -323,8 +324,8 @@ void ContinuityStore::LetGo(absl::Span<const std::string> names) {
   }
   if (removed.status.ok() || store_->lost()) return;
   Tell(&removal_trouble_,
-       absl::StrCat("Memory could not be taken out of the service manager's store (",
-                    removed.status.message(), "): it is not free, though it counts so."));
+       absl::StrCat("Memory could not be removed from the service manager's store (",
+                    removed.status.message(), "): it stays allocated, but is counted as free."));
 }
 
 absl::Status ContinuityStore::Keep(SegmentId segment, int fd) {
@@ -334,7 +335,7 @@ absl::Status ContinuityStore::Keep(SegmentId segment, int fd) {
     absl::MutexLock lock(&mutex_);
     NoteFull(outcome.status);
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no place is left for a segment that outlives the daemon (", outcome.status.message(),
+        "the service manager's store has no place for the segment (", outcome.status.message(),
         "), and [daemon] when_store_full is \"refuse\"; release segments, or have the operator "
         "give the store more places"));
   }

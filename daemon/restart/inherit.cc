@@ -28,7 +28,7 @@ std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
       survivor.match.rule = Printable(match->rule);
     } else {
       survivor.match.tenant = tenant;
-      survivor.match.rule = "the rule that held when it connected, to a daemon before this one";
+      survivor.match.rule = "the rule that applied when it connected to a previous daemon";
     }
     survivor.details = {.peer = survivor.peer.identity,
                         .client_name = std::string(session.client_name.view()),
@@ -46,14 +46,14 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
   std::vector<std::string> sentences;
   const size_t dead = image.sessions.size() - survivors.size();
   sentences.push_back(absl::StrCat(
-      "taken over from the daemon before this one: ", gpumem::Counted(restored.sessions, "session"),
-      ", ", gpumem::Counted(restored.leases, "lease"), ", ",
+      "restored from the previous daemon: ", gpumem::Counted(restored.sessions, "session"), ", ",
+      gpumem::Counted(restored.leases, "lease"), ", ",
       gpumem::Counted(restored.segments, "segment"), ", ",
       gpumem::Counted(restored.publications, "publication"), "; ", dead,
-      dead == 1 ? " session's process is" : " sessions' processes are", " gone"));
+      dead == 1 ? " session's process has" : " sessions' processes have", " ended"));
   for (const auto& [segment, why] : restored.refused) {
     sentences.push_back(
-        absl::StrCat("segment ", ToInt(segment), " cannot be taken over: ", why.message()));
+        absl::StrCat("segment ", ToInt(segment), " cannot be restored: ", why.message()));
   }
   for (const Restored::Lost& lost : restored.lost) {
     std::string holders;
@@ -65,9 +65,9 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
     sentences.push_back(absl::StrCat(
         "lost: segment ", ToInt(lost.segment), " of tenant ", lost.tenant, ", ",
         gpumem::FormatBytes(lost.bytes), " of kind ", KindName(lost.kind), " on ", lost.device_uuid,
-        IsContextBound(lost.kind) ? ", which lived in the earlier daemon's CUDA context"
+        IsContextBound(lost.kind) ? ", which was in the previous daemon's CUDA context"
                                   : ", whose descriptor the service manager did not hand over",
-        "; mapped by ", holders, ", who can go on with it and share it no more"));
+        "; mapped by ", holders, ", which can use it but not share it"));
   }
   for (const Restored::LostPublication& lost : restored.lost_publications) {
     sentences.push_back(absl::StrCat(
@@ -76,7 +76,7 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
             ? std::string("its metadata was not handed over by the service manager")
             : absl::StrCat("of its segments ", lost.segments.size(),
                            " were not handed over by the service manager"),
-        "; who is attached keeps what it has"));
+        "; attached sessions keep their memory"));
   }
   return sentences;
 }

@@ -71,14 +71,16 @@ class JournalFile::Pages {
   // All there are.
   static absl::StatusOr<std::unique_ptr<Pages>> Map(int fd, bool writable) {
     struct stat found;
-    if (fstat(fd, &found) != 0) return absl::ErrnoToStatus(errno, "cannot look at the journal");
+    if (fstat(fd, &found) != 0)
+      return absl::ErrnoToStatus(errno, "cannot read the size of the journal");
     const int seals = fcntl(fd, F_GET_SEALS);
     if (!S_ISREG(found.st_mode) || seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
       return absl::DataLossError(
-          "what was kept as the journal is no file that a daemon made for it (it could shrink)");
+          "the file that was kept as the journal was not made by a daemon (it is not sealed "
+          "against shrinking)");
     }
     const auto bytes = static_cast<size_t>(found.st_size);
-    if (bytes < kJournalPageBytes) return absl::DataLossError("the journal has not even a header");
+    if (bytes < kJournalPageBytes) return absl::DataLossError("the journal has no header");
     // Pages behind the file's end cannot be touched, and cost nothing.
     const size_t reserved = writable ? std::max(2 * bytes, kMinReserved) : bytes;
     void* const data =
@@ -165,11 +167,11 @@ absl::StatusOr<JournalIdentity> ReadJournalIdentity(uint32_t number) {
   struct stat name_space;
   if (digits.size() != 2 * identity.boot_id.size() || !hexadecimal) {
     return absl::UnavailableError(
-        absl::StrCat("cannot tell this boot from another: ", kBootId, " does not say"));
+        absl::StrCat("cannot identify this boot: ", kBootId, " has no boot id"));
   }
   if (stat("/proc/self/ns/pid", &name_space) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot tell this PID namespace from another: ",
-                                               "/proc/self/ns/pid (", std::strerror(errno), ")"));
+    return absl::UnavailableError(absl::StrCat(
+        "cannot identify this PID namespace: ", "/proc/self/ns/pid (", std::strerror(errno), ")"));
   }
   digits = absl::HexStringToBytes(digits);
   std::copy(digits.begin(), digits.end(), identity.boot_id.begin());
@@ -186,7 +188,7 @@ absl::StatusOr<size_t> ChooseJournal(absl::Span<const int> fds) {
     if (!newest || header->identity.number > newest->first) newest = {header->identity.number, i};
   }
   if (newest) return newest->second;
-  return absl::NotFoundError("there is no journal that was ever complete");
+  return absl::NotFoundError("there is no complete journal");
 }
 
 absl::StatusOr<JournalHeader> JournalFile::ReadHeader(int fd) {
@@ -246,7 +248,7 @@ size_t JournalFile::bytes() const {
 absl::Status JournalFile::Append(absl::Span<const Change> batch) {
   if (behind_) {
     return absl::FailedPreconditionError(
-        "the journal has not got an earlier change, and so takes no later one");
+        "the journal lacks an earlier change, and takes no later one");
   }
   absl::Status room = MakeStage(batch.size());
   if (!room.ok() || !table_.Append(batch)) {

@@ -208,14 +208,14 @@ TEST(JournalFile, TakesNothingThatIsNoJournal) {
     EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
     return fd;
   };
-  refused(memfd(8192, 0), "it could shrink");
-  refused(UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)), "no file that a daemon made");
-  refused(UniqueFd(open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC)), "no file that a daemon made");
-  refused(memfd(0, F_SEAL_SHRINK), "not even a header");
-  refused(memfd(100, F_SEAL_SHRINK), "not even a header");
-  refused(memfd(8192, F_SEAL_SHRINK), "does not begin as a journal does");
+  refused(memfd(8192, 0), "not sealed against shrinking");
+  refused(UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC)), "not made by a daemon");
+  refused(UniqueFd(open("/tmp", O_RDONLY | O_DIRECTORY | O_CLOEXEC)), "not made by a daemon");
+  refused(memfd(0, F_SEAL_SHRINK), "no header");
+  refused(memfd(100, F_SEAL_SHRINK), "no header");
+  refused(memfd(8192, F_SEAL_SHRINK), "does not begin with the header of a journal");
   // Sparse, and larger than all memory: looked at, and not read through.
-  refused(memfd(off_t{1} << 40, F_SEAL_SHRINK), "does not begin as a journal does");
+  refused(memfd(off_t{1} << 40, F_SEAL_SHRINK), "does not begin with the header of a journal");
   EXPECT_FALSE(JournalFile::Adopt(UniqueFd()).ok());
 }
 

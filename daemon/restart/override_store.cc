@@ -31,8 +31,8 @@ constexpr char kNewFile[] = "overrides.txt.new";
 constexpr char kBrokenFile[] = "overrides.txt.broken";
 constexpr char kLock[] = "lock";
 constexpr char kHeader[] =
-    "# Written by gpumemd: what operators changed of tenants' quotas. Change it by\n"
-    "# gpumemctl quota set and gpumemctl quota unset; gpumemd reads it when it starts.\n";
+    "# Written by gpumemd: the quotas that operators have set. Change them with\n"
+    "# gpumemctl quota set and gpumemctl quota unset; gpumemd reads them when it starts.\n";
 constexpr size_t kMaxBytes = size_t{64} << 20;
 constexpr int kMostLevels = 32;
 
@@ -94,14 +94,14 @@ OverrideStore::OverrideStore(std::string dir)
   if (usable_.ok()) usable_ = Read();
   if (usable_.ok()) return;
   notices_.push_back(absl::StrCat(
-      "quotas cannot be changed while the daemon runs, since that could not be remembered: ",
+      "quotas cannot be changed while the daemon runs, because the changes cannot be stored: ",
       usable_.message()));
 }
 
 absl::Status OverrideStore::OpenFolder() {
   if (dir_.empty()) {
     return absl::FailedPreconditionError(
-        "there is no state folder, for want of $HOME; name one (--state-dir)");
+        "there is no state folder, because HOME is not set; name one (--state-dir)");
   }
   std::error_code ignored;  // mkdir tells
   std::filesystem::create_directories(std::filesystem::path(dir_).parent_path(), ignored);
@@ -116,14 +116,15 @@ absl::Status OverrideStore::OpenFolder() {
   // A user who may write to it could change the tenants' quotas.
   if (found.st_uid != geteuid() || (found.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("others may write to the state folder ", dir_,
+        absl::StrCat("other users may write to the state folder ", dir_,
                      "; use one that belongs to the daemon's user alone (chmod 700)"));
   }
   lock_.reset(openat(folder_.get(), kLock, O_CREAT | O_RDWR | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock_.valid()) return Failed("write to the state folder", dir_, errno);
   if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("another daemon uses the state folder ", dir_,
-                                                      "; give each its own (--state-dir)"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("another daemon uses the state folder ", dir_,
+                     "; give each daemon a separate one (--state-dir)"));
   }
   return absl::OkStatus();
 }
@@ -158,9 +159,9 @@ absl::Status OverrideStore::Read() {
                                                       "), nor put aside (", std::strerror(error),
                                                       ")"));
   }
-  notices_.push_back(absl::StrCat(
-      "what was set for tenants while an earlier daemon ran is NOT in force: ", file_,
-      " cannot be used (", wrong.message(), "); it is kept as ", dir_, "/", kBrokenFile));
+  notices_.push_back(absl::StrCat("the quotas that operators set are NOT in force: ", file_,
+                                  " cannot be used (", wrong.message(), "); it is kept as ", dir_,
+                                  "/", kBrokenFile));
   return absl::OkStatus();
 }
 

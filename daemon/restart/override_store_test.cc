@@ -80,7 +80,7 @@ TEST_F(OverrideStoreTest, ABrokenFileIsKeptAsideAndToldOf) {
     OverrideStore store(dir_);
     EXPECT_THAT(store.remembered(), IsEmpty()) << broken;
     EXPECT_THAT(store.notices(),
-                ElementsAre(testing::AllOf(HasSubstr("is NOT in force"),
+                ElementsAre(testing::AllOf(HasSubstr("are NOT in force"),
                                            HasSubstr(dir_ + "/overrides.txt.broken"))))
         << broken;
     EXPECT_EQ(Text("overrides.txt.broken"), broken);
@@ -94,7 +94,7 @@ TEST_F(OverrideStoreTest, WhatIsNoFileIsPutAsideAsWell) {
   fs::create_directories(dir_ + "/overrides.txt");
   fs::permissions(dir_, fs::perms::owner_all);
   OverrideStore store(dir_);
-  EXPECT_THAT(store.notices(), ElementsAre(HasSubstr("is NOT in force")));
+  EXPECT_THAT(store.notices(), ElementsAre(HasSubstr("are NOT in force")));
   EXPECT_TRUE(fs::is_directory(dir_ + "/overrides.txt.broken"));
   EXPECT_EQ(store.Save(One("a", 1)), absl::OkStatus());
 }
@@ -125,7 +125,7 @@ TEST_F(OverrideStoreTest, AFolderThatOthersWriteToIsNotTrusted) {
   fs::create_directories(dir_);
   fs::permissions(dir_, fs::perms::all);
   OverrideStore store(dir_);
-  EXPECT_THAT(store.notices(), ElementsAre(HasSubstr("others may write to the state folder")));
+  EXPECT_THAT(store.notices(), ElementsAre(HasSubstr("other users may write to the state folder")));
   EXPECT_FALSE(store.Save(One("b", 1)).ok());
 }
 

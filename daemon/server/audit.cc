@@ -63,7 +63,7 @@ void AuditInheritance(const Broker::Restored& restored, const JournalImage& imag
                        .command = std::string(session.command.view()),
                        .bytes = 0,
                        .count = held[id].size(),
-                       .why = "its process ended while no daemon was there"};
+                       .why = "its process ended while no daemon ran"};
     for (const auto& [segment, bytes] : held[id]) *record.bytes += bytes;
     sink->Record(std::move(record));
   }
@@ -78,7 +78,7 @@ void AuditInheritance(const Broker::Restored& restored, const JournalImage& imag
                   .bytes = lost.bytes,
                   .count = 1,
                   .why = IsContextBound(lost.kind)
-                             ? "it lived in the earlier daemon's CUDA context"
+                             ? "it was in the previous daemon's CUDA context"
                              : "the service manager did not hand its memory over"});
   }
   for (const Restored::LostPublication& lost : restored.lost_publications) {

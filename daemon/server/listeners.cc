@@ -47,7 +47,7 @@ absl::StatusOr<int> SocketOption(int fd, int option) {
   int value = 0;
   socklen_t size = sizeof(value);
   if (getsockopt(fd, SOL_SOCKET, option, &value, &size) == 0) return value;
-  return absl::ErrnoToStatus(errno, "cannot ask a socket what it is");
+  return absl::ErrnoToStatus(errno, "cannot read the type of a socket");
 }
 
 // Its path in the file system; empty: it has none.
@@ -65,14 +65,14 @@ absl::Status Adopt(const Role& role, NamedFd handed, Listeners& listeners) {
   if ((listeners.*role.socket).valid()) {
     return absl::InvalidArgumentError(
         absl::StrCat("the service manager hands over two sockets named ", role.name,
-                     "; one of their units has to go, or to have another FileDescriptorName="));
+                     "; remove one of their units, or give it another FileDescriptorName="));
   }
   const absl::StatusOr<int> domain = SocketOption(handed.fd.get(), SO_DOMAIN);
   const absl::StatusOr<int> type = SocketOption(handed.fd.get(), SO_TYPE);
   if (!domain.ok() || !type.ok() || *domain != AF_UNIX || *type != role.type) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the socket that the service manager hands over as ", role.name,
-        " is of another type; its unit has to make it with ", role.directive, "/a/path"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the socket that the service manager hands over as ", role.name,
+                     " is of another type; set in its unit ", role.directive, "/a/path"));
   }
   const int flags = fcntl(handed.fd.get(), F_GETFL);
   if (flags < 0 || fcntl(handed.fd.get(), F_SETFL, flags | O_NONBLOCK) < 0) {
@@ -99,7 +99,7 @@ absl::StatusOr<ucred> MakerOf(int socket) {
   ucred maker = {};
   socklen_t size = sizeof(maker);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &maker, &size) == 0) return maker;
-  return absl::ErrnoToStatus(errno, "cannot ask a socket who made it");
+  return absl::ErrnoToStatus(errno, "cannot read the owner of a socket");
 }
 
 // True if a connection to `path` reaches this socket.
@@ -121,20 +121,18 @@ void CompareWithConfig(const Role& role, const Config& config, Listeners& listen
   if (path.empty() || stat(path.c_str(), &found) != 0) return;
   if (path != gpumem::SocketPath(config.runtime_dir, role.file)) {
     listeners.notices.push_back(absl::StrCat("The socket unit of ", role.name, " listens on ", path,
-                                             ", where clients of ", config.runtime_dir,
-                                             " do not look."));
+                                             ", and clients of ", config.runtime_dir,
+                                             " do not connect to it."));
   }
   if ((found.st_mode & 0777) != role.mode) {
     listeners.notices.push_back(absl::StrFormat(
-        "%s has mode %04o, which its unit says (SocketMode=), and not %04o, which the "
-        "configuration says.",
-        path, found.st_mode & 0777, role.mode));
+        "%s has mode %04o from its unit (SocketMode=), not %04o from the configuration.", path,
+        found.st_mode & 0777, role.mode));
   }
   if (role.socket == &Listeners::admin && config.admin_gid && found.st_gid != *config.admin_gid) {
-    listeners.notices.push_back(
-        absl::StrCat(path, " belongs to group ", found.st_gid,
-                     ", so that the members of admin_group cannot connect; its unit says which "
-                     "(SocketGroup=)."));
+    listeners.notices.push_back(absl::StrCat(
+        path, " belongs to group ", found.st_gid,
+        ", so that the members of admin_group cannot connect; set SocketGroup= in its unit."));
   }
 }
 
@@ -153,9 +151,9 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
     const auto role = std::find_if(roles.begin(), roles.end(),
                                    [&](const Role& one) { return each.name == one.name; });
     if (role == roles.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the service manager hands over a socket named \"", each.name,
-                       "\"; its unit has to say which it is: FileDescriptorName=session or admin"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the service manager hands over a socket named \"", each.name,
+          "\"; set FileDescriptorName=session or FileDescriptorName=admin in its unit"));
     }
     const std::string path = gpumem::SocketPath(dir, role->file);
     if (kept && !IsReachedBy(each.fd.get(), path, role->type)) continue;  // closed, and made anew

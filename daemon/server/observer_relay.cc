@@ -49,26 +49,26 @@ void ObserverRelay::EndProcess(SessionId session, bool kill) {
       .event = AuditEvent::kSignalled,
       .session = session,
       .signal = kill ? "SIGKILL" : "SIGTERM",
-      .why = absl::StrCat("it did not give up in time what is taken back",
-                          sent.ok() ? "" : absl::StrCat("; in vain: ", sent.message()))};
+      .why = absl::StrCat("it did not release the revoked memory in time",
+                          sent.ok() ? "" : absl::StrCat("; the signal failed: ", sent.message()))};
   if (who.ok()) {
     record.tenant = who->match.tenant;
     record.pid = who->peer.pid;
     record.uid = who->peer.uid;
   }
   audit_->Record(std::move(record));
-  spdlog::warn("revocation: {} did not give up in time what is taken back: it was {}{}",
+  spdlog::warn("revocation: {} did not release the revoked memory in time: it was {}{}",
                who.ok() ? absl::StrCat("process ", who->peer.pid, " of tenant ", who->match.tenant,
                                        " (session ", ToInt(session), ")")
                         : absl::StrCat("the process of session ", ToInt(session)),
                kill ? "ended (SIGKILL)" : "asked to end (SIGTERM)",
-               sent.ok() ? "" : absl::StrCat(", in vain: ", sent.message()));
+               sent.ok() ? "" : absl::StrCat(", but the signal failed: ", sent.message()));
 }
 
 void ObserverRelay::ContextLost(const std::string& device_uuid, size_t segments) {
   spdlog::warn(
       "the context process on {} has ended: {} segments of kinds mempool and ipc are lost; their "
-      "holders are told, and the next request starts another",
+      "holders are told, and the next request starts another context process",
       device_uuid, segments);
 }
 

@@ -46,9 +46,9 @@ void Server::ApplyTenants(const Config& config) {
   }
   if (const bool ends_processes = EndsProcesses(config); ends_processes && !MaySignalOthers()) {
     notices.emplace_back(
-        "Memory can be taken back from its holders' processes only where they give it up: this "
-        "daemon may not end processes of other users. It needs the capability CAP_KILL; with "
-        "systemd, the drop-in kill.conf gives it.");
+        "A process that does not release revoked memory keeps it: this daemon may not end "
+        "processes of other users. It needs the capability CAP_KILL; with systemd, the drop-in "
+        "kill.conf gives it.");
     spdlog::warn("{}", notices.back());
   }
   absl::MutexLock lock(&mutex_);
@@ -72,7 +72,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload(const std::vector<Audi
          .by = by,
          .changes = {outcome->changes().begin(), outcome->changes().end()}});
   spdlog::info("reloaded {}{}", outcome->config_file(),
-               outcome->changes().empty() ? ": nothing is different" : "");
+               outcome->changes().empty() ? ": no changes" : "");
   for (const std::string& change : outcome->changes()) spdlog::info("reloaded: {}", change);
   return outcome;
 }
@@ -80,8 +80,7 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload(const std::vector<Audi
 absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
   if (reloading_.load == nullptr) {
     return absl::FailedPreconditionError(
-        "there is no configuration file to read again: the daemon was started without one "
-        "(--config)");
+        "there is no configuration file to reload: the daemon was started without one (--config)");
   }
   absl::StatusOr<Config> loaded = reloading_.load();
   if (!loaded.ok()) return loaded.status();

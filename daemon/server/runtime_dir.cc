@@ -37,7 +37,7 @@ absl::StatusOr<bool> MakeRuntimeDir(const std::string& path) {
       return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the runtime folder ", path));
     }
     if (stat(path.c_str(), &found) != 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+      return absl::ErrnoToStatus(errno, absl::StrCat("cannot read the state of ", path));
     }
   }
   if (!S_ISDIR(found.st_mode)) {
@@ -138,7 +138,7 @@ class WayChecker {
                      "parents only root and the daemon's user can change"));
   }
   static absl::Status CannotLook(const std::string& at, int error) {
-    return absl::ErrnoToStatus(error, absl::StrCat("cannot look at ", at));
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot read the state of ", at));
   }
 
   const std::string& runtime_dir_;
@@ -148,12 +148,12 @@ class WayChecker {
 absl::Status CheckRuntimeDir(const std::string& path) {
   struct stat found;
   if (stat(path.c_str(), &found) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot look at ", path));
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read the state of ", path));
   }
   if (!IsTrusted(found.st_uid)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the runtime folder ", path, " belongs to uid ", found.st_uid,
-                     ", who could replace the daemon's sockets; use a folder of your own"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the runtime folder ", path, " belongs to uid ", found.st_uid,
+        ", which could replace the daemon's sockets; use a folder of the daemon's user"));
   }
   const bool group_writes =
       (found.st_mode & S_IWGRP) != 0 && found.st_gid != 0 && found.st_gid != getegid();
@@ -165,7 +165,7 @@ absl::Status CheckRuntimeDir(const std::string& path) {
   }
   if ((found.st_mode & S_IWOTH) != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("anybody may write to the runtime folder ", path,
+        absl::StrCat("any user may write to the runtime folder ", path,
                      " and so replace the daemon's sockets; use a folder that only its owner may "
                      "write to (chmod o-w)"));
   }

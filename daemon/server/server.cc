@@ -75,7 +75,8 @@ void LogGroupNames() {
   if (!group.ok()) {
     spdlog::warn("{}", std::string(group.status().message()));
   } else if (!group->empty()) {
-    spdlog::info("control groups are named as by the machine, where this daemon's is {}", *group);
+    spdlog::info("control groups have the names of the machine; the group of this daemon is {}",
+                 *group);
   }
 }
 
@@ -139,8 +140,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
           ? MakeNvmlProcessMemory()
           : MakeHostProcessMemory(gpumem::SocketPath(config.runtime_dir, kHostProcessMemoryFile));
   if (!process_memory.ok()) {
-    devices->notices.push_back(absl::StrCat(
-        "Memory that is taken past gpumemd is not seen: ", process_memory.status().message(), "."));
+    devices->notices.push_back(
+        absl::StrCat("Memory that is allocated past gpumemd is not detected: ",
+                     process_memory.status().message(), "."));
   }
   std::vector<NamedFd> handed_over;
   if (store != nullptr) handed_over = store->TakeListeners();
@@ -181,8 +183,8 @@ absl::Status Server::Inherit() {
   Inheritance inheritance{.memory = std::move(found.memory), .metadata = std::move(found.metadata)};
   if (found.strange_pids) {
     spdlog::warn(
-        "the daemon before this one ran in another PID namespace: which of its sessions' processes "
-        "live cannot be known, and none is taken over");
+        "the previous daemon ran in another PID namespace: the processes of its sessions cannot be "
+        "identified, and no session is restored");
     // A living process may still map it.
     for (auto& [id, segment] : found.image.segments) segment.shared_out = true;
   } else {

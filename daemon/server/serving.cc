@@ -55,8 +55,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   if (kept) {
     if (absl::Status stored = listeners_.KeepIn(*manager_); !stored.ok()) {
       spdlog::warn(
-          "gpumem-keeper does not keep the sockets ({}): no connection waits in them while "
-          "a daemon is started again",
+          "gpumem-keeper does not keep the sockets ({}): connections fail while a daemon restarts",
           std::string(stored.message()));
     }
   }

@@ -60,7 +60,7 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
   if (now < server.refused_until) {
     return absl::UnavailableError(absl::StrCat(
         "processes of uid ", uid, " as tenant ", tenant,
-        " have flooded the daemon with frames of HTTP/2; it connects none of them for another ",
+        " have flooded the daemon with frames of HTTP/2; it refuses their connections for another ",
         absl::FormatDuration(absl::Ceil(server.refused_until - now, absl::Milliseconds(1)))));
   }
   if (server.lines.size() >= kMaxClosing && DropClosed(server) >= kMaxClosing) {
@@ -73,7 +73,7 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
     prepare_(builder);
     server.server = builder.BuildAndStart();
     if (server.server == nullptr) {
-      return absl::InternalError("gRPC could not start a server; the daemon's log may say why");
+      return absl::InternalError("gRPC could not start a server; see the daemon's log");
     }
   }
   if (server.frames == nullptr) {
@@ -249,11 +249,10 @@ void ApiServers::CutFlood(const Key& key, Server& server, absl::Time now) {
   server.pause = HasFlooded(server, now) ? std::min(2 * server.pause, options_.longest_pause)
                                          : options_.first_pause;
   server.refused_until = now + server.pause;
-  LogLimited(
-      spdlog::level::warn, "cut floods", key.first,
-      "processes of uid {} as tenant {} flood the daemon with frames of HTTP/2: cut their {} "
-      "gRPC connections; none is made for {}",
-      key.first, key.second, cut, absl::FormatDuration(server.pause));
+  LogLimited(spdlog::level::warn, "cut floods", key.first,
+             "processes of uid {} as tenant {} flood the daemon with frames of HTTP/2: cut their "
+             "{} gRPC connections; new ones are refused for {}",
+             key.first, key.second, cut, absl::FormatDuration(server.pause));
 }
 
 }  // namespace gpumemd

@@ -75,12 +75,12 @@ absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
   }
   if (socket == nullptr) return absl::UnavailableError("the session's socket is closed");
   if (!connection->reconciled) {
-    return absl::UnavailableError("the connection that this call came by has ended");
+    return absl::UnavailableError("the connection of this call has ended");
   }
   std::vector<DeliveryPart> parts = PartsOf(delivery_id, handover);
   std::optional<absl::MutexLock> one_after_another;
   if (parts.size() > 1) {
-    if (!may_wait) return absl::DeadlineExceededError("it takes several messages");
+    if (!may_wait) return absl::DeadlineExceededError("the delivery takes several messages");
     one_after_another.emplace(&connection->parts_mutex);
   }
   const absl::Time until = may_wait ? absl::Now() + options_.send_timeout : absl::InfinitePast();

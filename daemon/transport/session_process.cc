@@ -17,8 +17,8 @@ using gpumem::UniqueFd;
 
 absl::Status NotCertain(const Peer& peer) {
   return absl::FailedPreconditionError(
-      absl::StrCat("this kernel, older than 6.5, cannot show that process ", peer.identity.pid,
-                   " is the one of the session; end it by hand"));
+      absl::StrCat("this kernel is older than 6.5, and cannot confirm that process ",
+                   peer.identity.pid, " is the process of the session; end it by hand"));
 }
 
 absl::Status NoSuchSession(SessionId session) {

@@ -154,7 +154,7 @@ void SessionServer::Serve() {
         epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, connection->peer.pidfd.get(), nullptr);
         // First the death, so that the broker knows that nothing maps its memory.
         if (connection->welcomed) broker_->ProcessGone(connection->session);
-        Close(connection, absl::UnavailableError("its process is gone"));
+        Close(connection, absl::UnavailableError("its process has ended"));
       } else {
         OnSocket(connection);
       }
@@ -225,8 +225,9 @@ void SessionServer::MakeRoomFor(uid_t uid) {
   OnSocket(silent);    // it may have spoken by now
   if (parks_) return;  // then its Hello is for the next daemon
   if (silent->welcomed || silent->socket == nullptr) return;
-  Close(silent, absl::ResourceExhaustedError(
-                    "too many connections have not said Hello, and this one has not for longest"));
+  Close(silent,
+        absl::ResourceExhaustedError(
+            "too many connections have not sent Hello, and this one is the oldest of them"));
 }
 
 void SessionServer::OnSocket(const ConnectionPtr& connection) {
@@ -235,7 +236,7 @@ void SessionServer::OnSocket(const ConnectionPtr& connection) {
   absl::StatusOr<std::string> message = ReceiveFromClient(connection->socket->get());
   if (absl::IsDeadlineExceeded(message.status())) return;
   Close(connection, message.ok() ? absl::InvalidArgumentError(
-                                       "a client says nothing on this socket after Hello")
+                                       "a client must not send messages on this socket after Hello")
                                  : message.status());
 }
 

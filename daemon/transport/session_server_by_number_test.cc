@@ -149,8 +149,8 @@ TEST_F(ByNumberTest, AProcessJustStartedIsChargedByUidUntilItsCgroupIsKnown) {
       const v1::Welcome welcome = Connect();
       if (welcome.tenant() == "known") _exit(kKnown);
       if (welcome.tenant() != by_uid ||
-          !absl::StrContains(welcome.rule(), absl::StrCat("cannot show that it was process ",
-                                                          getpid(), ", which has just started")) ||
+          !absl::StrContains(welcome.rule(), absl::StrCat("cannot confirm that process ", getpid(),
+                                                          ", which has just started")) ||
           !absl::StrContains(welcome.rule(), ": billed by uid")) {
         _exit(kStrange);
       }

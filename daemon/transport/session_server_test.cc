@@ -150,7 +150,7 @@ TEST_F(SessionServerTest, AnEndedOrUnknownProcessIsNotFound) {
   // Still watched: this broker has no caller that would forget it.
   absl::Status gone = server_->Signal(session, SIGKILL);
   EXPECT_EQ(gone, absl::NotFoundError(absl::StrCat("process ", pid, " of session ", ToInt(session),
-                                                   ": the process is gone")));
+                                                   ": the process has exited")));
   server_->Forget(session);
   EXPECT_EQ(server_->ProcessOf(session).status().code(), absl::StatusCode::kNotFound);
   // A pidfd taken before still names the process, even if its pid is reused.

@@ -178,7 +178,8 @@ UnbrokeredMonitor::~UnbrokeredMonitor() {
     thread_.join();
     return;
   }
-  spdlog::warn("the driver does not answer the question who uses its memory: not waiting for it");
+  spdlog::warn(
+      "the driver does not answer the query of memory by process: continuing without the answer");
   thread_.detach();
 }
 
@@ -269,12 +270,13 @@ void UnbrokeredMonitor::State::React(const std::vector<UnbrokeredUse>& uses) {
   for (const UnbrokeredUse& use : change.began) {
     spdlog::warn("tenant {}: {} (pid {}, session {}) has taken {} of {} past the broker{}",
                  use.tenant, use.command, use.pid, ToInt(use.session), FormatBytes(use.bytes),
-                 use.device_uuid, denies ? "; the tenant gets nothing new until it is gone" : "");
+                 use.device_uuid,
+                 denies ? "; requests of the tenant are denied until the process releases it" : "");
   }
   for (const UnbrokeredUse& use : change.ended) {
-    spdlog::info("tenant {}: what {} (pid {}) had taken of {} past the broker ({}) is gone{}",
+    spdlog::info("tenant {}: {} (pid {}) no longer holds memory of {} past the broker ({}){}",
                  use.tenant, use.command, use.pid, use.device_uuid, FormatBytes(use.bytes),
-                 denies ? "; it denies the tenant nothing any more" : "");
+                 denies ? "; it no longer causes denials for the tenant" : "");
   }
   std::vector<UnbrokeredBytes> told;
   for (const UnbrokeredUse& use : uses) {

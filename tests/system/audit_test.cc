@@ -180,7 +180,7 @@ TEST_F(AuditTest, ARevocationEndsWhenItsWaiterGivesUp) {
   EXPECT_EQ(ended["segment"], revoking["segment"]);
   EXPECT_EQ(ended["tenant"], "low");
   EXPECT_EQ(ended["bytes"], 60 * kMiB);
-  EXPECT_THAT(ended["why"].get<std::string>(), HasSubstr("nobody waits"));
+  EXPECT_THAT(ended["why"].get<std::string>(), HasSubstr("no request waits"));
   EXPECT_THAT(audit_.Of("signalled"), IsEmpty());
   deaf.Signal(SIGKILL);
   deaf.Wait();

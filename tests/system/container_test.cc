@@ -59,7 +59,8 @@ TEST_F(ContainerTest, PodsAreTenantsByTheirControlGroups) {
   EXPECT_EQ(facts["qos"], json({"burstable"}));
   EXPECT_EQ(who["identity"]["cgroup"], GroupOf("blue", kBlue));
   EXPECT_EQ(facts["container"].dump().size(), strlen("[\"\"]") + 64);
-  EXPECT_THAT(Log(), HasSubstr(absl::StrCat("this daemon's is ", DaemonSpec().cgroup, "\n")));
+  EXPECT_THAT(Log(),
+              HasSubstr(absl::StrCat("the group of this daemon is ", DaemonSpec().cgroup, "\n")));
 }
 
 // Over the container's own, which is not to be seen then.
@@ -117,7 +118,7 @@ TEST_F(ContainerTest, ADaemonThatDoesNotSeeTheNodesGroupsBillsByUid) {
   Worker red = StartWorker("red", kRed, 1234);
   ASSERT_EQ(red.Ask("connect"), "OK") << Log();
   EXPECT_EQ(red.Ask("tenant"), "user-1234");
-  EXPECT_THAT(Log(), HasSubstr("the machine's control groups are not to be seen"));
+  EXPECT_THAT(Log(), HasSubstr("the machine's control groups are not visible"));
 }
 
 TEST_F(ContainerTest, NobodyInAnotherContainerIsAnOperator) {

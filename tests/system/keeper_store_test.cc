@@ -142,7 +142,7 @@ TEST_F(KeeperTest, AFullStoreRefusesAndSaysSo) {
   EXPECT_EQ(puppet.Ask("store one-more x"), "OK");  // a datagram gets no answer
   EXPECT_EQ(puppet.Ask("raw 9 FDSTORE=1\nFDNAME=nine-more"), "OK");
   EXPECT_EQ(puppet.Ask("barrier"), "OK");
-  EXPECT_THAT(Log(), HasSubstr("there is no room for more than 3"));
+  EXPECT_THAT(Log(), HasSubstr("the store is full with 3"));
   EXPECT_EQ(puppet.Ask("remove s1"), "OK");
   EXPECT_EQ(puppet.Ask("check-room"), "OK");
   EXPECT_EQ(puppet.Ask("store fits x"), "OK");
@@ -191,7 +191,7 @@ TEST_F(KeeperTest, HostileMessagesChangeNothing) {
   EXPECT_EQ(puppet.Ask("barrier"), "OK");
   EXPECT_EQ(CountFds(keeper_.pid()), fds);
   // It does not fill the log either.
-  EXPECT_THAT(Log(), HasSubstr("does not report"));
+  EXPECT_THAT(Log(), HasSubstr("are not reported"));
   EXPECT_LT(Log().size(), 3000);
   EXPECT_EQ(NextAfterKill(puppet).Ask("names"), "kept.");
 }

@@ -95,7 +95,7 @@ TEST_F(QuotaTest, AnOverrideThatTheFileRulesOutIsSkippedAndReported) {
       kConfig, {{"name = \"other\"", "name = \"other\"\nguarantee = \"40MiB\""}}));
   auto reloaded = Reload();
   ASSERT_OK(reloaded);
-  EXPECT_THAT(reloaded->notices(), Contains(HasSubstr("what was set for tenant \"team\"")));
+  EXPECT_THAT(reloaded->notices(), Contains(HasSubstr("the overrides of tenant \"team\"")));
   EXPECT_FALSE(Get("team").quota().has_guarantee_bytes());
   EXPECT_THAT(Get("team").overridden(), IsEmpty());
   EXPECT_THAT(daemon_->Log(), HasSubstr("not in force"));
@@ -106,7 +106,7 @@ TEST_F(QuotaTest, AnOverrideThatTheFileRulesOutIsSkippedAndReported) {
   WriteConfig(kConfig);
   reloaded = Reload();
   ASSERT_OK(reloaded);
-  EXPECT_THAT(reloaded->notices(), Not(Contains(HasSubstr("what was set"))));
+  EXPECT_THAT(reloaded->notices(), Not(Contains(HasSubstr("the overrides of"))));
   EXPECT_EQ(Get("team").quota().guarantee_bytes(), 32 * kMiB);
 }
 

@@ -148,7 +148,7 @@ TEST_F(QuotaTest, ABrokenOverridesFileIsKeptAsideAndReported) {
   auto status = Call(&Stub::GetStatus, v1::GetStatusRequest());
   ASSERT_OK(status);
   EXPECT_THAT(status->notices(), Contains(HasSubstr("overrides.txt.broken")));
-  EXPECT_THAT(daemon_->Log(), HasSubstr("error: what was set for tenants"));
+  EXPECT_THAT(daemon_->Log(), HasSubstr("error: the quotas that operators set are NOT in force"));
   EXPECT_TRUE(std::filesystem::exists(OverridesFile() + ".broken"));
   EXPECT_OK(SetLimit("team", 2 * kMiB));
 }

@@ -170,7 +170,7 @@ TEST_F(ServiceCrashTest, WithoutTheCapabilityItEndsNoHolderAndReportsIt) {
   const auto outcome = service_->Role({"revoke"});
   EXPECT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("the holder lives"));
-  EXPECT_THAT(service_->Log(), HasSubstr("in vain"));
+  EXPECT_THAT(service_->Log(), HasSubstr("the signal failed"));
   EXPECT_THAT(service_->Log(), HasSubstr("CAP_KILL"));
 }
 

@@ -132,7 +132,7 @@ TEST_F(SessionSocket, AMessageAfterWelcomeEndsTheSession) {
     std::vector<int> fds;
   };
   const std::string hello = HelloOf("bad").SerializeAsString();
-  for (const Late& late : {Late{hello, "says nothing on this socket after Hello", {}},
+  for (const Late& late : {Late{hello, "must not send messages on this socket after Hello", {}},
                            Late{hello, "file descriptors", {null.get()}}, Late{"", "empty", {}},
                            Late{std::string(kMaxMessageBytes + 1, 'x'), "larger than", {}}}) {
     WireSession session = Session();
@@ -150,7 +150,7 @@ TEST_F(SessionSocket, ASecondHelloEndsTheSession) {
   ASSERT_OK(session.Send(hello));
   if (absl::Status second = session.Send(hello); !second.ok()) FAIL() << second;
   EXPECT_OK(session.Answer());
-  EXPECT_STATUS(session.Answer(), kCancelled, "says nothing on this socket after Hello");
+  EXPECT_STATUS(session.Answer(), kCancelled, "must not send messages on this socket after Hello");
 }
 
 TEST_F(SessionSocket, CredentialsInAMessageChangeNothing) {

@@ -80,7 +80,7 @@ TEST_F(SessionSocket, TwoThousandSilentClientsKeepNoOtherOut) {
   WireSession session = Session();
   ExpectBystanderWorks();
   // The first had to make room for the last, and was told.
-  EXPECT_STATUS(silent[0].Answer(), kResourceExhausted, "have not said Hello");
+  EXPECT_STATUS(silent[0].Answer(), kResourceExhausted, "have not sent Hello");
 }
 
 TEST_F(SessionSocket, ClientsThatSayHelloAreWelcomedAmongManySilentOnes) {

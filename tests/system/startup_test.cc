@@ -138,7 +138,7 @@ TEST_F(Startup, AFolderThatAnybodyMayWriteToIsRefused) {
   ASSERT_EQ(chmod(open.c_str(), 0777), 0);
   Outcome refused = RunHostIn(open);
   EXPECT_EQ(refused.code, 1);
-  EXPECT_THAT(refused.output, AllOf(HasSubstr("anybody may write"), HasSubstr("chmod o-w")));
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("any user may write"), HasSubstr("chmod o-w")));
   EXPECT_TRUE(std::filesystem::is_empty(open));
   if (testing::CanBeOtherUsers()) {
     const std::string foreign = dir_ + "/foreign";

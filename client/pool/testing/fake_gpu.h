@@ -159,7 +159,7 @@ class FakeStreams : public StreamApi {
   explicit FakeStreams(FakeGpu* gpu, bool lie = false) : gpu_(gpu), lie_(lie) {}
   absl::StatusOr<bool> IsBlocking(Stream stream) override {
     if (stream == reinterpret_cast<Stream>(0xbad)) {
-      return absl::InvalidArgumentError("the stream is of another device than the pool");
+      return absl::InvalidArgumentError("the stream belongs to another device than the pool");
     }
     return !gpu_->non_blocking_.contains(stream);
   }

@@ -38,10 +38,11 @@ PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
   return nullptr;
 }
 
-PyType_Slot slots[] = {{Py_tp_new, reinterpret_cast<void*>(Refuse)},
-                       {Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
-                       {Py_tp_doc, const_cast<char*>("what gpumem.cupy gives to CuPy")},
-                       {0, nullptr}};
+PyType_Slot slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(Refuse)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
+    {Py_tp_doc, const_cast<char*>("the allocator that gpumem.cupy gives to CuPy")},
+    {0, nullptr}};
 PyType_Spec spec = {"gpumem._gpumem.CupyAllocator", sizeof(Allocator), 0, Py_TPFLAGS_DEFAULT,
                     slots};
 
@@ -125,7 +126,7 @@ PyObject* MakeAllocator(PyObject*, PyObject* args) {
   PyObject *allocator, *make;
   if (!PyArg_ParseTuple(args, "OO", &allocator, &make)) return nullptr;
   if (allocator_type == nullptr || Py_TYPE(allocator) != allocator_type) {
-    return RaiseOwn(GPUMEM_INVALID_ARGUMENT, "the state is none of cupy_state()'s");
+    return RaiseOwn(GPUMEM_INVALID_ARGUMENT, "the state does not come from cupy_state()");
   }
   StateOf(allocator)->make.Set(make);
   return PyCFunction_New(&alloc, allocator);

@@ -39,7 +39,7 @@ gpumem_pool* PoolOf(State& state, int device) {
       Refusal::status = GPUMEM_OK;
       return static_cast<gpumem_pool*>(state.chosen->pointer);
     }
-    refusal = "the pool is one of device " + std::to_string(state.chosen_device) +
+    refusal = "the pool belongs to device " + std::to_string(state.chosen_device) +
               ", and CuPy's current device is " + std::to_string(device);
     return nullptr;
   }
@@ -59,7 +59,7 @@ int FreeAsCuda(gpumem_pool* pool, void* pointer, bool again) {
   const int status = WithoutGil([&] { return gpumem_pool_free_synchronized(pool, pointer); });
   if (status != GPUMEM_INTERNAL) return status;
   if (!again) {
-    std::fprintf(stderr, "gpumem.cupy: %s; it is tried again when more is freed\n",
+    std::fprintf(stderr, "gpumem.cupy: %s; the next call that frees memory retries it\n",
                  gpumem_last_error());
   }
   return GPUMEM_FAILED_PRECONDITION;

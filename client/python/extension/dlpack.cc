@@ -138,7 +138,7 @@ PyObject* Export(PyObject*, PyObject* args) {
   for (const Py_ssize_t stride : layout->strides) {
     if (stride % layout->itemsize != 0) {
       PyErr_SetString(PyExc_BufferError,
-                      "DLPack has no strides that are no multiple of an element");
+                      "DLPack has only strides that are a multiple of an element");
       return nullptr;
     }
   }
@@ -171,7 +171,7 @@ PyObject* ImportAs(PyObject* capsule) {
   bool readonly = false;
   if constexpr (kIsVersioned<Managed>) {
     if (managed->major != 1) {
-      PyErr_Format(PyExc_BufferError, "DLPack of version %d is not known here: 1 is",
+      PyErr_Format(PyExc_BufferError, "DLPack version %d is not supported: use version 1",
                    static_cast<int>(managed->major));
       return nullptr;
     }
@@ -200,7 +200,7 @@ PyObject* Import(PyObject*, PyObject* capsule) {
     return ImportAs<DLManagedTensor>(capsule);
   }
   PyErr_SetString(PyExc_TypeError,
-                  "no DLPack capsule, or one whose tensor was taken out of it already");
+                  "not a DLPack capsule, or a capsule whose tensor was already taken");
   return nullptr;
 }
 

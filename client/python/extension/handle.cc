@@ -55,12 +55,13 @@ PyObject* Close(PyObject* self, PyObject* args) {
   if (handle.closing || handle.pointer == nullptr) return None();
   if (defer == 0 && handle.views > 0) {
     const bool is_pool = handle.holds == Holds::kPool;
-    return RaiseOwn(GPUMEM_FAILED_PRECONDITION,
-                    std::string("the ") + NameOf(handle.holds) + " is in use by " +
-                        std::to_string(handle.views) +
-                        (is_pool ? " blocks: free them first"
-                                 : " views (arrays, memoryviews, DLPack capsules): drop them "
-                                   "first, or close(defer=True) ends it with the last of them"));
+    return RaiseOwn(
+        GPUMEM_FAILED_PRECONDITION,
+        std::string("the ") + NameOf(handle.holds) + " is in use by " +
+            std::to_string(handle.views) +
+            (is_pool ? " blocks: free them first"
+                     : " views (arrays, memoryviews, DLPack capsules): drop them first, or use "
+                       "close(defer=True), which closes it with the last view"));
   }
   if (handle.views > 0 || handle.uses > 0) {
     handle.closing = true;
@@ -133,7 +134,7 @@ void Deallocate(PyObject* self) {
 
 // Only the module's functions make handles.
 PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
-  PyErr_SetString(PyExc_TypeError, "handles are made by the functions that give them");
+  PyErr_SetString(PyExc_TypeError, "only functions of gpumem create handles");
   return nullptr;
 }
 
@@ -145,7 +146,7 @@ PyMethodDef methods[] = {
 PyGetSetDef properties[] = {
     {"closed", GetClosed, nullptr, "True if it is destroyed, or will be with its last view",
      nullptr},
-    {"views", GetViews, nullptr, "how many views its memory has", nullptr},
+    {"views", GetViews, nullptr, "the number of views of the memory", nullptr},
     {"stream", GetStream, SetStream, "of a block: the stream on which it is freed", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 

@@ -53,13 +53,13 @@ int Initialize(PyObject* self, PyObject* args, PyObject*) {
     return -1;
   }
   if (memory.layout != nullptr) {
-    PyErr_SetString(PyExc_TypeError, "it is made already");
+    PyErr_SetString(PyExc_TypeError, "the memory is already initialized");
     return -1;
   }
   Handle* handle = nullptr;
   if (keep != Py_None) {
     if (Py_TYPE(keep) != handle_type) {
-      PyErr_SetString(PyExc_TypeError, "what keeps the memory has to be a handle");
+      PyErr_SetString(PyExc_TypeError, "the owner of the memory must be a handle");
       return -1;
     }
     handle = reinterpret_cast<Handle*>(keep);
@@ -86,7 +86,7 @@ int Initialize(PyObject* self, PyObject* args, PyObject*) {
   }
   // Checked here, since other threads may have run above, while the numbers were made.
   if (handle != nullptr && handle->pointer == nullptr) {
-    RaiseOwn(GPUMEM_FAILED_PRECONDITION, "what this would be a view of is closed");
+    RaiseOwn(GPUMEM_FAILED_PRECONDITION, "the memory to view is closed");
     delete layout;
     return -1;
   }
@@ -139,7 +139,7 @@ Py_ssize_t CountElements(const Layout& layout) {
 
 int GetBuffer(PyObject* self, Buffer* buffer, int flags) {
   if (buffer == nullptr) {
-    PyErr_SetString(PyExc_BufferError, "no buffer to be filled in");
+    PyErr_SetString(PyExc_BufferError, "the buffer is null");
     return -1;
   }
   buffer->obj = nullptr;
@@ -162,7 +162,7 @@ int GetBuffer(PyObject* self, Buffer* buffer, int flags) {
   if (((!wants(kBufferStrides) || wants(kBufferCContiguous)) && !c_order) ||
       (wants(kBufferFContiguous) && !f_order) ||
       (wants(kBufferAnyContiguous) && !c_order && !f_order)) {
-    return RefuseBuffer(buffer, "the array's elements do not lie one after another");
+    return RefuseBuffer(buffer, "the elements of the array are not contiguous");
   }
   const bool nd = wants(kBufferNd);
   *buffer = {

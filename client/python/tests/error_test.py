@@ -86,10 +86,10 @@ def test_there_is_no_daemon(tmp_path):
 def test_a_daemon_that_does_not_listen(tmp_path):
     with pytest.raises(gpumem.UnavailableError) as caught:
         gpumem.connect(tmp_path, timeout=3600, wait=False)
-    assert "none came" not in str(caught.value)
+    assert "no daemon started" not in str(caught.value)
     with pytest.raises(gpumem.UnavailableError) as caught:
         gpumem.connect(tmp_path, timeout=0.3)
-    assert "none came within 300ms" in str(caught.value)
+    assert "no daemon started within 300ms" in str(caught.value)
 
 
 def test_a_tenant_that_the_rules_do_not_allow(daemon):

@@ -30,20 +30,19 @@ absl::Status CheckSessionCount(const LedgerState& state, Tenant& tenant, uid_t u
   if (of_user >= state.bounds.max_sessions_per_uid) {
     return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_user,
                      state.bounds.max_sessions_per_uid,
-                     "the processes of one user have only so many sessions "
-                     "(daemon.max_sessions_per_uid); close those that are not needed");
+                     "the user is at the limit of sessions (daemon.max_sessions_per_uid); close "
+                     "those that are not needed");
   }
   const uint64_t of_all = state.sessions.size() - replaced;
   if (of_all >= state.bounds.max_sessions) {
-    return DenyCount(
-        tenant, Denial::Cause::kDaemonLimit, 1, of_all, state.bounds.max_sessions,
-        "the daemon has as many sessions as it is configured for (daemon.max_sessions)");
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all, state.bounds.max_sessions,
+                     "the daemon is at its limit of sessions (daemon.max_sessions)");
   }
   if (of_user > 0 && of_all + state.bounds.reserved_sessions >= state.bounds.max_sessions) {
     return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all,
                      state.bounds.max_sessions - state.bounds.reserved_sessions,
-                     "the last of the daemon's sessions (daemon.max_sessions) are for users who "
-                     "have none");
+                     "the last of the daemon's sessions (daemon.max_sessions) are reserved for "
+                     "users without a session");
   }
   return absl::OkStatus();
 }
@@ -62,17 +61,17 @@ absl::Status CheckLeaseCount(const LedgerState& state, Session& session, size_t 
     uint32_t limit;
   };
   const Limit limits[] = {
-      {"a session holds", session.leases.size() + session.arriving,
+      {"the session", session.leases.size() + session.arriving,
        state.bounds.max_leases_per_session},
-      {"a tenant holds", session.tenant->leases, state.bounds.max_leases_per_tenant},
-      {"the daemon keeps", state.lease_count, state.bounds.max_leases},
+      {"the tenant", session.tenant->leases, state.bounds.max_leases_per_tenant},
+      {"the daemon", state.lease_count, state.bounds.max_leases},
   };
   for (const Limit& limit : limits) {
     if (limit.used + more <= limit.limit) continue;
     return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, more, limit.used, limit.limit,
                      absl::StrCat(limit.of,
-                                  " only so many leases; release those that are not "
-                                  "needed, and open a segment once in each process"));
+                                  " is at its limit of leases; release those that are not needed, "
+                                  "and open a segment once in each process"));
   }
   return absl::OkStatus();
 }
@@ -87,23 +86,23 @@ absl::Status CheckWaiting(const LedgerState& state, Tenant& tenant) {
   const uint64_t of_all = state.waiters.size() + state.attach_waiters.size();
   if (of_all < state.bounds.max_waiting) return absl::OkStatus();
   return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all, state.bounds.max_waiting,
-                   "too many requests wait already; ask again later");
+                   "too many requests wait; try again later");
 }
 
 absl::Status CheckLeaseType(const LedgerState& state, const Session& session, bool revocable) {
   if (revocable && !session.details.certain) {
     return absl::FailedPreconditionError(
-        "a process that has only just started cannot hold revocable leases: on a kernel older than "
-        "6.5 the daemon is not certain whom it would end; connect again in a second");
+        "a process that has just started cannot hold revocable leases: on a kernel older than 6.5 "
+        "the daemon cannot confirm which process to end; connect again after a second");
   }
   auto it = state.processes.find(state.ProcessOf(session));
   if (it == state.processes.end() || it->second.revocable == revocable) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      revocable
-          ? "this process holds leases that are not revocable, and would lose them with "
-            "those that are: release them, or use another process for revocable ones"
-          : "this process holds revocable leases, and may be ended to take them back: release "
-            "them, ask for this one as revocable, too, or use another process");
+      revocable ? "this process holds leases that are not revocable, and would lose them if the "
+                  "daemon ended it to take back revocable leases: release them, or use another "
+                  "process for revocable leases"
+                : "this process holds revocable leases, and may be ended to take them back: "
+                  "release them, request a revocable lease, or use another process");
 }
 
 // A use on any device counts: the tenant has memory that was never granted.

@@ -31,8 +31,8 @@ Denial Room::DenialFor(const Request& request, const Standing& standing, const C
   if (fit == Fit::kSoon || fit == Fit::kRevoked) {
     denial.used = standing.used;
     denial.help = fit == Fit::kSoon
-                      ? "memory that makes room for it is on its way back to the driver; ask again"
-                      : "leases that may be taken back for it are; wait for it";
+                      ? "memory for this request is being released to the driver; ask again"
+                      : "revocable leases are being taken back for this request; wait for it";
     return denial;
   }
   denial.used = standing.used - standing.recoverable;
@@ -109,17 +109,16 @@ std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
       if (denial.asked > denial.limit) {
         return "ask for less, or spread it over several devices";
       }
-      return "release memory, or wait until other tenants do (gpumemctl segments shows who holds "
-             "it), or "
-             "use another device";
+      return "release memory, or wait until other tenants do (gpumemctl segments shows the "
+             "holders), or use another device";
     case Denial::Cause::kGuarantees:
-      return "wait until others release, use another device, or ask for it as revocable: what is "
-             "guaranteed to others and idle can be had that way";
+      return "wait until other tenants release memory, use another device, or request a revocable "
+             "lease, which may use idle memory that is guaranteed to other tenants";
     case Denial::Cause::kQueue:
-      return "wait for it, too (AcquireOptions::wait; gpumemctl hold --wait), or use another "
-             "device";
+      return "earlier requests wait for this memory: wait, too (AcquireOptions::wait; gpumemctl "
+             "hold --wait), or use another device";
     default:
-      return "the daemon has as many segments as it is configured for (daemon.max_segments)";
+      return "the daemon is at its limit of segments (daemon.max_segments)";
   }
 }
 

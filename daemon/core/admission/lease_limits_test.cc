@@ -73,7 +73,7 @@ TEST_F(FewLeasesInAll, TenantAboveItsLeaseLimitIsDenied) {
   OpenTicket(other, ticket);
   OpenTicket(other, ticket);
   ExpectDenial(denied(), Denial::Cause::kDaemonLimit, "team", "", 2, 3, 4);
-  EXPECT_EQ(HelpOf(denied()).substr(0, 15), "a tenant holds ");
+  EXPECT_THAT(HelpOf(denied()), ::testing::StartsWith("the tenant is at"));
   EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule, 2).status()));
   // A session that ends during a hand-over never had the lease.
   const auto late = ledger.operations().BeginOpen(other, {ticket});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The waiters for one limit, in the order in which they are served, with sums over the waiters
-// before each. Pure arithmetic, for the ledger's queue (queue.cc).
+// before each. Pure arithmetic, for the ledger's queue (wait_queue.h).
 //
 // A waiter that comes, leaves or claims less changes the sums for all waiters behind it. Here that
 // costs a look at some hundred numbers, however many wait. So does finding a waiter that is no

@@ -15,7 +15,7 @@ using Tenant = records::Tenant;
 
 absl::Status Draining() {
   return absl::UnavailableError(
-      "the daemon is draining: it admits nothing new; what is held stays held");
+      "the daemon is draining: it admits no new requests; leases stay valid");
 }
 
 absl::Status SessionEnded() { return absl::AbortedError("the session has ended; connect again"); }
@@ -23,9 +23,8 @@ absl::Status SessionEnded() { return absl::AbortedError("the session has ended; 
 absl::Status LostSegment(SegmentId segment) {
   return absl::FailedPreconditionError(
       absl::StrCat("segment ", ToInt(segment),
-                   " is lost: its CUDA context is gone, or nobody kept it when the daemon died, "
-                   "and nobody can open it any "
-                   "more; release it and acquire another"));
+                   " is lost: its CUDA context ended, or no keeper held its memory when the daemon "
+                   "ended; release it and acquire another"));
 }
 
 absl::Status NoSuchLease(LeaseId lease) {

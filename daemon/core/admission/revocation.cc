@@ -32,7 +32,7 @@ bool Revocations::IsWaitedFor(Segment& segment) const {
 void Revocations::Revoke(absl::Span<const SegmentId> segments, const Request& request) {
   auditor_.RevocationChanged(
       AuditEvent::kRevoking, segments,
-      absl::StrCat("tenant ", request.tenant->name, " goes first, and waits for ",
+      absl::StrCat("tenant ", request.tenant->name, " has priority, and waits for ",
                    gpumem::FormatBytes(request.bytes * request.count)));
   for (SegmentId id : segments) {
     Segment& segment = *state_.segments.at(id);
@@ -66,8 +66,8 @@ std::vector<Revocations::Overdue> Revocations::TakeOverdue() {
       state_.revoking.erase(id);
       segment.charge.SetRevoking(false);
       auditor_.RevocationChanged(AuditEvent::kRevocationEnded, {id},
-                                 ended ? "the processes that hold it do not end, not even by force"
-                                       : "nobody waits for it any more");
+                                 ended ? "the processes that hold it did not end after SIGKILL"
+                                       : "no request waits for it any more");
       continue;
     }
     const bool kill = segment.revocation == Revocation::kAskedToEnd;

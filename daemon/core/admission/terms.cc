@@ -55,7 +55,7 @@ absl::StatusOr<size_t> ChooseDevice(const LedgerState& state, const Tenant& tena
   if (!spec.device_uuid.empty()) {
     if (spec.most_free) {
       return absl::InvalidArgumentError(
-          "a request names a device or asks for the one with most free memory, not both");
+          "name a device, or ask for the one with most free memory, not both");
     }
     absl::StatusOr<size_t> device = state.FindDevice(spec.device_uuid);
     if (device.ok() && !Makes(state, *device, KindOf(state, tenant, spec, *device))) {

@@ -148,30 +148,29 @@ std::string Tell(const AuditRecord& record) {
       return absl::StrCat("gpumemd ", record.version_of_daemon, " started, ", record.backend,
                           " backend");
     case AuditEvent::kRestored:
-      return absl::StrCat("taken over from the daemon before this one: ",
-                          Count(record.sessions.value_or(0), "session"), ", ",
-                          Count(record.count.value_or(0), "segment"), ", ",
-                          Count(record.publications.value_or(0), "publication"), "; ",
-                          Count(record.gone.value_or(0), "process"), " gone");
+      return absl::StrCat(
+          "restored from the previous daemon: ", Count(record.sessions.value_or(0), "session"),
+          ", ", Count(record.count.value_or(0), "segment"), ", ",
+          Count(record.publications.value_or(0), "publication"), "; ",
+          Count(record.gone.value_or(0), "process"), " ended");
     case AuditEvent::kStopped:
       return absl::StrCat("gpumemd stopped", Why(record), By(record));
     case AuditEvent::kReloaded:
       return absl::StrCat("configuration read again",
-                          record.changes.empty() ? ": nothing is different" : Changes(record),
-                          By(record));
+                          record.changes.empty() ? ": no changes" : Changes(record), By(record));
     case AuditEvent::kReloadRefused:
-      return absl::StrCat("configuration not taken over", By(record), Why(record));
+      return absl::StrCat("configuration rejected", By(record), Why(record));
     case AuditEvent::kQuotaSet:
       return absl::StrCat("quota of tenant ", record.tenant, " set", By(record), Changes(record));
     case AuditEvent::kQuotaUnset:
-      return absl::StrCat("quota of tenant ", record.tenant, " as configured again", By(record),
-                          Changes(record));
+      return absl::StrCat("quota of tenant ", record.tenant, " reset to the configuration",
+                          By(record), Changes(record));
     case AuditEvent::kDraining:
-      return absl::StrCat("nothing new is admitted from now on", By(record));
+      return absl::StrCat("draining: new requests are refused", By(record));
     case AuditEvent::kAdmitting:
       return absl::StrCat("requests are admitted again", By(record));
     case AuditEvent::kTrimmed:
-      return absl::StrCat("retained memory given back to the driver: ",
+      return absl::StrCat("retained memory returned to the driver: ",
                           FormatBytes(record.bytes.value_or(0)), " of ", Where(record), By(record));
     case AuditEvent::kPoolSet:
       return absl::StrCat("memory pool of ", Where(record), " changed", By(record),

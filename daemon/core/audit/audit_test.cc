@@ -264,8 +264,8 @@ TEST(AuditKindsTest, CountInEnglish) {
   const AuditRecord record = {
       .event = AuditEvent::kRestored, .count = 2, .sessions = 1, .gone = 0, .publications = 0};
   EXPECT_EQ(Tell(record),
-            "taken over from the daemon before this one: 1 session, 2 segments, 0 publications; "
-            "0 processes gone");
+            "restored from the previous daemon: 1 session, 2 segments, 0 publications; 0 processes "
+            "ended");
 }
 
 // Returns the table of events that docs/audit.md must have.

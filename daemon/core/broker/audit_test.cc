@@ -391,7 +391,7 @@ TEST_F(BrokerAuditTest, MemoryThatIsTakenBackAndGivenUp) {
   EXPECT_EQ(records[0].event, AuditEvent::kReleased);
   EXPECT_EQ(records[1].event, AuditEvent::kRevoked);
   EXPECT_THAT(records[1].segments, ElementsAre(revoking.segments[0]));
-  EXPECT_THAT(records[1].why, HasSubstr("gave it up"));
+  EXPECT_THAT(records[1].why, HasSubstr("released it"));
   EXPECT_EQ(records[2].event, AuditEvent::kGranted);
   EXPECT_EQ(records[2].tenant, "high");
 }

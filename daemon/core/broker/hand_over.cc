@@ -61,8 +61,7 @@ absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover
     // The session learns of later losses once it has its lease.
     if (memory.lost() || (TraitsOf(lease.kind).pooled && !pool)) {
       ledger_.segments().MarkLost({item.segment});
-      return absl::FailedPreconditionError(
-          "the segment is lost: the CUDA context that it lived in is gone");
+      return absl::FailedPreconditionError("the segment is lost: its CUDA context ended");
     }
     lease.export_data = memory.export_data();
     if (pool) {

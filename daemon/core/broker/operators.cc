@@ -111,12 +111,12 @@ absl::StatusOr<Device*> BrokerOperators::FindPool(absl::string_view tenant,
   if (tenant.empty() || pools->empty()) {
     return absl::NotFoundError(
         absl::StrCat("tenant \"", tenant, "\" has no memory pool", uuid.empty() ? "" : " on ", uuid,
-                     "; a pool is there while segments of kind mempool are"));
+                     "; a pool exists while the tenant has segments of kind mempool"));
   }
   for (const auto& device : broker_.devices_) {
     if (device->info().uuid == pools->front().device_uuid) return device.get();
   }
-  return absl::InternalError("a pool's device is gone");
+  return absl::InternalError("the device of a pool does not exist");
 }
 
 absl::StatusOr<BrokerOperators::PoolView> BrokerOperators::SetPool(absl::string_view tenant,

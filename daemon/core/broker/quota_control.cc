@@ -53,7 +53,7 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
       if (problem) {
         it->second = Tell(*problem);
       } else if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
-        it->second = "memory of kind mempool, the tenant's, cannot be taken back";
+        it->second = "the tenant's kind is mempool, which cannot be revocable";
       } else {
         quotas = std::move(with);
         overridden.emplace(tenant, std::move(quota));
@@ -77,10 +77,10 @@ std::vector<std::string> QuotaControl::TellSkipped() const {
   std::vector<std::string> sentences;
   for (const auto& [tenant, why] : skipped_) {
     sentences.push_back(
-        absl::StrCat("what was set for tenant \"", tenant, "\" (",
+        absl::StrCat("the overrides of tenant \"", tenant, "\" (",
                      absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
-                     ") makes no sense with the configuration and is not in force: ", why,
-                     "; change one of them, or take it back with gpumemctl quota unset ", tenant));
+                     ") conflict with the configuration and are not in force: ", why,
+                     "; change one of them, or remove them with gpumemctl quota unset ", tenant));
   }
   return sentences;
 }
@@ -118,9 +118,9 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   if (!right.ok() && skipped_.contains(tenant)) {
     return absl::Status(
         right.code(),
-        absl::StrCat(right.message(), "; what was set for ", tenant, " before (",
+        absl::StrCat(right.message(), "; the earlier overrides of ", tenant, " (",
                      absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
-                     ") counts as well: take it back first (gpumemctl quota unset ", tenant, ")"));
+                     ") count as well: remove them first (gpumemctl quota unset ", tenant, ")"));
   }
   if (!right.ok()) return right;
   Overrides overrides = overrides_;

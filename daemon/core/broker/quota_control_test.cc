@@ -149,7 +149,7 @@ TEST_F(QuotaControlTest, WhatMakesNoSenseWithTheConfigurationIsSkippedAndRemembe
   const std::vector<std::string> said =
       control_->Configure({{"a", {.guarantee_bytes = 30 * kMiB}}, {"b", {}}}, {});
   ASSERT_THAT(said, SizeIs(1));
-  EXPECT_THAT(said[0], HasSubstr("what was set for tenant \"b\" (guarantee_bytes) makes no sense"));
+  EXPECT_THAT(said[0], HasSubstr("the overrides of tenant \"b\" (guarantee_bytes) conflict"));
   EXPECT_THAT(said[0], HasSubstr("add up to 70.00 MiB"));
   EXPECT_EQ(Of("b"), Quota());
   EXPECT_THAT(control_->Overridden("b"), IsEmpty());

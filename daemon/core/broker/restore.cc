@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
     if (!few.ok()) return few;
     if (ledger_.state().sessions.at(*session)->presence == Presence::kAway) {
       return absl::UnauthenticatedError(
-          "the session's client has to come back for it first, with a Hello on the session socket");
+          "the session's client must resume it first, with a Hello on the session socket");
     }
     if (absl::Status begun = ledger_.reconciliation().Begin(*session); !begun.ok()) {
       return Denied(*session, "call", std::move(begun));

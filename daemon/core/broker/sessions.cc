@@ -73,7 +73,8 @@ absl::StatusOr<SessionId> Broker::FindSession(absl::string_view token) const {
   std::memcpy(secret.data(), token.data(), secret.size());
   absl::StatusOr<SessionId> session = ledger_.sessions().FindByToken(secret);
   if (session.ok()) return session;
-  return absl::UnauthenticatedError("no live session has this token: it has ended; connect again");
+  return absl::UnauthenticatedError(
+      "no live session has this token: the session has ended; connect again");
 }
 
 absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
@@ -82,8 +83,8 @@ absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
   if (!session.ok()) return session.status();
   if (ledger_.state().sessions.at(*session)->presence != Presence::kHere) {
     return absl::UnauthenticatedError(
-        "the session was begun with a daemon that is gone: its client has to come back for it "
-        "first, with a Hello on the session socket and a Reconcile");
+        "the session began with a previous daemon: its client must resume it first, with a Hello "
+        "on the session socket and a Reconcile");
   }
   if (absl::Status begun = ledger_.sessions().BeginCall(*session); !begun.ok()) {
     return Denied(*session, "call", std::move(begun));

@@ -54,15 +54,15 @@ absl::StatusOr<IpcEventId> Events::Register(SessionId session_id, const Place& p
   const Limit limits[] = {
       {"a segment", place.lease ? state_.events.CountBeside(event.segment) : 0,
        state_.bounds.max_events_per_segment},
-      {"a session", state_.events.CountOf(session_id), state_.bounds.max_events_per_session},
-      {"a tenant", state_.events.CountOf(event.tenant), state_.bounds.max_events_per_tenant},
+      {"the session", state_.events.CountOf(session_id), state_.bounds.max_events_per_session},
+      {"the tenant", state_.events.CountOf(event.tenant), state_.bounds.max_events_per_tenant},
       {"the node", state_.events.size(), state_.bounds.max_events},
   };
   for (const Limit& limit : limits) {
     if (limit.used < limit.limit) continue;
     return DenyCount(
         *(*session)->tenant, Denial::Cause::kDaemonLimit, 1, limit.used, limit.limit,
-        absl::StrCat(limit.of, " has only so many events; end those that are not needed"));
+        absl::StrCat(limit.of, " is at its limit of events; end those that are not needed"));
   }
   // The name of a session that is ending is free.
   IpcEventId old{};
@@ -98,15 +98,15 @@ absl::StatusOr<std::vector<IpcEventView>> Events::Find(SessionId session_id, con
     });
     if (found.empty()) {
       return absl::NotFoundError(absl::StrCat(
-          "no other session has an event beside the segment of lease ", ToInt(*place.lease)));
+          "no other session has an event for the segment of lease ", ToInt(*place.lease)));
     }
   } else {
     IpcEventId id{};
     IpcEvents::Event* event = state_.events.FindByName((*session)->tenant->name, place.name, &id);
     if (event == nullptr || !state_.sessions.at(event->session)->live) {
-      return absl::NotFoundError(absl::StrCat("tenant ", (*session)->tenant->name,
-                                              " has no event of that name; it ends with the "
-                                              "session that made it"));
+      return absl::NotFoundError(absl::StrCat(
+          "tenant ", (*session)->tenant->name,
+          " has no event of that name; an event ends with the session that created it"));
     }
     found.emplace_back(id, event);
   }

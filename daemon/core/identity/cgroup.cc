@@ -224,8 +224,8 @@ std::string Shown(const std::string& text) {
 
 // Returns why a path cannot be used; empty if it can.
 std::string Objection(absl::string_view path) {
-  if (path.empty() || path.front() != '/') return "the kernel's answer is not understood";
-  if (absl::EndsWith(path, " (deleted)")) return "its group is gone";
+  if (path.empty() || path.front() != '/') return "the kernel's answer does not parse";
+  if (absl::EndsWith(path, " (deleted)")) return "its group was removed";
   for (absl::string_view part : absl::StrSplit(path, '/')) {
     if (part == "..") return "its group is outside of the daemon's cgroup namespace";
   }
@@ -253,7 +253,7 @@ Cgroup Cgroup::Parse(absl::string_view text) {
     // "hierarchy-ID:controllers:path". The path may hold colons, but no newline (the kernel makes
     // no such group).
     const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    if (parts.size() != 3) return Unknown("the kernel's answer is not understood");
+    if (parts.size() != 3) return Unknown("the kernel's answer does not parse");
     const std::string& path = parts[2];
     if (std::string why = Objection(path); !why.empty()) return Unknown(why);
     const std::string by = parts[1].empty() ? "v2" : absl::StrCat("v1 ", parts[1]);
@@ -284,7 +284,7 @@ Cgroup Cgroup::Parse(absl::string_view text) {
       cgroup.Add(CgroupFact::kSlice, {std::move(facts.slices), chain, by});
     }
   }
-  if (cgroup.Answers(CgroupFact::kPath).empty()) return Unknown("the kernel says nothing of it");
+  if (cgroup.Answers(CgroupFact::kPath).empty()) return Unknown("the kernel does not report it");
   return cgroup;
 }
 

@@ -298,13 +298,13 @@ TEST(CgroupTest, WhatIsAmbiguousIsToldInFewWords) {
 
 TEST(CgroupTest, WhatCannotBeUnderstoodLeavesAllUnknown) {
   for (const auto& [text, why] : std::vector<std::pair<std::string, std::string>>{
-           {"", "the kernel says nothing of it"},
-           {"\n\n", "the kernel says nothing of it"},
-           {"garbage\n", "the kernel's answer is not understood"},
-           {"0:/a.slice\n", "the kernel's answer is not understood"},
-           {"0::\n", "the kernel's answer is not understood"},
-           {"0::a.slice\n", "the kernel's answer is not understood"},
-           {"4:memory:/a.slice\ngarbage\n", "the kernel's answer is not understood"},
+           {"", "the kernel does not report it"},
+           {"\n\n", "the kernel does not report it"},
+           {"garbage\n", "the kernel's answer does not parse"},
+           {"0:/a.slice\n", "the kernel's answer does not parse"},
+           {"0::\n", "the kernel's answer does not parse"},
+           {"0::a.slice\n", "the kernel's answer does not parse"},
+           {"4:memory:/a.slice\ngarbage\n", "the kernel's answer does not parse"},
            {"0::/..\n", "its group is outside of the daemon's cgroup namespace"},
            {"0::/../../system.slice/a.service\n",
             "its group is outside of the daemon's cgroup namespace"},
@@ -312,7 +312,7 @@ TEST(CgroupTest, WhatCannotBeUnderstoodLeavesAllUnknown) {
            // One such hierarchy suffices.
            {"4:memory:/slurm/uid_1/job_42\n0::/../x\n",
             "its group is outside of the daemon's cgroup namespace"},
-           {"0::/system.slice/a.service (deleted)\n", "its group is gone"},
+           {"0::/system.slice/a.service (deleted)\n", "its group was removed"},
        }) {
     SCOPED_TRACE(text);
     const Cgroup cgroup = Cgroup::Parse(text);

@@ -108,10 +108,11 @@ TEST(JournalDamage, OldAndMissingRecordsAreDetected) {
     std::copy_n(from, kJournalRecordBytes, wrong.begin() + journal.SlotAt(slot));
     ExpectRefused(wrong, absl::StatusCode::kDataLoss, words);
   };
-  constexpr absl::string_view kNotThose = "are not those that its last daemon left, which were 4";
+  constexpr absl::string_view kNotThose =
+      "differ in number from those that its last daemon left, 4";
   refused(0, old.begin() + journal.SlotAt(0), kNotThose);
   refused(1, Bytes(kJournalRecordBytes).begin(), kNotThose);
-  refused(2, journal.bytes.begin() + journal.SlotAt(1), "a record in another's slot (slot 1)");
+  refused(2, journal.bytes.begin() + journal.SlotAt(1), "a record in the slot of another (slot 1)");
 }
 
 TEST(JournalDamage, SaysWhatIsDamagedAndWhere) {
@@ -123,7 +124,7 @@ TEST(JournalDamage, SaysWhatIsDamagedAndWhere) {
     wrong[journal.SlotAt(2) + 40] ^= 1;  // records behind it are right
     ExpectRefused(wrong, absl::StatusCode::kDataLoss,
                   absl::StrCat("damaged at byte ", journal.SlotAt(2),
-                               ": a record's checksum does not fit what is in it (slot 2)"));
+                               ": a record's checksum does not match its contents (slot 2)"));
   }
   const auto with_word = [&](size_t at, uint64_t value) {
     Bytes wrong = journal.bytes;
@@ -132,24 +133,24 @@ TEST(JournalDamage, SaysWhatIsDamagedAndWhere) {
     return wrong;
   };
   ExpectRefused(with_word(area + kSlotPagesAt, 2), absl::StatusCode::kDataLoss,
-                "damaged at byte 4144: its records end behind the file's end");
+                "damaged at byte 4144: its records end past the end of the file");
   ExpectRefused(with_word(area + kSlotPagesAt, 0), absl::StatusCode::kDataLoss,
-                "none of the last batch");
+                "not of the last batch");
   // The batch before; with the empty state there are four.
   ExpectRefused(with_word(area + kBatchAt, 4), absl::StatusCode::kDataLoss,
-                "its 4 records are not those that its last daemon left, which were 3");
+                "its 4 records differ in number from those that its last daemon left, 3");
   ExpectRefused(with_word(area + kBatchAt, 3), absl::StatusCode::kDataLoss,
                 "the head of its last batch");
   ExpectRefused(with_word(kAreaPageAt, 9), absl::StatusCode::kDataLoss,
-                "damaged at byte 88: where its records are");
+                "damaged at byte 88: the position of its records");
   Bytes cut = journal.bytes;
   cut.resize(kJournalPageBytes + 100);
-  ExpectRefused(cut, absl::StatusCode::kDataLoss, "where its records are");
+  ExpectRefused(cut, absl::StatusCode::kDataLoss, "the position of its records");
   cut.resize(100);
   ExpectRefused(cut, absl::StatusCode::kDataLoss, "shorter than a page");
   ExpectRefused({}, absl::StatusCode::kDataLoss, "shorter than a page");
   ExpectRefused(Bytes(2 * kJournalPageBytes), absl::StatusCode::kDataLoss,
-                "does not begin as a journal does");
+                "does not begin with the header of a journal");
 }
 
 TEST(JournalDamage, IncompleteJournalIsRefused) {

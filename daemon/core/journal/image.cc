@@ -37,7 +37,7 @@ void ForEachMap(const JournalImage& image, Visit visit) {
 // Names an object in a sentence.
 std::string NameOf(const journal::Lease& lease) { return absl::StrCat("lease ", ToInt(lease.id)); }
 std::string NameOf(const journal::Exposure& exposure) {
-  return absl::StrCat("what session ", ToInt(exposure.session), " may map of segment ",
+  return absl::StrCat("the exposure of session ", ToInt(exposure.session), " to segment ",
                       ToInt(exposure.segment));
 }
 std::string NameOf(const journal::PoolImport& import) {
@@ -63,7 +63,7 @@ absl::Status Find(const Map& map, typename Map::key_type id, absl::string_view s
   if (map.contains(id)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the journal contradicts itself: ", NameOf(from),
                                           " refers to ", sort, " ", ToInt(id),
-                                          ", which is not there"));
+                                          ", which is not in it"));
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ absl::Status JournalImage::CheckReferences() const {
     const uint32_t expected = next ? before->index + 1 : 0;
     if (item.index != expected) {
       return absl::DataLossError(absl::StrCat("the journal contradicts itself: ", NameOf(item),
-                                              " is there without item ", expected));
+                                              " is in it without item ", expected));
     }
     before = item;
   }

@@ -27,9 +27,8 @@ using journal::StageHead;
 namespace journal {
 
 absl::Status Damaged(size_t byte, absl::string_view what) {
-  return absl::DataLossError(
-      absl::StrCat("the journal is damaged at byte ", byte, ": ", what,
-                   "; what it says of leases and publications cannot be relied on"));
+  return absl::DataLossError(absl::StrCat("the journal is damaged at byte ", byte, ": ", what,
+                                          "; its leases and publications cannot be used"));
 }
 
 }  // namespace journal
@@ -68,13 +67,14 @@ class Reading {
       if (absl::Status read = ReadSlot(slot, contents); !read.ok()) return read;
     }
     if (objects_ != stage_.objects || sum_ != stage_.sum) {
-      return Damaged(stage_at_, absl::StrCat("its ", objects_,
-                                             " records are not those that its last daemon left, "
-                                             "which were ",
-                                             stage_.objects));
+      return Damaged(
+          stage_at_,
+          absl::StrCat("its ", objects_,
+                       " records differ in number from those that its last daemon left, ",
+                       stage_.objects));
     }
     if (contents.image.size() != 1 + known_) {
-      return Damaged(area_.slots_begin(), "two of its records are of one object");
+      return Damaged(area_.slots_begin(), "two of its records are for the same object");
     }
     contents.objects = objects_;
     return absl::OkStatus();
@@ -97,12 +97,12 @@ class Reading {
   static absl::Status Check(const Record& record) {
     const RecordHead& head = record.head;
     if (head.checksum != journal::ChecksumOfRecord(record.bytes)) {
-      return Wrong(record, "a record's checksum does not fit what is in it");
+      return Wrong(record, "a record's checksum does not match its contents");
     }
     const bool zero =
         std::all_of(head.zero.begin(), head.zero.end(), [](uint8_t byte) { return byte == 0; });
     if (!zero || (head.flags & ~journal::kMayPass) != 0 || head.version == 0) {
-      return Wrong(record, "a record that no daemon writes");
+      return Wrong(record, "an invalid record");
     }
     return absl::OkStatus();
   }
@@ -110,7 +110,7 @@ class Reading {
   absl::Status ReadStage(journal::Counters& counters) {
     const std::optional<uint32_t> batch = journal::Unsealed(head_.batch);
     if (!batch)
-      return Damaged(area_.begin() + offsetof(AreaHead, batch), "which batch is its last");
+      return Damaged(area_.begin() + offsetof(AreaHead, batch), "the number of its last batch");
     stage_at_ = area_.stage(*batch % 2);
     const uint8_t* const stage = file_.data() + stage_at_;
     stage_ = journal::Load<StageHead>(stage);
@@ -131,7 +131,7 @@ class Reading {
       const bool put = record.head.op == static_cast<uint8_t>(Op::kPut);
       if (record.head.batch != stage_.batch || record.head.slot >= area_.slots() ||
           (!put && record.head.op != static_cast<uint8_t>(Op::kErase))) {
-        return Wrong(record, "a record that is none of the last batch");
+        return Wrong(record, "a record that is not of the last batch");
       }
       staged_[record.head.slot] = record;
     }
@@ -157,7 +157,7 @@ class Reading {
     }
     if (absl::Status right = Check(record); !right.ok()) return right;
     if (record.head.slot != slot || record.head.op != static_cast<uint8_t>(Op::kPut)) {
-      return Wrong(record, "a record in another's slot");
+      return Wrong(record, "a record in the slot of another");
     }
     ++objects_;
     sum_ += record.head.checksum;
@@ -173,16 +173,16 @@ class Reading {
     }
     const bool newer = head.version > journal::dialect.version;
     if (newer && (head.flags & journal::kMayPass) == 0) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "there is something in the journal that only version ", head.version,
-          " of it can say, which ", NameOf(head_.writer), " wrote, and this one (gpumemd ",
-          GPUMEM_VERSION, ") understands version ", journal::dialect.version));
+      return absl::FailedPreconditionError(
+          absl::StrCat("the journal has data that only version ", head.version, " has, which ",
+                       NameOf(head_.writer), " wrote, and this one (gpumemd ", GPUMEM_VERSION,
+                       ") understands version ", journal::dialect.version));
     }
     if (newer) ++contents.passed;
     if (newer && (head.type == 0 || head.type > journal::kLastType)) return absl::OkStatus();
     const std::optional<Change> change = journal::Decode(head.type, head.op, payload, newer);
     if (!change || head.type == static_cast<uint8_t>(journal::Type::kCounters)) {
-      return Wrong(record, "a record that no daemon of its version writes");
+      return Wrong(record, "a record that is invalid in its version");
     }
     contents.image.Apply(*change);
     ++known_;
@@ -204,7 +204,8 @@ class Reading {
 absl::StatusOr<JournalHeader> ReadJournalHeader(absl::Span<const uint8_t> file) {
   if (file.size() < kJournalPageBytes) return Damaged(0, "it is shorter than a page");
   const auto head = journal::Load<FileHead>(file.data());
-  if (head.magic != journal::kFileMagic) return Damaged(0, "it does not begin as a journal does");
+  if (head.magic != journal::kFileMagic)
+    return Damaged(0, "it does not begin with the header of a journal");
   if (absl::Status read = CheckForm(head); !read.ok()) return read;
   if (head.record_bytes != kJournalRecordBytes) {
     return Damaged(offsetof(FileHead, record_bytes),
@@ -212,7 +213,7 @@ absl::StatusOr<JournalHeader> ReadJournalHeader(absl::Span<const uint8_t> file) 
                                 kJournalRecordBytes));
   }
   if (head.checksum != journal::ChecksumOf(head) || head.zero != 0) {
-    return Damaged(0, "its header's checksum does not fit what is in it");
+    return Damaged(0, "its header's checksum does not match its contents");
   }
   JournalHeader header{.form = head.form,
                        .identity = {.boot_id = head.boot_id,
@@ -239,7 +240,7 @@ absl::StatusOr<JournalContents> ReadJournal(absl::Span<const uint8_t> file) {
   const std::optional<uint32_t> page = journal::Unsealed(head.area_page);
   const size_t begin = size_t{page.value_or(0)} * kJournalPageBytes;
   if (!page || *page == 0 || begin > file.size() - kJournalPageBytes) {
-    return Damaged(offsetof(FileHead, area_page), "where its records are");
+    return Damaged(offsetof(FileHead, area_page), "the position of its records");
   }
   const auto area_head = journal::Load<AreaHead>(file.data() + begin);
   if (area_head.magic != journal::kAreaMagic) return Damaged(begin, "the head of its records");
@@ -250,7 +251,8 @@ absl::StatusOr<JournalContents> ReadJournal(absl::Span<const uint8_t> file) {
   const size_t pages = (file.size() - begin) / kJournalPageBytes;
   if (!slot_pages || area_head.stage_pages == 0 || area_head.stage_pages > pages ||
       1 + 2 * size_t{area_head.stage_pages} + *slot_pages > pages) {
-    return Damaged(begin + offsetof(AreaHead, slot_pages), "its records end behind the file's end");
+    return Damaged(begin + offsetof(AreaHead, slot_pages),
+                   "its records end past the end of the file");
   }
   if (area_head.behind != 0) {
     return absl::DataLossError(

@@ -99,10 +99,9 @@ TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
     const NextVersion next(0);
     journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   }
-  ExpectRefused(
-      journal.bytes, absl::StatusCode::kFailedPrecondition,
-      "something in the journal that only version 2 of it can say, which gpumemd " GPUMEM_VERSION
-      " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 1");
+  ExpectRefused(journal.bytes, absl::StatusCode::kFailedPrecondition,
+                "the journal has data that only version 2 has, which gpumemd " GPUMEM_VERSION
+                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 1");
   // Bytes that no earlier version has used are damage in a record without a newer version's mark.
   journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   uint8_t* const record = &journal.bytes[journal.SlotAt(2)];
@@ -117,7 +116,7 @@ TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
   head.checksum = journal::ChecksumOfRecord(stage);
   std::memcpy(stage, &head, sizeof head);
   ExpectRefused(journal.bytes, absl::StatusCode::kDataLoss,
-                "a record that no daemon of its version writes (slot 2)");
+                "a record that is invalid in its version (slot 2)");
 }
 
 }  // namespace

@@ -44,8 +44,8 @@ absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, Tic
   // A pool's descriptor opens all of its tenant's segments in the pool.
   if (!TraitsOf(segment.kind).any_tenant && scope == TicketScope::kAny) {
     return absl::FailedPreconditionError(
-        "a segment of kind mempool cannot be shared with other tenants: the descriptor of its "
-        "pool would open all that this tenant has in it; use kind vmm or ipc");
+        "a segment of kind mempool cannot be shared with other tenants: the descriptor of its pool "
+        "would open all memory of this tenant in the pool; use kind vmm or ipc");
   }
   std::optional<Secret>& ticket = state_.leases.at(lease_id).tickets[static_cast<size_t>(scope)];
   if (!ticket) {

@@ -33,8 +33,8 @@ absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
     const TicketEntry* entry = state_.tickets.Find(ticket);
     if (entry == nullptr || !state_.sessions.at(state_.leases.at(entry->lease).session)->live) {
       return absl::NotFoundError(
-          "no lease stands behind this ticket: its holder has released it or is gone; ask for a "
-          "new ticket");
+          "the lease of this ticket has ended: its holder released it or ended; ask for a new "
+          "ticket");
     }
     SegmentId id = state_.leases.at(entry->lease).segment;
     const Segment& segment = *state_.segments.at(id);
@@ -49,8 +49,8 @@ absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
           absl::StrCat("segment ", ToInt(id), " is being taken back from its holders"));
     }
     if (segment.charge.revocable() && !operation.revocable) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "segment ", ToInt(id), " is revocable: open it with a lease that is revocable, too"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id), " is revocable: open it with a revocable lease"));
     }
     operation.device = segment.device;
     operation.kind = segment.kind;

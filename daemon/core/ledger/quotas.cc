@@ -19,9 +19,9 @@ absl::Status Tenants::CheckDevices(const Quota& quota) const {
       if (!IsPinnedMemory(state_.devices[*device])) continue;
       return absl::InvalidArgumentError(
           by_device == &quota.device_limits
-              ? absl::StrCat(
-                    uuid, " is host memory, which has a limit of its own: set pinned_limit_bytes")
-              : absl::StrCat(uuid, " is host memory, of which nothing can be guaranteed"));
+              ? absl::StrCat(uuid,
+                             " is host memory, which has a separate limit: set pinned_limit_bytes")
+              : absl::StrCat(uuid, " is host memory, which cannot be guaranteed"));
     }
   }
   return absl::OkStatus();
@@ -30,8 +30,8 @@ absl::Status Tenants::CheckDevices(const Quota& quota) const {
 absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota) const {
   if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
     return absl::InvalidArgumentError(
-        "memory of kind mempool cannot be taken back; choose another kind for a tenant all of "
-        "whose leases are revocable");
+        "memory of kind mempool cannot be taken back; choose another kind for a tenant whose "
+        "leases are all revocable");
   }
   std::map<std::string, Quota> quotas;
   for (const auto& [other, tenant] : state_.tenants) {

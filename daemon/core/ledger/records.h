@@ -171,7 +171,7 @@ struct Waiter {
   // How many of its standings it claims. Later waiters get no memory there that it waits for.
   size_t claims = 0;
 
-  // Queue data that limits how many other waiters a change has to check (admission/queue.cc).
+  // Queue data that limits how many other waiters a change has to check (admission/wait_queue.h).
   struct Claimed {
     ClaimKey key;
     Claim claim;

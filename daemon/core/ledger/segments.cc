@@ -117,7 +117,7 @@ void Segments::EndRevocation(SegmentId id, Segment& segment) {
   segment.charge.SetRevoking(false);
   auditor_.RevocationChanged(AuditEvent::kRevoked, {id},
                              segment.revocation == Segment::Revocation::kTold
-                                 ? "its holders gave it up, or have ended"
+                                 ? "its holders released it, or have ended"
                                  : "the processes that held it were told to end");
 }
 

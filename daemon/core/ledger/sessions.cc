@@ -96,12 +96,12 @@ absl::Status Sessions::BecomeWatch(SessionId id) {
   if (session.watches >= state_.bounds.max_watches_per_session) {
     return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.watches,
                      state_.bounds.max_watches_per_session,
-                     "a session has only so many watches; end those that are not needed");
+                     "the session is at its limit of watches; end those that are not needed");
   }
   if (session.tenant->watches >= state_.bounds.max_watches_per_tenant) {
     return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.tenant->watches,
                      state_.bounds.max_watches_per_tenant,
-                     "a tenant has only so many watches; one for each process is enough");
+                     "the tenant is at its limit of watches; use one for each process");
   }
   ++session.watches;
   ++session.tenant->watches;
@@ -128,12 +128,12 @@ bool Sessions::HasCalls(SessionId id) const {
 absl::Status Sessions::Resume(SessionId id, const PeerIdentity& peer) {
   auto it = state_.sessions.find(id);
   if (it == state_.sessions.end() || !it->second->live) {
-    return absl::NotFoundError("no session waits for this client; connect for a new one");
+    return absl::NotFoundError("this client has no session to resume; connect for a new one");
   }
   Session& session = *it->second;
   const PeerIdentity& its = session.details.peer;
   if (its.pid != peer.pid || its.start_time != peer.start_time) {
-    return absl::NotFoundError("the session is another process's; connect for one of your own");
+    return absl::NotFoundError("the session belongs to another process; connect for a new one");
   }
   session.presence = Presence::kReturning;
   ++session.resumptions;

@@ -33,7 +33,7 @@ absl::Status NoName() {
 absl::Status NoSuchPublication(absl::string_view tenant, absl::string_view name) {
   return absl::NotFoundError(
       absl::StrCat("tenant ", tenant, " has no publication \"", name,
-                   "\" that this one may attach to (gpumemctl publications lists those it may)"));
+                   "\" that this tenant may attach to (gpumemctl publications lists those)"));
 }
 
 absl::StatusOr<Publications::Name> Publications::ParseName(absl::string_view name,
@@ -72,22 +72,23 @@ absl::StatusOr<std::vector<SegmentId>> Publications::Publishable(const Session& 
           absl::StrCat("segment ", ToInt(id), " is in the list twice; name it once"));
     }
     if (segment.tenant != session.tenant) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "segment ", ToInt(id), " is tenant ", segment.tenant->name,
-          "'s: a tenant publishes memory of its own; copy it into a segment that it acquires"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id), " belongs to tenant ", segment.tenant->name,
+                       ": a tenant publishes only segments that it owns; copy the memory into a "
+                       "segment that this tenant acquires"));
     }
     if (!TraitsOf(segment.kind).publishable) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "segment ", ToInt(id), " is of kind ", KindName(segment.kind),
-          ", whose memory dies with a CUDA context: acquire what is to be published with kind "
-          "vmm, or pinned for host memory"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id), " is of kind ", KindName(segment.kind),
+                       ", whose memory ends with a CUDA context: acquire segments to publish with "
+                       "kind vmm, or pinned for host memory"));
     }
     if (segment.lost) return LostSegment(id);
     if (segment.charge.revocable()) {
       return absl::FailedPreconditionError(
           absl::StrCat("segment ", ToInt(id),
-                       " may be taken back, and a publication could not keep it: acquire what is "
-                       "to be published as memory that is not revocable"));
+                       " is revocable, and a publication cannot hold it: acquire segments to "
+                       "publish with leases that are not revocable"));
     }
     segments.push_back(id);
   }
@@ -101,14 +102,15 @@ absl::Status Publications::CheckRoom(Tenant& tenant, const Publication* replaced
       const uint64_t limit = each->quota.max_publications.value_or(UINT32_MAX);
       if (each->tree_publications < limit) continue;
       return DenyCount(tenant, Denial::Cause::kMaxPublications, 1, each->tree_publications, limit,
-                       "unpublish what is not needed (gpumemctl publications lists them), or ask "
-                       "an operator for more (gpumemctl quota set --max-publications N)",
+                       "unpublish those that are not needed (gpumemctl publications lists them), "
+                       "or ask an operator for more (gpumemctl quota set --max-publications N)",
                        each);
     }
     if (state_.publications.size() >= state_.bounds.max_publications) {
-      return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, state_.publications.size(),
-                       state_.bounds.max_publications,
-                       "the daemon keeps only so many publications; unpublish what is not needed");
+      return DenyCount(
+          tenant, Denial::Cause::kDaemonLimit, 1, state_.publications.size(),
+          state_.bounds.max_publications,
+          "the daemon is at its limit of publications; unpublish those that are not needed");
     }
   }
   const uint64_t freed = replaced == nullptr ? 0 : replaced->metadata_bytes;
@@ -116,10 +118,10 @@ absl::Status Publications::CheckRoom(Tenant& tenant, const Publication* replaced
        {std::pair(tenant.metadata_bytes - freed, state_.bounds.max_metadata_bytes_per_tenant),
         std::pair(state_.metadata_bytes - freed, state_.bounds.max_metadata_bytes)}) {
     if (used + metadata_bytes <= limit) continue;
-    return DenyCount(tenant, Denial::Cause::kDaemonLimit, metadata_bytes, used, limit,
-                     "these are bytes of the metadata of publications, of which a tenant and the "
-                     "daemon keep only so much: unpublish what is not needed, or put it into a "
-                     "segment of the publication");
+    return DenyCount(
+        tenant, Denial::Cause::kDaemonLimit, metadata_bytes, used, limit,
+        "the tenant or the daemon is at its limit for the bytes of metadata: unpublish "
+        "publications that are not needed, or put the metadata into a segment of the publication");
   }
   return absl::OkStatus();
 }
@@ -231,9 +233,9 @@ absl::StatusOr<uint64_t> Publications::Unpublish(SessionId session_id, absl::str
   const Publication* found = state_.FindPublication(*name, &tenant);
   if (found == nullptr) return NoSuchPublication(name->first, name->second);
   if (found->tenant != &tenant) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("the publication is tenant ", name->first,
-                     "'s: only its own sessions end it, and operators (gpumemctl unpublish)"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        "the publication belongs to tenant ", name->first,
+        ": only sessions of that tenant and operators can end it (gpumemctl unpublish)"));
   }
   const uint64_t version = found->version;
   End(state_.by_name.at(*name));

@@ -104,8 +104,8 @@ absl::Status CheckValues(const QuotaOverride& override) {
 absl::Status CheckChange(const QuotaOverride& change) {
   if (ChangesParent(change)) {
     return absl::InvalidArgumentError(
-        "the tenant that another one is under cannot be changed here; write it into the "
-        "configuration (parent = \"…\" in the [[tenant]]) and reload that");
+        "the parent of a tenant cannot be changed here; set it in the configuration (parent = "
+        "\"…\" in the [[tenant]]) and reload");
   }
   for (const std::string& name : change.clear) {
     if (!IsField(name)) {
@@ -174,8 +174,7 @@ std::vector<std::string> FieldsOf(const QuotaOverride& override) {
 absl::Status Remove(absl::Span<const std::string> fields, QuotaOverride* override) {
   const std::vector<std::string> overridden = FieldsOf(*override);
   if (overridden.empty()) {
-    return absl::FailedPreconditionError(
-        "nothing of the tenant's quota is overridden: all of it is as the configuration says");
+    return absl::FailedPreconditionError("no field of the tenant's quota is overridden");
   }
   for (const std::string& name : fields) {
     if (!IsField(name)) {
@@ -184,7 +183,7 @@ absl::Status Remove(absl::Span<const std::string> fields, QuotaOverride* overrid
     }
     if (std::find(overridden.begin(), overridden.end(), name) == overridden.end()) {
       return absl::FailedPreconditionError(absl::StrCat(
-          "\"", name, "\" is not overridden (what is: ", absl::StrJoin(overridden, ", "), ")"));
+          "\"", name, "\" is not overridden (these are: ", absl::StrJoin(overridden, ", "), ")"));
     }
   }
   for (const std::string& name : fields.empty() ? absl::MakeConstSpan(overridden) : fields) {

@@ -129,8 +129,8 @@ TEST(Overrides, RefuseWhatMakesNoSense) {
   EXPECT_THAT(refused({.set = {"max_in_flight"}, .values = {.max_in_flight = 0}}),
               HasSubstr("no call"));
   EXPECT_THAT(refused({.set = {"parent"}, .values = {.parent = "team"}}),
-              HasSubstr("into the configuration"));
-  EXPECT_THAT(refused({.clear = {"parent"}}), HasSubstr("into the configuration"));
+              HasSubstr("in the configuration"));
+  EXPECT_THAT(refused({.clear = {"parent"}}), HasSubstr("in the configuration"));
   EXPECT_EQ(refused({.set = {"priority"}, .values = {.priority = 1001}}),
             "a priority is from -1000 to 1000, not 1001");
   EXPECT_EQ(refused({.set = {"priority"}, .values = {.priority = -1001}}),
@@ -143,9 +143,10 @@ TEST(Overrides, AreRemovedByNameOrAllTogether) {
         &override);
   EXPECT_THAT(FieldsOf(override), ElementsAre("limit_bytes", "max_segments", "scrub"));
   EXPECT_EQ(Remove({"limit"}, &override).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(Remove({"limit_bytes", "max_sessions"}, &override),
-            absl::FailedPreconditionError(
-                "\"max_sessions\" is not overridden (what is: limit_bytes, max_segments, scrub)"));
+  EXPECT_EQ(
+      Remove({"limit_bytes", "max_sessions"}, &override),
+      absl::FailedPreconditionError(
+          "\"max_sessions\" is not overridden (these are: limit_bytes, max_segments, scrub)"));
   EXPECT_THAT(FieldsOf(override), ElementsAre("limit_bytes", "max_segments", "scrub"));
   EXPECT_EQ(Remove({"limit_bytes"}, &override), absl::OkStatus());
   EXPECT_THAT(FieldsOf(override), ElementsAre("max_segments", "scrub"));

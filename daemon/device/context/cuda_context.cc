@@ -65,8 +65,8 @@ class PrimaryContext : public Context {
     if (!status.ok()) return status;
     if (block != at || block_bytes != bytes) {
       return absl::InternalError(
-          absl::StrCat("the driver put ", what, " into a block of ", block_bytes,
-                       " bytes, which its handle would open, too; use kind vmm"));
+          absl::StrCat("the driver allocated ", what, " into a block of ", block_bytes,
+                       " bytes, and the handle would open the whole block; use kind vmm"));
     }
     if (status = Zero(at, bytes); !status.ok()) return status;
     CUipcMemHandle handle = {};

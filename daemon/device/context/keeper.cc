@@ -164,8 +164,7 @@ absl::StatusOr<std::unique_ptr<Allocation>> ContextKeeper::Create(
   }
   // on_lost may have been told before there was any memory to lose.
   if ((*made)->lost()) {
-    return absl::UnavailableError(
-        "the process with the context ended when it had made the memory; try again");
+    return absl::UnavailableError("the context process ended after it made the memory; try again");
   }
   return made;
 }

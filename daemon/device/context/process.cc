@@ -160,7 +160,7 @@ absl::StatusOr<std::unique_ptr<ContextProcess>> ContextProcess::Start(
   if (!hello.ok()) {
     if (absl::IsDeadlineExceeded(hello.status())) {
       return absl::InternalError(absl::StrCat("the process for a context on ", spec.device_uuid,
-                                              " did not get one in ",
+                                              " made no context within ",
                                               absl::FormatDuration(kStartTimeout)));
     }
     // If it exits by itself, that status tells more than the kill's.
@@ -168,7 +168,7 @@ absl::StatusOr<std::unique_ptr<ContextProcess>> ContextProcess::Start(
     kill(*pid, SIGKILL);
     child.release();
     return absl::InternalError(absl::StrCat("the process for a context on ", spec.device_uuid,
-                                            " ended before it had one: ", Ending(Reap(*pid))));
+                                            " ended before it made one: ", Ending(Reap(*pid))));
   }
   absl::StatusOr<ContextAnswer> answer = Unpack<ContextAnswer>(hello->bytes);
   if (!answer.ok()) return answer.status();
@@ -212,7 +212,7 @@ absl::Status ContextProcess::Gone(absl::string_view how) {
   gone_ = true;
   Kill();  // it may hang, or speak nonsense
   return absl::UnavailableError(
-      absl::StrCat("the process with the context ", how, "; the memory in it is lost"));
+      absl::StrCat("the context process ", how, "; the memory in it is lost"));
 }
 
 absl::StatusOr<ContextAnswer> ContextProcess::Ask(const ContextRequest& request, UniqueFd* fd) {
@@ -230,7 +230,7 @@ absl::StatusOr<ContextAnswer> ContextProcess::Ask(const ContextRequest& request,
   if (absl::IsDeadlineExceeded(received.status())) return Gone("does not answer");
   if (!received.ok()) return Gone("has ended");
   absl::StatusOr<ContextAnswer> answer = Unpack<ContextAnswer>(received->bytes);
-  if (!answer.ok()) return Gone("speaks another language");
+  if (!answer.ok()) return Gone("sent an invalid message");
   if (const absl::Status status = answer->status(); !status.ok()) return status;
   if (fd != nullptr && !received->fds.empty()) *fd = std::move(received->fds.front());
   return answer;

@@ -61,7 +61,7 @@ absl::Status Do(Context& context, const ContextRequest& request, ContextAnswer& 
     case ContextOp::kTrimPool:
       return context.TrimPool(request.pool, request.bytes);
   }
-  return absl::InternalError("the context process was asked for what it does not know");
+  return absl::InternalError("unknown request to the context process");
 }
 
 bool Send(int socket, const ContextAnswer& answer, const UniqueFd& fd) {
@@ -99,7 +99,7 @@ int Serve(int socket, Context& context) {
 }
 
 int MakeAndServe(int socket, const ContextSpec& spec, const ContextFactory& make) {
-  absl::StatusOr<std::unique_ptr<Context>> context = absl::InternalError("there is none yet");
+  absl::StatusOr<std::unique_ptr<Context>> context = absl::InternalError("no context was made");
   absl::StatusOr<std::thread> end = gpumem::StartThread([socket] { EndWithParent(socket); });
   if (end.ok()) {
     end->detach();

@@ -65,7 +65,7 @@ absl::StatusOr<Message> Unpack(absl::string_view bytes) {
   static_assert(std::is_trivially_copyable_v<Message>);
   Message message;
   if (bytes.size() != sizeof(message)) {
-    return absl::InternalError("the context process speaks another language");
+    return absl::InternalError("the context process sent an invalid message");
   }
   std::memcpy(static_cast<void*>(&message), bytes.data(), sizeof(message));
   return message;

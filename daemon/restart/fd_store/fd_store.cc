@@ -83,9 +83,9 @@ absl::StatusOr<std::unique_ptr<FdStore>> FdStore::FromEnvironment() {
   const int count = static_cast<int>(environment->fd_names.size());
   for (int fd = kFirstInherited; fd < kFirstInherited + count; ++fd) {
     if (::fcntl(fd, F_SETFD, FD_CLOEXEC) == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "LISTEN_FDS says that this process got ", count, " descriptors, but number ", fd,
-        " is not open; the service manager sets it, nobody else should (sd_listen_fds(3))"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("LISTEN_FDS says that this process got ", count, " descriptors, but number ",
+                     fd, " is not open; only the service manager may set it (sd_listen_fds(3))"));
   }
 
   auto store = std::make_unique<FdStore>();

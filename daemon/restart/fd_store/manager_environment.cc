@@ -26,7 +26,7 @@ std::string Take(const char* variable) {
 absl::Status Wrong(absl::string_view variable, absl::string_view value, absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat(variable, " is \"", value, "\", which is ", what,
-                   "; the service manager sets it, nobody else should (sd_listen_fds(3))"));
+                   "; only the service manager may set it (sd_listen_fds(3))"));
 }
 
 }  // namespace
@@ -42,17 +42,17 @@ absl::StatusOr<ManagerEnvironment> TakeManagerEnvironment() {
 
   uint64_t capacity = 0;
   if (!capacity_text.empty() && !absl::SimpleAtoi(capacity_text, &capacity)) {
-    return Wrong("FDSTORE", capacity_text, "no number of descriptors");
+    return Wrong("FDSTORE", capacity_text, "not a number of descriptors");
   }
   if (capacity > 0) taken.capacity = capacity;
   if (!keeper_text.empty() &&
       (!absl::SimpleAtoi(keeper_text, &taken.keeper_pid) || taken.keeper_pid <= 0)) {
-    return Wrong("GPUMEM_KEEPER_PID", keeper_text, "no process");
+    return Wrong("GPUMEM_KEEPER_PID", keeper_text, "not a process");
   }
   int64_t watchdog_us = 0;
   if (!watchdog_text.empty() &&
       (!absl::SimpleAtoi(watchdog_text, &watchdog_us) || watchdog_us <= 0)) {
-    return Wrong("WATCHDOG_USEC", watchdog_text, "no time");
+    return Wrong("WATCHDOG_USEC", watchdog_text, "not a time");
   }
   // Of an ancestor's, if it names another.
   if (watchdog_us > 0 && (watched_text.empty() || watched_text == absl::StrCat(::getpid()))) {
@@ -62,12 +62,12 @@ absl::StatusOr<ManagerEnvironment> TakeManagerEnvironment() {
   if (pid_text.empty() && count_text.empty()) return taken;
   pid_t pid = 0;
   if (!absl::SimpleAtoi(pid_text, &pid) || pid <= 0) {
-    return Wrong("LISTEN_PID", pid_text, "no process");
+    return Wrong("LISTEN_PID", pid_text, "not a process");
   }
   if (pid != ::getpid()) return taken;  // they were some ancestor's
   uint32_t count = 0;
   if (!absl::SimpleAtoi(count_text, &count) || count > INT_MAX - STDERR_FILENO - 1) {
-    return Wrong("LISTEN_FDS", count_text, "no number of descriptors");
+    return Wrong("LISTEN_FDS", count_text, "not a number of descriptors");
   }
   if (count == 0) return taken;
   if (names.empty()) {

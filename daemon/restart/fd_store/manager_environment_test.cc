@@ -170,7 +170,7 @@ TEST(FdStoreEnvironmentTest, ContradictionsAreNamed) {
   };
   EXPECT_THAT(listen("me", "1", "a"), HasSubstr("LISTEN_PID is \"me\""));
   EXPECT_THAT(listen(self.c_str(), "-1", "a"), HasSubstr("LISTEN_FDS is \"-1\""));
-  EXPECT_THAT(listen(self.c_str(), "4294967295", "a"), HasSubstr("no number of descriptors"));
+  EXPECT_THAT(listen(self.c_str(), "4294967295", "a"), HasSubstr("not a number of descriptors"));
   EXPECT_THAT(listen(self.c_str(), "2", "a"), HasSubstr("not one for each of 2"));
   EXPECT_THAT(listen(self.c_str(), "3", "a:b:c:d"), HasSubstr("not one for each of 3"));
   EXPECT_THAT(listen(self.c_str(), "100000", std::string(99999, ':').c_str()),
@@ -181,7 +181,7 @@ TEST(FdStoreEnvironmentTest, ContradictionsAreNamed) {
   EXPECT_THAT(message([] { ::setenv("GPUMEM_KEEPER_PID", "0", 1); }),
               HasSubstr("GPUMEM_KEEPER_PID is \"0\""));
   EXPECT_THAT(message([] { ::setenv("NOTIFY_SOCKET", "relative", 1); }), HasSubstr("\"relative\""));
-  EXPECT_THAT(message([] { ::setenv("NOTIFY_SOCKET", "/", 1); }), HasSubstr("no address"));
+  EXPECT_THAT(message([] { ::setenv("NOTIFY_SOCKET", "/", 1); }), HasSubstr("not an address"));
   EXPECT_THAT(message([] { ::setenv("NOTIFY_SOCKET", std::string(108, '/').c_str(), 1); }),
               HasSubstr("at most 107"));
 }

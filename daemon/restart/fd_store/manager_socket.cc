@@ -71,7 +71,7 @@ absl::StatusOr<ManagerSocket> ManagerSocket::Connect(const std::string& address)
   if (address.size() < 2 || (address[0] != '/' && !is_abstract) ||
       address.size() >= sizeof(name.sun_path)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "NOTIFY_SOCKET is \"", address, "\", which is no address of a unix socket: it has to be ",
+        "NOTIFY_SOCKET is \"", address, "\", which is not an address of a unix socket: it must be ",
         "an absolute path or \"@\" and a name, of at most ", sizeof(name.sun_path) - 1, " bytes"));
   }
   memcpy(name.sun_path, address.data(), address.size());

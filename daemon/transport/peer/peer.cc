@@ -118,9 +118,9 @@ Cgroup CgroupOf(pid_t proc_pid) {
 absl::StatusOr<std::string> FindGroupNames() {
   if (NamespaceRoot().empty() && IsAtRootOfOwnNamespace()) {
     return absl::FailedPreconditionError(
-        "the machine's control groups are not to be seen from this daemon's cgroup namespace: "
-        "rules that ask for pod, qos, container, unit or cgroup are passed over for clients in "
-        "other containers; mount the machine's /sys/fs/cgroup into this one, read-only "
+        "the machine's control groups are not visible from this daemon's cgroup namespace: rules "
+        "that ask for pod, qos, container, unit or cgroup are skipped for clients in other "
+        "containers; mount the machine's /sys/fs/cgroup into this one, read-only "
         "(docs/containers.md)");
   }
   return NamespaceRoot();
@@ -156,7 +156,7 @@ int64_t BootTime() {
 
 absl::Status SignalProcess(int pidfd, int signal) {
   if (syscall(SYS_pidfd_send_signal, pidfd, signal, nullptr, 0) == 0) return absl::OkStatus();
-  if (errno == ESRCH) return absl::NotFoundError("the process is gone");
+  if (errno == ESRCH) return absl::NotFoundError("the process has exited");
   if (errno == EPERM) {
     return absl::PermissionDeniedError(
         "this daemon may not signal processes of other users: it needs the capability CAP_KILL "
@@ -224,8 +224,8 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance) {
       !acceptance.by_number || HadBegun(peer.identity.start_time, acceptance.queue_empty_at);
   if (!peer.certain) {
     peer.identity.cgroup = Cgroup::Unknown(
-        absl::StrCat("this kernel, older than 6.5, cannot show that it was process ", pid,
-                     ", which has just started, that connected"));
+        absl::StrCat("this kernel is older than 6.5, and cannot confirm that process ", pid,
+                     ", which has just started, is the process that connected"));
   }
   // The facts from /proc belong to the process behind the pidfd only if that still lives.
   pollfd gone{peer.pidfd.get(), POLLIN, 0};
@@ -263,7 +263,9 @@ absl::Status CheckPidNamespace(int socket) {
 }
 
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
-  const auto gone = [&] { return absl::NotFoundError(absl::StrCat("process ", pid, " is gone")); };
+  const auto gone = [&] {
+    return absl::NotFoundError(absl::StrCat("process ", pid, " has exited"));
+  };
   if (pid <= 0 || start_time == 0) return gone();
   Peer peer;
   peer.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));

@@ -88,8 +88,8 @@ TEST(IdentifyPeer, ByNumberTheCgroupCountsOnlyOfWhoWasThereBefore) {
         IdentifyPeer(ends.here.get(), {.queue_empty_at = queue_empty_at, .by_number = true});
     ASSERT_TRUE(doubtful.ok()) << doubtful.status();
     EXPECT_EQ(doubtful->identity.cgroup.unknown(),
-              absl::StrCat("this kernel, older than 6.5, cannot show that it was process ",
-                           getpid(), ", which has just started, that connected"));
+              absl::StrCat("this kernel is older than 6.5, and cannot confirm that process ",
+                           getpid(), ", which has just started, is the process that connected"));
     EXPECT_EQ(doubtful->identity.uid, geteuid());
     EXPECT_FALSE(doubtful->certain);
   }

@@ -163,7 +163,7 @@ grpc::Status AdminService::UnsetQuota(grpc::ServerContext* context,
   const std::vector<std::string> fields(request->fields().begin(), request->fields().end());
   absl::StatusOr<QuotaControl::Outcome> changed = quotas_->Unset(request->tenant(), fields);
   if (!changed.ok()) return ToAnswer(changed.status());
-  spdlog::info("quota of tenant {} as configured again: {}", request->tenant(),
+  spdlog::info("quota of tenant {} reset to the configuration: {}", request->tenant(),
                fields.empty() ? "all of it" : absl::StrJoin(fields, ", "));
   Audit(context, {.event = AuditEvent::kQuotaUnset,
                   .tenant = request->tenant(),
@@ -241,7 +241,7 @@ grpc::Status AdminService::WatchEvents(grpc::ServerContext* context,
 grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::GetStatusResponse* response) {
   broker_->operators().SetDraining(!request->resume());
-  spdlog::info(request->resume() ? "admitting again" : "draining: nothing new is admitted");
+  spdlog::info(request->resume() ? "admitting again" : "draining: new requests are refused");
   Audit(context, {.event = request->resume() ? AuditEvent::kAdmitting : AuditEvent::kDraining});
   AnswerStatus(response);
   return grpc::Status::OK;

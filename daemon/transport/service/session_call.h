@@ -42,8 +42,8 @@ inline constexpr size_t kMostBytes<gpumem::v1::ReconcileRequest> = 768 * 1024;
 template <typename Request>
 absl::StatusOr<Request> ParseFew(const grpc::ByteBuffer& bytes) {
   if (bytes.Length() <= kMostBytes<Request>) return ParseRequest<Request>(bytes);
-  return absl::InvalidArgumentError(
-      absl::StrCat("a request of ", bytes.Length(), " bytes names more than a session may have"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a request of ", bytes.Length(), " bytes names more leases than a session may have"));
 }
 
 template <typename Request, typename Attempt>

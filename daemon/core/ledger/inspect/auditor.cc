@@ -147,7 +147,7 @@ void Auditor::Lost(const absl::flat_hash_set<SegmentId>& segments) const {
     const Segment& segment = *state_.segments.at(id);
     AuditRecord about{.event = AuditEvent::kLost,
                       .tenant = segment.tenant->name,
-                      .why = "the CUDA context that it lived in is gone"};
+                      .why = "its CUDA context ended"};
     for (const auto& [holder, times] : segment.exposures) about.holders.push_back(holder);
     RecordSegments(about, {{id, LeaseId{}}});
   }
@@ -160,11 +160,11 @@ void Auditor::PublicationEnded(const Publication& publication, bool replaced,
   const auto publisher = state_.sessions.find(publication.publisher);
   const bool orphaned = publisher == state_.sessions.end() || !publisher->second->live;
   if (replaced) {
-    record.why = "another version has taken its place";
+    record.why = "another version replaced it";
   } else if (publication.ephemeral && orphaned) {
     record.why = "its publisher's session has ended";
   } else if (state_.ExpiryOf(publication) <= state_.now()) {
-    record.why = "nobody has been attached to it for as long as it was to be kept";
+    record.why = "it expired: no session was attached to it";
   } else {
     record.why = "it was unpublished";
     record.by.assign(by.begin(), by.end());

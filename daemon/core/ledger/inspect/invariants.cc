@@ -77,7 +77,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     pins += segment->pins;
     if ((segment->lost || segment->shared_out || TraitsOf(segment->kind).pooled) &&
         state == SegmentState::kRetained) {
-      return wrong("segment ", ToInt(id), " is kept for reuse though nobody may reuse it");
+      return wrong("segment ", ToInt(id), " is kept for reuse, but no session may reuse it");
     }
     const bool idle = state == SegmentState::kLingering && segment->exposures.empty();
     if ((idle && !LedgerState::HeldByPool(*segment)) ||
@@ -108,7 +108,8 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       auto session = ledger.sessions.find(session_id);
       if (session == ledger.sessions.end() || is_gone(*session->second) ||
           !session->second->exposed.contains(id) || count == 0) {
-        return wrong("segment ", ToInt(id), " is exposed to nobody's session ", ToInt(session_id));
+        return wrong("segment ", ToInt(id), " is exposed to the unknown session ",
+                     ToInt(session_id));
       }
       ++exposures_of[ledger.ProcessOf(*session->second)];
       if (segment->charge.revocable() &&
@@ -118,7 +119,8 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       }
       if (TraitsOf(segment->kind).pooled && !session->second->ending &&
           !LedgerState::PoolOf(*segment).importers.contains(session_id)) {
-        return wrong("session ", ToInt(session_id), " may map what is in a pool, and not open it");
+        return wrong("session ", ToInt(session_id),
+                     " may map memory of a pool that it may not open");
       }
     }
     const bool given_up = state == SegmentState::kRetained || state == SegmentState::kReleasing;
@@ -145,7 +147,8 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       return wrong("device ", i, " is over capacity");
   }
 
-  if (revoking != ledger.revoking.size()) return wrong("what is being taken back is miscounted");
+  if (revoking != ledger.revoking.size())
+    return wrong("the segments being taken back are miscounted");
   if (exposures_of.size() != ledger.processes.size()) return wrong("a process is not forgotten");
   for (const auto& [key, process] : ledger.processes) {
     if (exposures_of[key] != process.exposures) return wrong("a process miscounts its segments");
@@ -205,16 +208,16 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     for (SegmentId segment : session->exposed) {
       auto it = ledger.segments.find(segment);
       if (it == ledger.segments.end() || !it->second->exposures.contains(id)) {
-        return wrong("session ", ToInt(id), " is exposed to a segment that does not know");
+        return wrong("session ", ToInt(id), " is exposed to a segment that does not list it");
       }
     }
     for (size_t device : session->imported) {
       if (!session->tenant->pools[device].importers.contains(id)) {
-        return wrong("session ", ToInt(id), " imports a pool that does not know");
+        return wrong("session ", ToInt(id), " imports a pool that does not list it");
       }
     }
   }
-  if (!leases_of_session.empty()) return wrong("a session does not know what it leases");
+  if (!leases_of_session.empty()) return wrong("the index of a session's leases is wrong");
   if (waiters != ledger.waiters.size()) return wrong("a waiter outlived its session");
   if (of_uid != ledger.sessions_of_uid) return wrong("a user's sessions are miscounted");
   if (live != ledger.tokens.size()) return wrong("tokens and live sessions differ");
@@ -251,7 +254,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       const auto& [revocable, taken_back] = revocable_by_tenant[{tenant.get(), i}];
       if (tenant->accounts[i].revocable() != revocable ||
           tenant->accounts[i].revoking() != taken_back) {
-        return wrong("tenant ", name, " miscounts what is revocable on device ", i);
+        return wrong("tenant ", name, " miscounts revocable memory on device ", i);
       }
       if (tenant->retained[i].size() != own_retained[{tenant.get(), i}]) {
         return wrong("tenant ", name, " lost a retained segment on device ", i);
@@ -261,7 +264,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
         auto session = ledger.sessions.find(session_id);
         if (times == 0 || session == ledger.sessions.end() || is_gone(*session->second) ||
             session->second->tenant != tenant.get() || !session->second->imported.contains(i)) {
-          return wrong("a pool of tenant ", name, " is open in nobody's process");
+          return wrong("a pool of tenant ", name, " is open in an unknown process");
         }
       }
       if (pool.idle.bytes() > tenant->accounts[i].bytes(SegmentState::kLingering)) {
@@ -271,7 +274,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       const bool serves = alive > 0 || have_ending.contains(tenant.get());
       if (retained > 0 && (ledger.draining || !serves || !ledger.WithinLimits(*tenant, i) ||
                            retained > ledger.MaxRetainedOn(*tenant, i))) {
-        return wrong("tenant ", name, " retains what it should give up on device ", i);
+        return wrong("tenant ", name, " retains memory that it should release on device ", i);
       }
     }
     if (!tenant->configured && !tenant->quota_set && all == 0 &&

@@ -58,7 +58,7 @@ absl::Status CheckPublications(const LedgerState& state) {
       // Leases that operations in flight are about to give count, too.
       if (it == state.sessions.end() || count < leases_through[{id, session}] || count == 0 ||
           (it->second->operations == 0 && count != leases_through[{id, session}])) {
-        return wrong("publication ", ToInt(id), " miscounts who is attached");
+        return wrong("publication ", ToInt(id), " miscounts the attached sessions");
       }
     }
     for (const Tenant* each = publication.tenant; each != nullptr; each = each->parent) {
@@ -78,7 +78,7 @@ absl::Status CheckPublications(const LedgerState& state) {
   for (const auto& [through, count] : leases_through) {
     auto it = state.publications.find(through.first);
     if (it != state.publications.end() && !it->second.attached.contains(through.second)) {
-      return wrong("publication ", ToInt(through.first), " does not know who is attached");
+      return wrong("publication ", ToInt(through.first), " does not list the attached sessions");
     }
   }
   for (const auto& [id, segment] : state.segments) {
@@ -93,7 +93,7 @@ absl::Status CheckPublications(const LedgerState& state) {
     for (WaiterId waiter : session->attach_waiters) {
       auto it = state.attach_waiters.find(waiter);
       if (it == state.attach_waiters.end() || it->second.session != id || !session->live) {
-        return wrong("session ", ToInt(id), " waits to attach, and nobody knows of it");
+        return wrong("session ", ToInt(id), " waits to attach, and is not in the list of waiters");
       }
     }
   }

@@ -79,7 +79,7 @@ size_t Reconciliation::DropRegrants(SessionId session_id, absl::Span<const uint6
     granted.resize(kept);
     if (kept == 0) session.regrants.erase(regrant);
     auditor_.Released(session_id, leases,
-                      "its client gave up the request and was never told of it");
+                      "its client gave up the request before it was told of the lease");
     for (LeaseId lease : leases) {
       // The descriptors may have been sent, but the process has not mapped the segments.
       if (session.leases.contains(lease)) leases_.End(lease, leases_.TrustsRelease(session, lease));
@@ -122,7 +122,7 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
   Session& session = **found;
   if (!it.resumptions_) it.resumptions_ = session.resumptions;
   if (*it.resumptions_ != session.resumptions) {
-    return absl::UnavailableError("the session's client has connected anew meanwhile; ask again");
+    return absl::UnavailableError("the session's client has reconnected; ask again");
   }
   for (; it.stage_ == Stage::kNamed && steps > 0; --steps) {
     if (it.next_ == it.leases_.size()) {
@@ -148,7 +148,7 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
       it.next_ = 0;
       it.replaced_.swap(session.regrants);
     }
-    auditor_.Released(session_id, ended, "its client has connected anew and does not have it");
+    auditor_.Released(session_id, ended, "its client has reconnected and does not have it");
     for (LeaseId each : ended) leases_.End(each, leases_.TrustsRelease(session, each));
   }
   for (; it.stage_ == Stage::kAsked && steps > 0; --steps) {
