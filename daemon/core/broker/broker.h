@@ -245,9 +245,9 @@ class Broker {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Resume(const std::shared_ptr<Attachment>& attachment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends waits whose time is up, presses again for the others, and carries on revocations.
-  void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
+  void TimerLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   // False when the broker stops.
-  bool AwaitWhatIsDue() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AwaitNextTimer() ABSL_LOCKS_EXCLUDED(mutex_);
   // SetDue sets the time at which the clock next looks at a waiter, by give_up and press_again.
   // TakeWaiting and TakeAttaching end its wait.
   void SetDue(WaiterId id, Acquisition& acquisition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -261,7 +261,7 @@ class Broker {
   absl::Time NextHeartbeat() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whose processes are to be ended now.
-  std::vector<Revocations::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Revocations::Overdue> RunDueTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
   struct HandedOver {
