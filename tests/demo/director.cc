@@ -130,15 +130,15 @@ void KillAHolder(Stage& stage) {
   if (!observer.ok()) throw Failure(observer.status().ToString());
   WaitUntilFree(**observer);  // greedy's process may have ended a moment before its charges
 
-  auto victim = stage.StartWorker("holder");
-  stage.FollowUntilReady("holder", *victim);
+  auto holder = stage.StartWorker("holder");
+  stage.FollowUntilReady("holder", *holder);
   stage.Show({"ps", "--tenant", kInference});
   stage.Show({"segments", "--tenant", kInference});
   stage.Check(stage.Ask({"quota", "get", kInference})["usage"]["charged_bytes"] == kInferenceLimit,
               "the tenant is at its limit");
 
-  victim->Signal(SIGKILL);
-  stage.Check(victim->Wait(absl::Now() + kTimeout) == 128 + SIGKILL,
+  holder->Signal(SIGKILL);
+  stage.Check(holder->Wait(absl::Now() + kTimeout) == 128 + SIGKILL,
               "the holder was killed, without a word to the daemon");
   const absl::Duration took = WaitUntilFree(**observer);
   stage.Check(took < absl::Seconds(5),

@@ -118,16 +118,16 @@ bool KeptDaemon::IsFailpointArmed() const { return std::filesystem::exists(dir_ 
 
 void KeptDaemon::DisarmFailpoint() { std::filesystem::remove(dir_ + "/failpoint"); }
 
-void KeptDaemon::ArmVictim(const std::string& name, int passes, pid_t pid) {
+void KeptDaemon::ArmTarget(const std::string& name, int passes, pid_t pid) {
   std::ofstream(dir_ + "/next") << name << " " << passes << " " << pid;
-  std::filesystem::rename(dir_ + "/next", dir_ + "/failpoint.victim");
+  std::filesystem::rename(dir_ + "/next", dir_ + "/failpoint.target");
 }
 
-bool KeptDaemon::IsVictimArmed() const {
-  return std::filesystem::exists(dir_ + "/failpoint.victim");
+bool KeptDaemon::IsTargetArmed() const {
+  return std::filesystem::exists(dir_ + "/failpoint.target");
 }
 
-void KeptDaemon::DisarmVictim() { std::filesystem::remove(dir_ + "/failpoint.victim"); }
+void KeptDaemon::DisarmTarget() { std::filesystem::remove(dir_ + "/failpoint.target"); }
 
 int KeptDaemon::generations() const {
   const std::string log = Log();

@@ -56,9 +56,9 @@ class KeptDaemon {
   void DisarmFailpoint();
   // This process is killed, and has ended, when the daemon that serves now has passed the failpoint
   // so often from now on. It may be the daemon itself.
-  void ArmVictim(const std::string& name, int passes, pid_t pid);
-  bool IsVictimArmed() const;  // false: it has died, or is just about to
-  void DisarmVictim();
+  void ArmTarget(const std::string& name, int passes, pid_t pid);
+  bool IsTargetArmed() const;  // false: it has died, or is just about to
+  void DisarmTarget();
   // How many daemons have begun to serve.
   int generations() const;
   // Waits for more of them.

@@ -5,7 +5,7 @@
 // not die, but no thread gets past the failpoint any more. "record-before 1 pause 50": it does not
 // die, but takes 50 ms there, once. The file is removed at its start.
 //
-// A file of that name and ".victim" names a process, too, "deliver-after 1 4711", and may come at
+// A file of that name and ".target" names a process, too, "deliver-after 1 4711", and may come at
 // any time. That process is killed after so many further passes of the failpoint by this one, which
 // goes on when it is dead.
 #include <poll.h>
@@ -34,13 +34,13 @@ struct Death {
 };
 Death death;
 
-struct Victim {
+struct Target {
   std::mutex mutex;
   std::string file, name;
   int passes = 0;
   pid_t pid = 0;  // 0: none
 };
-Victim victim;
+Target target;
 
 void KillAndWait(pid_t pid) {
   const int process = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
@@ -50,20 +50,20 @@ void KillAndWait(pid_t pid) {
   close(process);
 }
 
-void PassVictim(const char* name) {
-  std::lock_guard lock(victim.mutex);
-  if (victim.pid == 0) {
-    if (access(victim.file.c_str(), R_OK) != 0) return;
-    std::ifstream(victim.file) >> victim.name >> victim.passes >> victim.pid;
+void PassTarget(const char* name) {
+  std::lock_guard lock(target.mutex);
+  if (target.pid == 0) {
+    if (access(target.file.c_str(), R_OK) != 0) return;
+    std::ifstream(target.file) >> target.name >> target.passes >> target.pid;
   }
-  if (victim.name != name || --victim.passes > 0) return;
-  unlink(victim.file.c_str());
-  KillAndWait(victim.pid);
-  victim.pid = 0;
+  if (target.name != name || --target.passes > 0) return;
+  unlink(target.file.c_str());
+  KillAndWait(target.pid);
+  target.pid = 0;
 }
 
 void Pass(const char* name) {
-  PassVictim(name);
+  PassTarget(name);
   if (death.name != name || --death.passes != 0) return;
   if (death.pause_ms > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(death.pause_ms));
@@ -77,7 +77,7 @@ void Pass(const char* name) {
 const bool armed = [] {
   const char* file = std::getenv("GPUMEM_FAILPOINT_FILE");
   if (file == nullptr) return false;
-  victim.file = std::string(file) + ".victim";
+  target.file = std::string(file) + ".target";
   failpoint_hook = Pass;
   int passes = 0;
   std::ifstream words(file);

@@ -42,10 +42,10 @@ class LostAnswerTest : public ::testing::Test {
   // The daemon dies when it passes the failpoint so often from now on.
   void Arm(const std::string& name, int passes) {
     before_ = daemon_->generations();
-    daemon_->ArmVictim(name, passes, daemon_->daemon_pid());
+    daemon_->ArmTarget(name, passes, daemon_->daemon_pid());
   }
   void ExpectDied() {
-    EXPECT_FALSE(daemon_->IsVictimArmed()) << "nobody passed the failpoint";
+    EXPECT_FALSE(daemon_->IsTargetArmed()) << "nobody passed the failpoint";
     EXPECT_TRUE(daemon_->WaitForGeneration(before_ + 1));  // it says so a moment after it serves
     EXPECT_EQ(daemon_->generations(), before_ + 1);
   }

@@ -177,11 +177,11 @@ class WorkerKillTest : public ::testing::Test {
                               in_daemon ? " of the daemon" : ""));
     Child worker = Start(role, in_daemon ? Step{""} : step);
     ASSERT_EQ(Hear(worker.channel()), "ready");
-    if (in_daemon) daemon_->ArmVictim(step.failpoint, step.passes, worker.pid());
+    if (in_daemon) daemon_->ArmTarget(step.failpoint, step.passes, worker.pid());
     Say(worker.channel(), "go");
     EXPECT_EQ(worker.Wait(), 128 + SIGKILL) << "nobody passed it";
-    EXPECT_FALSE(daemon_->IsVictimArmed());
-    daemon_->DisarmVictim();
+    EXPECT_FALSE(daemon_->IsTargetArmed());
+    daemon_->DisarmTarget();
 
     EXPECT_TRUE(IsWhole(attached_, kMany, 1000)) << "others' memory has changed";
     if (role == "publish") {

@@ -28,8 +28,9 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
                         .count = spec.count,
                         .revocable = spec.revocable || tenant.quota.revocable,
                         .request_id = spec.request_id};
-  if (absl::Status sort = CheckLeaseType(state_, **session, request.revocable); !sort.ok())
-    return sort;
+  if (absl::Status lease_type = CheckLeaseType(state_, **session, request.revocable);
+      !lease_type.ok())
+    return lease_type;
   if (absl::Status past = CheckUnbrokered(state_, tenant, terms->bytes * spec.count); !past.ok()) {
     return past;
   }

@@ -157,7 +157,7 @@ class WaitQueue {
   void WakeTree(const Tenant& top, Tree& tree, const std::optional<QueuePlace>& at);
   void WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& at);
   // Wakes waiters of processes that hold firm leases and asked for revocable ones, or the reverse.
-  void WakeSorted();
+  void WakeHoldersOfOtherLeaseType();
   // Returns the next waiter to check, behind swept_.
   std::optional<QueuePlace> NextAwake() const;
   void BeginSweep();

@@ -16,7 +16,7 @@ bool WaitQueue::Moves() const {
 
 void WaitQueue::BeginPass() {
   Refresh();
-  WakeSorted();
+  WakeHoldersOfOtherLeaseType();
   // Waiters woken by a sweep itself are checked with the next change, not in turn for ever.
   if (!swept_) awake_.merge(std::exchange(roused_, {}));
   sweep_ = {};
@@ -62,7 +62,7 @@ void WaitQueue::Granted(const QueuePlace& place, const Request& request, Session
   if (WasAlone(place, request, session)) return;
   awake_.merge(std::exchange(roused_, {}));
   BeginSweep();
-  WakeSorted();
+  WakeHoldersOfOtherLeaseType();
 }
 
 void WaitQueue::WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& at) {
@@ -119,7 +119,7 @@ void WaitQueue::Wake(const std::optional<QueuePlace>& at) {
   changed_ = false;
 }
 
-void WaitQueue::WakeSorted() {
+void WaitQueue::WakeHoldersOfOtherLeaseType() {
   for (const ProcessKey& process : std::exchange(state_.newly_holding, {})) {
     auto it = waiting_processes_.find(process);
     if (it == waiting_processes_.end()) continue;

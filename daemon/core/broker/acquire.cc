@@ -172,7 +172,7 @@ absl::Time Broker::NextHeartbeat() const {
          (changed_ ? std::min(heartbeat_pause_, heartbeat_interval_) : heartbeat_interval_);
 }
 
-bool Broker::AwaitWhatIsDue() {
+bool Broker::AwaitNextTimer() {
   TimedLock lock(&mutex_);
   while (!stopping_) {
     times_changed_ = false;
@@ -188,12 +188,12 @@ bool Broker::AwaitWhatIsDue() {
   return false;
 }
 
-void Broker::WatchTheClock() {
-  while (AwaitWhatIsDue()) {
+void Broker::TimerLoop() {
+  while (AwaitNextTimer()) {
     std::vector<Revocations::Overdue> overdue;
     {
       Update update(this);
-      overdue = DoWhatIsDue();
+      overdue = RunDueTimers();
     }
     std::optional<BrokerLoad> load;
     {
@@ -230,7 +230,7 @@ void Broker::PressFor(WaiterId id, Acquisition& it, absl::Time now) {
   if (why) Press(*why, it.give_up);
 }
 
-std::vector<Revocations::Overdue> Broker::DoWhatIsDue() {
+std::vector<Revocations::Overdue> Broker::RunDueTimers() {
   const absl::Time now = now_();
   std::vector<WaiterId> over;
   // After this many, the clock's thread first lets other threads take the mutex.

@@ -45,7 +45,7 @@ Broker::Broker(BrokerOptions options)
     ledger_.revocations().SetTimes(options.revocation);
     ledger_.SetAudit(audit_);
   }
-  clock_ = std::thread([this] { WatchTheClock(); });
+  clock_ = std::thread([this] { TimerLoop(); });
   ending_ = std::thread([this] { EndLoop(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
     const bool needed = lane == 0 || MakesContextBound(devices_[lane - 1]->info());

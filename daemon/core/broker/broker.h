@@ -262,9 +262,9 @@ class Broker {
   // Records how long the request took until it was granted these leases.
   void CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases);
   // Ends waits whose time is up, presses again for the others, and carries on revocations.
-  void WatchTheClock() ABSL_LOCKS_EXCLUDED(mutex_);
+  void TimerLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   // False when the broker stops.
-  bool AwaitWhatIsDue() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AwaitNextTimer() ABSL_LOCKS_EXCLUDED(mutex_);
   // Asks sessions that could help a waiter to give memory back. Skips the waiter if another one of
   // its tenant on that device was looked at just now. Sets its next turn.
   void PressFor(WaiterId id, Acquisition& acquisition, absl::Time now)
@@ -273,7 +273,7 @@ class Broker {
   absl::Time NextHeartbeat() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whose processes are to be ended now.
-  std::vector<Revocations::Overdue> DoWhatIsDue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Revocations::Overdue> RunDueTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
   struct HandedOver {

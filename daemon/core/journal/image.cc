@@ -58,11 +58,11 @@ std::string NameOf(const journal::Answer& answer) {
 }
 
 template <typename Map>
-absl::Status Find(const Map& map, typename Map::key_type id, absl::string_view sort,
+absl::Status Find(const Map& map, typename Map::key_type id, absl::string_view type,
                   const auto& from) {
   if (map.contains(id)) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("the journal contradicts itself: ", NameOf(from),
-                                          " refers to ", sort, " ", ToInt(id),
+                                          " refers to ", type, " ", ToInt(id),
                                           ", which is not in it"));
 }
 

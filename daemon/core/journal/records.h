@@ -90,12 +90,12 @@ inline constexpr uint8_t kLastType = 10;
 // which only the key counts. Fields visits the stored fields in their order on disk, the key's
 // first. A type never changes such that its old records read differently (table.h, "Versions").
 
-// The highest number of each sort that was ever given out, so that no number is given out twice: an
-// erased object leaves no other trace. The same holds for the versions of publications' names. The
-// highest version of all ended names suffices to make the next version of each name higher. There
-// is one Counters object, which cannot be erased. Every put of an object raises the number of its
-// sort by itself. Counters need a put only for numbers that were given out and never put, where
-// that matters.
+// The highest number of each object type that was ever given out, so that no number is given out
+// twice: an erased object leaves no other trace. The same holds for the versions of publications'
+// names. The highest version of all ended names suffices to make the next version of each name
+// higher. There is one Counters object, which cannot be erased. Every put of an object raises the
+// number of its type by itself. Counters need a put only for numbers that were given out and never
+// put, where that matters.
 struct Counters {
   static constexpr Type kType = Type::kCounters;
   using Key = std::monostate;

@@ -56,7 +56,7 @@ TEST_F(LedgerJournalTest, EveryCallRecordsAllThatItChanges) {
   right("Release of the last");
   const Operation again = AcquireAs(a, {.bytes = kGranule, .revocable = true});
   ASSERT_EQ(again.items[0].segment, acquired.items[1].segment);
-  right("Acquire of what was retained, as of another sort");
+  right("Acquire of what was retained, as of another lease type");
   Release(a, again.items);
   const Operation::Item lost = AcquireKind(a, Kind::kIpc);
   right("Acquire");

@@ -56,8 +56,9 @@ absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
     operation.kind = segment.kind;
     operation.items.push_back({.segment = id});
   }
-  if (absl::Status sort = CheckLeaseType(state_, **session, operation.revocable); !sort.ok())
-    return sort;
+  if (absl::Status lease_type = CheckLeaseType(state_, **session, operation.revocable);
+      !lease_type.ok())
+    return lease_type;
   operation.id = OperationId{state_.next_operation++};
   for (Operation::Item& item : operation.items) item.lease = LeaseId{state_.next_lease++};
   Pin(operation, **session);
@@ -90,8 +91,9 @@ absl::StatusOr<Admission> Operations::BeginAttach(SessionId session_id, const At
   operation.revocable = spec.revocable || tenant.quota.revocable;
   operation.request_id = spec.request_id;
   operation.publication = state_.by_name.at(*name);
-  if (absl::Status sort = CheckLeaseType(state_, session, operation.revocable); !sort.ok())
-    return sort;
+  if (absl::Status lease_type = CheckLeaseType(state_, session, operation.revocable);
+      !lease_type.ok())
+    return lease_type;
   for (SegmentId id : publication.segments) {
     if (state_.segments.at(id)->lost) return LostSegment(id);
     operation.items.push_back({.segment = id});

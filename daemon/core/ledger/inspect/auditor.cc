@@ -40,11 +40,11 @@ void Auditor::RecordSegments(const AuditRecord& about,
   std::vector<std::pair<std::tuple<const Tenant*, size_t, Kind>, AuditRecord>> records;
   for (const auto& [id, lease] : segments) {
     const Segment& segment = *state_.segments.at(id);
-    const std::tuple sort(segment.tenant, segment.device, segment.kind);
+    const std::tuple group(segment.tenant, segment.device, segment.kind);
     auto record = std::find_if(records.begin(), records.end(),
-                               [&](const auto& each) { return each.first == sort; });
+                               [&](const auto& each) { return each.first == group; });
     if (record == records.end()) {
-      record = records.emplace(records.end(), sort, about);
+      record = records.emplace(records.end(), group, about);
       AuditRecord& made = record->second;
       if (segment.tenant->name != made.tenant) made.owner = segment.tenant->name;
       made.device = state_.devices[segment.device].uuid;
@@ -57,7 +57,7 @@ void Auditor::RecordSegments(const AuditRecord& about,
     of.segments.push_back(id);
     if (lease != LeaseId{}) of.leases.push_back(lease);
   }
-  for (auto& [sort, record] : records) Record(std::move(record));
+  for (auto& [group, record] : records) Record(std::move(record));
 }
 
 bool Auditor::LeavesOut(AuditEvent event, SessionId session,

@@ -132,22 +132,22 @@ TEST_F(LedgerRestoreTest, ProcessStaysFirmOrRevocable) {
   const SessionId firm = OpenSession("a"), revocable = OpenSession("a"), mapped = OpenSession("a");
   AcquireOne(firm, kGranule);
   AcquireAs(revocable, {.bytes = kGranule, .revocable = true});
-  const auto sort_of = [&](SessionId session) {
-    std::string sorts;
-    for (bool sort : {false, true}) {
-      const auto asked = Ask(session, {.bytes = kGranule, .revocable = sort});
-      sorts += !asked.ok() ? "" : sort ? "revocable" : "firm";
+  const auto lease_types_of = [&](SessionId session) {
+    std::string types;
+    for (bool as_revocable : {false, true}) {
+      const auto asked = Ask(session, {.bytes = kGranule, .revocable = as_revocable});
+      types += !asked.ok() ? "" : as_revocable ? "revocable" : "firm";
       if (asked.ok()) ledger.operations().Abort(**asked, /*handed_over=*/false);
     }
-    return sorts;
+    return types;
   };
   // A process that has released everything is neither firm nor revocable.
   Release(mapped, {AcquireAs(mapped, {.bytes = kGranule, .revocable = true}).items.at(0)});
-  EXPECT_EQ(sort_of(mapped), "firmrevocable");
+  EXPECT_EQ(lease_types_of(mapped), "firmrevocable");
   Restart();
-  EXPECT_EQ(sort_of(firm), "firm");
-  EXPECT_EQ(sort_of(revocable), "revocable");
-  EXPECT_EQ(sort_of(mapped), "firmrevocable");
+  EXPECT_EQ(lease_types_of(firm), "firm");
+  EXPECT_EQ(lease_types_of(revocable), "revocable");
+  EXPECT_EQ(lease_types_of(mapped), "firmrevocable");
   EXPECT_EQ(Usage("a").revocable, kGranule);
 }
 

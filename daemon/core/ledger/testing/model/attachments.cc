@@ -44,7 +44,7 @@ absl::Status BeginAttach(LedgerModel& model, SessionId id, const AttachSpec& spe
     return *denied;
   }
   const bool revocable = spec.revocable || QuotaOf(model, session.tenant).revocable;
-  if (HoldsOtherSort(model, id, revocable)) return refused(StatusCode::kFailedPrecondition);
+  if (HoldsOtherLeaseType(model, id, revocable)) return refused(StatusCode::kFailedPrecondition);
   if (!answer.ok() || !answer->operation) {
     return Wrong("expected an attachment, got ", answer.status().ToString());
   }

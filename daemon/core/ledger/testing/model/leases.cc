@@ -57,7 +57,7 @@ absl::Status BeginOpen(LedgerModel& model, SessionId session_id, absl::Span<cons
     }
     expected.push_back(found->segment);
   }
-  if (HoldsOtherSort(model, session_id, as_revocable)) {
+  if (HoldsOtherLeaseType(model, session_id, as_revocable)) {
     return ExpectCode(answer.status(), StatusCode::kFailedPrecondition);
   }
   if (!answer.ok()) return Wrong("expected an opening, got ", answer.status().ToString());

@@ -86,7 +86,7 @@ absl::Status AdmitWaiting(LedgerModel& model, const std::vector<AdmissionControl
     Waiter& waiter = model.waiters.at(id);
     const Request request = waiter.request;
     const SessionId session = waiter.session;
-    if (model.draining || HoldsOtherSort(model, session, request.revocable)) {
+    if (model.draining || HoldsOtherLeaseType(model, session, request.revocable)) {
       const AdmissionControl::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be refused");
       absl::Status code =
@@ -149,7 +149,7 @@ absl::Status CheckWaitersMustWait(const LedgerModel& model) {
   Claims claims;
   for (WaiterId id : InOrder(model)) {
     const Request& request = model.waiters.at(id).request;
-    if (HoldsOtherSort(model, model.waiters.at(id).session, request.revocable))
+    if (HoldsOtherLeaseType(model, model.waiters.at(id).session, request.revocable))
       continue;  // it will be told
     const Decision decision = Decide(model, request, Reusable(model, request), claims);
     if (decision.fit == Fit::kNow) {

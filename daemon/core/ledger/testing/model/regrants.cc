@@ -38,7 +38,7 @@ absl::Status Regrant(LedgerModel& model, SessionId session, uint64_t request, ui
   }
   if (!answer || ToInt(answer->id) <= model.last_operation || answer->session != session ||
       !answer->regrant || answer->request_id != request ||
-      HoldsOtherSort(model, session, answer->revocable) || answer->items.size() != count) {
+      HoldsOtherLeaseType(model, session, answer->revocable) || answer->items.size() != count) {
     return Wrong("expected request ", request, " to be granted once more");
   }
   model.last_operation = ToInt(answer->id);

@@ -69,7 +69,8 @@ absl::Status BeginAcquire(LedgerModel& model, SessionId id, const AcquireSpec& s
     ++request.bytes;
   }
   if (auto denied = NoRoomForLeases(model, id, spec.count, answer.status())) return *denied;
-  if (HoldsOtherSort(model, id, request.revocable)) return refused(StatusCode::kFailedPrecondition);
+  if (HoldsOtherLeaseType(model, id, request.revocable))
+    return refused(StatusCode::kFailedPrecondition);
   if (DeniedForUnbrokered(model, request.tenant)) {
     return ExpectUnbrokered(model, request, answer.status());
   }

@@ -100,7 +100,7 @@ bool Live(const LedgerModel& model, SessionId session) {
   return it != model.sessions.end() && it->second.live;
 }
 
-bool HoldsOtherSort(const LedgerModel& model, SessionId id, bool revocable) {
+bool HoldsOtherLeaseType(const LedgerModel& model, SessionId id, bool revocable) {
   const PeerIdentity& peer = model.sessions.at(id).peer;
   return std::any_of(model.mappings.begin(), model.mappings.end(), [&](const Mapping& mapping) {
     const PeerIdentity& other = model.sessions.at(mapping.session).peer;
@@ -110,7 +110,7 @@ bool HoldsOtherSort(const LedgerModel& model, SessionId id, bool revocable) {
 }
 
 bool HoldsFirmMemory(const LedgerModel& model, SessionId id) {
-  return HoldsOtherSort(model, id, /*revocable=*/true);
+  return HoldsOtherLeaseType(model, id, /*revocable=*/true);
 }
 
 absl::Status OpenSession(LedgerModel& model, const std::string& name, const std::string& client,

@@ -15,7 +15,7 @@ namespace gpumemd::model {
 
 bool Live(const LedgerModel& model, SessionId session);
 // True if the session's process may map memory that is not as revocable as this.
-bool HoldsOtherSort(const LedgerModel& model, SessionId id, bool revocable);
+bool HoldsOtherLeaseType(const LedgerModel& model, SessionId id, bool revocable);
 
 // True if the session's process has, or may still map, memory that is not revocable.
 bool HoldsFirmMemory(const LedgerModel& model, SessionId id);

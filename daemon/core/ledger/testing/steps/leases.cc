@@ -115,7 +115,7 @@ absl::Status BeginOpen(Course& course) {
   if (tickets.empty() && course.chance.In100(95)) return Share(course);
   if (course.chance.In100(1)) tickets.resize(kMaxSegmentsPerCall + course.chance.Below(2));
   const bool revocable =
-      course.chance.In100(85) ? IsOfRevocableSort(course, session) : course.chance.In100(50);
+      course.chance.In100(85) ? IsRevocableSession(course, session) : course.chance.In100(50);
   const uint64_t request = NewRequest(course);
   const auto answer = course.ledger.operations().BeginOpen(session, tickets, revocable, request);
   if (answer.ok() && foreign) course.Cover("opened across tenants");

@@ -85,7 +85,7 @@ uint64_t NewRequest(Course& course) {
   return course.chance.In100(85) ? 10 + course.calls : course.chance.Below(3);
 }
 
-bool IsOfRevocableSort(const Course& course, SessionId session) {
+bool IsRevocableSession(const Course& course, SessionId session) {
   auto it = course.model.sessions.find(session);
   return it != course.model.sessions.end() && it->second.peer.pid % 2 == 0;
 }
@@ -94,7 +94,7 @@ absl::Status Acquire(Course& course) {
   const SessionId session = course.AnySession();
   AcquireSpec spec = course.chance.Spec(course.devices);
   spec.request_id = NewRequest(course);
-  if (course.chance.In100(80)) spec.revocable = IsOfRevocableSort(course, session);
+  if (course.chance.In100(80)) spec.revocable = IsRevocableSession(course, session);
   if (spec.revocable && spec.kind == Kind::kMempool && course.chance.In100(90)) spec.kind.reset();
   // Of one size, so that it finds segments that are idle in a pool.
   if (spec.kind == Kind::kMempool && course.chance.In100(50)) spec.bytes = 1;
@@ -120,7 +120,7 @@ absl::Status FillDevice(Course& course, size_t device) {
     if (absl::Status s = NewProcess(course, course.chance.Tenant(), &session); !s.ok()) return s;
   }
   for (const auto& [id, entry] : course.model.sessions) {
-    if (entry.live && IsOfRevocableSort(course, id) && (!session || course.chance.In100(20))) {
+    if (entry.live && IsRevocableSession(course, id) && (!session || course.chance.In100(20))) {
       session = id;
     }
   }

@@ -13,7 +13,7 @@ namespace gpumemd::steps {
 
 // Returns mostly a new request number; now and then none, or one that was used before.
 uint64_t NewRequest(Course& course);
-bool IsOfRevocableSort(const Course& course, SessionId session);
+bool IsRevocableSession(const Course& course, SessionId session);
 
 // Makes a request as some session might: the leases of most processes are all revocable, or none
 // is.

@@ -44,7 +44,7 @@ absl::Status CheckInherited(const Course& course, const JournalImage& before) {
     auto it = course.image.segments.find(id);
     if (it != course.image.segments.end()) segment.lost |= it->second.lost;
   }
-  auto sessions = before.sessions;  // without a sort if its mappings are gone
+  auto sessions = before.sessions;  // without a lease type if its mappings are gone
   for (auto& [id, session] : sessions) {
     auto it = course.image.sessions.find(id);
     if (it != course.image.sessions.end()) session.revocable &= it->second.revocable;
