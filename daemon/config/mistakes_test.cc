@@ -105,9 +105,10 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"[metrics]\nmax_tenants = 0",
                 "gpumem.toml:2: metrics.max_tenants: 0 is not valid (expected a whole number from "
                 "1 to 100000)"},
-        Mistake{"[metrics]\nallow_remote = false\nlisten = \"0.0.0.0:9400\"",
-                "gpumem.toml:3: metrics.listen: other machines reach 0.0.0.0, and read the names "
-                "and the usage of all tenants; set allow_remote = true to permit that"},
+        Mistake{
+            "[metrics]\nallow_remote = false\nlisten = \"0.0.0.0:9400\"",
+            "gpumem.toml:3: metrics.listen: other machines can reach 0.0.0.0, and read the names "
+            "and the usage of all tenants; set allow_remote = true to permit that"},
         Mistake{"[metrics]\nsocket_group = \"nobody-knows\"",
                 "gpumem.toml:2: metrics.socket_group: this machine has no group "
                 "\"nobody-knows\""},
