@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kinds of segments. kKindTable has a row of properties for each: code asks the row, and
-// compares kinds only to make or to open memory of that one kind.
+// The kinds of segments. kKindTable has a row of properties for each. Code decides by these
+// properties. It compares kinds only where it creates or opens memory of one particular kind.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,18 @@
 namespace gpumem {
 
 // How a segment is made and shared. The protocol, the journal, gpumem::Kind (gpumem/types.h) and
-// enum gpumem_kind (gpumem/gpumem_segment.h) have the same numbers. They never change; 0 stands for
-// none.
+// enum gpumem_kind (gpumem/gpumem_segment.h) have the same numbers. The numbers never change. 0 is
+// no kind.
 enum class SegmentKind {
   kVmm = 1,      // one driver allocation behind one file descriptor
-  kMempool = 2,  // from its tenant's memory pool
-  kIpc = 3,      // cudaMalloc
+  kMempool = 2,  // an allocation from its tenant's CUDA memory pool (cudaMemPool_t)
+  kIpc = 3,      // a cudaMalloc allocation, opened by a CUDA IPC handle
   kPinned = 4,   // host memory behind one file descriptor
 };
 
-// What another process opens a segment by.
+// What another process needs to open a segment.
 enum class Sharing {
-  kNone,
+  kNone,        // of kNoKind alone
   kDescriptor,  // a file descriptor for this segment alone
   kPool,        // the descriptor of its pool, and 64 bytes: a cudaMemPoolPtrExportData
   kIpcHandle,   // 64 bytes: a cudaIpcMemHandle_t
@@ -35,26 +35,28 @@ struct KindTraits {
   // Host memory, which each process registers with CUDA. It has a limit separate from the limits of
   // devices.
   bool host_memory = false;
-  // Lives in a CUDA context of the daemon, and is lost with it.
+  // Exists in a CUDA context of the daemon, and is lost with that context.
   bool context_bound = false;
   // Part of its tenant's memory pool. It stays charged until all processes that opened part of the
   // pool have ended.
   bool pooled = false;
   // May be revoked from its holders.
   bool revocable = false;
-  // May be shared with any tenant. Else the means to open it would open more than this segment.
+  // May be shared with any tenant. False: what opens this segment also opens others of its tenant.
   bool any_tenant = false;
   // May be part of a publication.
   bool publishable = false;
-  // Can be mapped read-only, and at a chosen address: several segments in one range.
+  // The process chooses the address of a mapping, so several segments can form one range. Mappings
+  // can also be read-only.
   bool contiguous = false;
-  // A mapping can move to another address. Host memory cannot: CUDA has registered its address.
+  // A mapping can move to another address. Host memory cannot: it is registered with CUDA by its
+  // address.
   bool movable = false;
   // One mapping serves several devices of a process.
   bool many_devices = false;
 };
 
-// By number, from 1 on.
+// One row for each kind, in the order of the kinds' numbers. FindKind and IndexOf rely on it.
 inline constexpr KindTraits kKindTable[] = {
     {.kind = SegmentKind::kVmm,
      .name = "vmm",
@@ -106,7 +108,7 @@ inline constexpr KindTraits kKindTable[] = {
      .many_devices = true},
 };
 
-// Returns the position of a kind in kKindTable.
+// Returns the position of a kind in kKindTable. Requires a kind that has a row.
 constexpr size_t IndexOf(SegmentKind kind) { return static_cast<size_t>(kind) - 1; }
 
 // Returns the row of the kind with this number; null if there is none.
@@ -123,20 +125,20 @@ constexpr const KindTraits* FindKind(std::string_view name) {
   return nullptr;
 }
 
-inline constexpr KindTraits kNoKind;
+inline constexpr KindTraits kNoKind;  // has none of the properties
 
-// Returns the row of a kind; kNoKind, which has none of the properties, for another number.
+// Returns the row of a kind; kNoKind if the table has no row for it.
 constexpr const KindTraits& TraitsOf(SegmentKind kind) {
   const KindTraits* const row = FindKind(static_cast<int>(kind));
   return row != nullptr ? *row : kNoKind;
 }
 
-// Returns the names of the kinds that have a property, or of all kinds: with `separator` between
-// them, and with `last` before the last one.
+// Returns the names of the kinds that have `property`; null: of all kinds. `separator` stands
+// between the names, but `last` before the last one: "vmm, ipc or pinned".
 inline std::string ListKinds(std::string_view separator, std::string_view last,
                              bool KindTraits::*property = nullptr) {
   std::string names;
-  const char* pending = nullptr;
+  const char* pending = nullptr;  // the latest name: not appended until the next one, or the end
   for (const KindTraits& row : kKindTable) {
     if (property != nullptr && !(row.*property)) continue;
     if (pending != nullptr) names.append(names.empty() ? "" : separator).append(pending);

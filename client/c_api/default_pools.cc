@@ -28,7 +28,7 @@ namespace gpumem::c_api {
 namespace {
 
 constexpr int kMaxDevices = 256;
-// After a call has waited for a daemon in vain, no call waits for this long.
+// After a call has waited for a daemon in vain, later calls do not wait during this time.
 constexpr std::chrono::minutes kNoFurtherWait(1);
 
 // Returns the variable's value; nullopt if it is unset or empty.
@@ -38,10 +38,13 @@ std::optional<std::string> Variable(const char* name) {
   return value;
 }
 
+// Returns INVALID_ARGUMENT for a variable whose value is invalid.
 absl::Status Wrong(absl::string_view variable, absl::string_view why) {
   return absl::InvalidArgumentError(absl::StrCat("the environment's ", variable, ": ", why));
 }
 
+// Each Read function stores the variable's value. If the variable is unset or empty, it changes
+// nothing and returns OK.
 absl::Status ReadBytes(const char* variable, uint64_t* bytes) {
   const std::optional<std::string> text = Variable(variable);
   if (!text) return absl::OkStatus();
@@ -79,6 +82,7 @@ absl::Status ReadBool(const char* variable, bool* value) {
   return Wrong(variable, absl::StrCat("\"", *text, "\" is not 1 or 0"));
 }
 
+// Returns the options that the environment sets, or the error of the first invalid variable.
 absl::StatusOr<PoolOptions> OptionsFor(int device) {
   PoolOptions options = {.device = absl::StrCat(device)};
   absl::Status status = ReadKind(&options.kind);
@@ -93,6 +97,8 @@ absl::StatusOr<PoolOptions> OptionsFor(int device) {
   return options;
 }
 
+// Sets the pool's limit from the environment. Needs the pool: a percentage is a share of the memory
+// that it reports.
 absl::Status SetLimit(Pool& pool) {
   constexpr char kVariable[] = "GPUMEM_POOL_LIMIT";
   const std::optional<std::string> text = Variable(kVariable);
@@ -117,25 +123,31 @@ class DefaultPools {
       return absl::InvalidArgumentError(absl::StrCat("there is no device ", device));
     }
     std::atomic<gpumem_pool*>& slot = slots_[static_cast<size_t>(device)];
-    if (gpumem_pool* const there = slot.load(std::memory_order_acquire)) return there;
-    // In a forked child a thread that only the parent has may hold the lock.
+    // In a forked child this returns the parent's pool: its functions refuse to work there.
+    if (gpumem_pool* const existing = slot.load(std::memory_order_acquire)) return existing;
+    // Before the lock. At fork() a thread of the parent may have held it, and that thread does not
+    // exist in the child: the child would block forever.
     if (absl::Status status = ClaimProcess(); !status.ok()) return status;
     absl::MutexLock lock(&mutex_);
-    if (gpumem_pool* const there = slot.load(std::memory_order_relaxed)) return there;
+    if (gpumem_pool* const existing = slot.load(std::memory_order_relaxed)) return existing;
     absl::StatusOr<std::unique_ptr<Pool>> pool = Make(device);
     if (!pool.ok()) {
-      client_.reset();  // its session may have ended: the next call makes another
+      // Its session may have ended: the next call connects again. Existing pools keep the client
+      // that they have.
+      client_.reset();
       return pool.status();
     }
-    // No thread of a pool may call the driver while the process unloads it.
-    static const int ended_at_exit = std::atexit([] { Get().EndThreads(); });
-    (void)ended_at_exit;
+    // No thread of a pool may call the driver while the process unloads it. The static variable
+    // makes the registration happen once.
+    static const int registered = std::atexit([] { Get().EndThreads(); });
+    (void)registered;
     auto* const made = new gpumem_pool{*std::move(pool), /*is_default=*/true};
     slot.store(made, std::memory_order_release);
     return made;
   }
 
-  // The pools stay, so that memory can still be freed.
+  // Stops the pools' calls on their listener threads, and blocks until one in progress has
+  // returned. The pools stay, so that memory can still be freed.
   void EndThreads() {
     for (const auto& slot : slots_) {
       gpumem_pool* const pool = slot.load(std::memory_order_acquire);
@@ -146,9 +158,11 @@ class DefaultPools {
  private:
   DefaultPools() = default;
 
+  // Makes this process the owner of the default pools.
+  //   FAILED_PRECONDITION  an ancestor of this forked process is the owner
   absl::Status ClaimProcess() {
-    pid_t first = 0;
-    if (owner_.compare_exchange_strong(first, getpid()) || first == getpid()) {
+    pid_t owner = 0;  // expected value; on a failed exchange the actual one
+    if (owner_.compare_exchange_strong(owner, getpid()) || owner == getpid()) {
       return absl::OkStatus();
     }
     return absl::FailedPreconditionError(
@@ -161,7 +175,8 @@ class DefaultPools {
     if (!options.ok()) return options.status();
     if (client_ == nullptr) {
       const auto now = std::chrono::steady_clock::now();
-      // All threads that request memory wait behind this one.
+      // Connect may wait for a daemon while this thread holds the lock. All threads that request
+      // memory then wait behind it, so a wait in vain is not repeated soon.
       const bool waits = !no_daemon_at_ || now - *no_daemon_at_ > kNoFurtherWait;
       absl::StatusOr<std::unique_ptr<Client>> client =
           Client::Connect({.tenant = Variable("GPUMEM_TENANT").value_or(""), .wait = waits});
@@ -178,8 +193,8 @@ class DefaultPools {
     return pool;
   }
 
-  std::atomic<pid_t> owner_ = 0;
-  std::array<std::atomic<gpumem_pool*>, kMaxDevices> slots_ = {};
+  std::atomic<pid_t> owner_ = 0;  // the process of the first request for a pool; 0: none yet
+  std::array<std::atomic<gpumem_pool*>, kMaxDevices> slots_ = {};  // by ordinal; null: not made yet
   absl::Mutex mutex_;
   std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
   // The last time that a wait for a daemon failed.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumemctl: shows and changes the state of gpumemd. Maps the command line to a command, and its
-// status to an exit code.
-#include <unistd.h>
-
+// gpumemctl: shows and changes the state of gpumemd. Maps the command line to a command, and the
+// command's status to an exit code.
 #include <cstdio>
 #include <string>
 #include <variant>
@@ -21,6 +19,7 @@
 namespace gpumem::cli {
 namespace {
 
+// Prints an error to stderr, as one line of JSON or as text.
 void PrintError(const absl::Status& status, bool json) {
   const std::string text =
       json ? OneLine(ErrorJson(status))
@@ -35,11 +34,12 @@ int Main(const std::vector<std::string>& arguments) {
                line.global.json);
     return kExitUsage;
   }
-  if (!line.command) {
+  if (!line.command) {  // help or version
     Print(line.text);
     return kExitOk;
   }
   if (line.global.runtime_dir.empty()) line.global.runtime_dir = ClientRuntimeDir();
+  // One overload of Run for each command: commands.h.
   const absl::Status status =
       std::visit([&](const auto& command) { return Run(command, line.global); }, *line.command);
   if (!status.ok()) PrintError(status, line.global.json);

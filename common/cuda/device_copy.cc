@@ -10,6 +10,7 @@
 namespace gpumem {
 namespace {
 
+// For mappings of host memory: the CPU reads and writes them directly.
 class HostCopier : public DeviceCopier {
  public:
   absl::Status CopyIn(void* mapped, const void* host, uint64_t bytes) override {
@@ -28,8 +29,10 @@ class HostCopier : public DeviceCopier {
 
 #if GPUMEM_WITH_CUDA
 
+// Returns the driver's form of an address: it is the same number.
 CUdeviceptr DevicePointer(const void* mapped) { return reinterpret_cast<CUdeviceptr>(mapped); }
 
+// For mappings of device memory: the CUDA driver copies, in the device's primary context.
 class CudaCopier : public DeviceCopier {
  public:
   explicit CudaCopier(std::shared_ptr<const CudaContext> context)
@@ -49,20 +52,21 @@ class CudaCopier : public DeviceCopier {
   }
 
  private:
-  // Runs `work` in our context and waits for it: a copy from pageable memory and a
-  // fill may return before the device has done them.
+  // Calls `work` with `context_` current, and blocks until the device has done it: a copy from
+  // pageable host memory or a fill may return earlier. `what` begins the message of an error.
   template <typename Work>
   absl::Status Run(const std::string& what, Work work) {
     const CUresult result = context_->Call([&] {
-      const CUresult done = work();
-      return done == CUDA_SUCCESS ? driver_.cuCtxSynchronize() : done;
+      const CUresult started = work();
+      return started == CUDA_SUCCESS ? driver_.cuCtxSynchronize() : started;
     });
     if (result == CUDA_SUCCESS) return absl::OkStatus();
+    // The interface documents INTERNAL alone, so only the message is kept.
     return absl::InternalError(driver_.Error(result, what).message());
   }
 
   const std::shared_ptr<const CudaContext> context_;
-  const CudaDriver& driver_;
+  const CudaDriver& driver_;  // exists until the process ends
 };
 
 #endif
@@ -88,7 +92,7 @@ absl::StatusOr<std::unique_ptr<DeviceCopier>> DeviceCopier::ForCuda(
 #else
 
 absl::StatusOr<std::unique_ptr<DeviceCopier>> DeviceCopier::ForCuda(const std::string&) {
-  return CudaDriver::Get().status();
+  return CudaDriver::Get().status();  // always an error: this build has no CUDA
 }
 
 #endif

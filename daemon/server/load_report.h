@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The broker's load in one line, for the log and for the service manager.
+// Reports the broker's load as one line: to the log, and as status to the service manager. The
+// report is also the sign of life for the manager's watchdog.
 #pragma once
 
 #include <cstddef>
@@ -17,24 +18,28 @@ namespace gpumemd {
 // Thread-safe.
 class LoadReport {
  public:
-  // `devices`: their number, but for pinned memory. `continuity` and `manager` outlive this; null:
-  // there is none. Without a manager, Heartbeat() is not called.
+  // `devices`: the number of devices, without pinned memory. `backend`: how the line calls them.
+  // `continuity`: if a crash would lose memory, the line says so; null: it never does. `manager`:
+  // the connection to the service manager; Heartbeat() requires one, Line() does not. Both outlive
+  // this.
   LoadReport(size_t devices, Backend backend, const ContinuityStore* continuity, FdStore* manager)
       : devices_(devices), backend_(backend), continuity_(continuity), manager_(manager) {}
 
-  // Takes the load, and reports to the service manager that the broker lives.
+  // Stores the load, and tells the service manager that the broker lives. Sends the line as well if
+  // the manager does not have it yet.
   void Heartbeat(const BrokerLoad& load) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the line: "2 devices, 12 sessions, 3.2 GiB charged, 1 waiting".
+  // Returns the line, with the load of the last heartbeat: "2 devices, 12 sessions, 3.2 GiB
+  // charged, 1 waiting". Before the first heartbeat the load is zero.
   std::string Line() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   const size_t devices_;
   const Backend backend_;
   const ContinuityStore* const continuity_;
-  FdStore* const manager_;
+  FdStore* const manager_;  // null: none
   mutable absl::Mutex mutex_;
   BrokerLoad load_ ABSL_GUARDED_BY(mutex_);          // as of the last heartbeat
-  std::string told_status_ ABSL_GUARDED_BY(mutex_);  // last status sent to the manager
+  std::string told_status_ ABSL_GUARDED_BY(mutex_);  // last line that the manager has got
 };
 
 }  // namespace gpumemd

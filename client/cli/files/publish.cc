@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumemctl publish: copies files into segments, and publishes them permanently.
+// gpumemctl publish: copies files into segments, one for each, and publishes these. The publication
+// outlives this process, until it is unpublished or expires (--expire-after).
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -36,6 +37,7 @@ absl::StatusOr<std::vector<std::unique_ptr<FileReader>>> OpenAll(
   return readers;
 }
 
+// Returns the readers' files, without checksums: these come from loading.
 std::vector<ListedFile> List(const std::vector<std::unique_ptr<FileReader>>& readers) {
   std::vector<ListedFile> files;
   for (const auto& reader : readers) {
@@ -44,7 +46,8 @@ std::vector<ListedFile> List(const std::vector<std::unique_ptr<FileReader>>& rea
   return files;
 }
 
-// Acquires one segment for each file, all on one device.
+// Acquires one segment for each file, all on one device: the first segment decides which. An error
+// keeps its code and payloads, and names the file.
 absl::StatusOr<std::vector<Segment>> AcquireFor(Client& client, const PublishCommand& command,
                                                 const std::vector<ListedFile>& files) {
   std::vector<Segment> segments;
@@ -74,7 +77,8 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
   auto readers = OpenAll(command.files);
   if (!readers.ok()) return readers.status();
   std::vector<ListedFile> files = List(*readers);
-  // Before any file is read: it reports invalid names.
+  // Only a check, before any file is read: it reports invalid names. The checksums are still
+  // missing.
   if (auto list = EncodeFileList(files); !list.ok()) return list.status();
 
   auto client = Client::Connect(
@@ -82,6 +86,7 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
   if (!client.ok()) return client.status();
   auto segments = AcquireFor(**client, command, files);
   if (!segments.ok()) return segments.status();
+  // The command line requires at least one file. All segments are of one device and kind.
   auto staging = StagingOf((*segments)[0]);
   if (!staging.ok()) return staging.status();
 
@@ -98,6 +103,7 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
         sources, places, **staging,
         [&](uint64_t done) {
           progress.Show(done);
+          // Polls: returns at once.
           return signals.Wait(absl::InfinitePast()) == StopSignals::Event::kStop
                      ? absl::CancelledError("stopped by a signal; nothing was published")
                      : absl::OkStatus();

@@ -18,20 +18,22 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
+// Adds the two flags of a switch, --KEY and --no-KEY, which exclude each other.
 void AddSwitch(CLI::App* set, const QuotaKey& key, const FieldDescriptor* field, v1::Quota* quota) {
   const std::string name = OptionOf(key);
-  const auto take = [=](bool on) { quota->GetReflection()->SetBool(quota, field, on); };
+  const auto store = [=](bool value) { quota->GetReflection()->SetBool(quota, field, value); };
   CLI::Option* on = set->add_flag_callback(
-      "--" + name, [=] { take(true); }, std::string(key.help));
-  // Otherwise "--scrub=false" would be accepted without effect.
+      "--" + name, [=] { store(true); }, std::string(key.help));
+  // Neither flag takes a value: CLI11 would accept "--scrub=false" without effect.
   on->disable_flag_override();
   set->add_flag_callback(
-         "--no-" + name, [=] { take(false); }, std::string(key.help_off))
+         "--no-" + name, [=] { store(false); }, std::string(key.help_off))
       ->disable_flag_override()
       ->excludes(on);
 }
 
-// Adds the option of quota set for a key, in the form of its unit.
+// Adds the option of `gpumemctl quota set` that sets one key's field of `*quota`. The key's unit
+// determines the form of the option's value. kQuotaKeys names only fields that v1::Quota has.
 void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
   const FieldDescriptor* field = v1::Quota::descriptor()->FindFieldByName(std::string(key.field));
   const Reflection* reflection = quota->GetReflection();
@@ -47,11 +49,13 @@ void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
     case QuotaUnit::kDeviceBytes:
       AddSeveral(
           set, option, ParseDeviceBytes,
-          [=](const DeviceBytes& of) {
+          [=](const DeviceBytes& parsed) {
             Message* entry = reflection->AddMessage(quota, field);
+            // DeviceLimit and DeviceGuarantee both have the UUID first, then the bytes. The
+            // daemon's device is looked up later: until then the field has the name as typed.
             const auto& type = *entry->GetDescriptor();
-            entry->GetReflection()->SetString(entry, type.field(0), of.device);
-            entry->GetReflection()->SetUInt64(entry, type.field(1), of.bytes);
+            entry->GetReflection()->SetString(entry, type.field(0), parsed.device);
+            entry->GetReflection()->SetUInt64(entry, type.field(1), parsed.bytes);
           },
           help)
           ->type_name("DEVICE=BYTES");
@@ -109,6 +113,7 @@ void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
       [&request](const std::string& field) { request.add_clear(field); },
       "Clear this setting, also if configured")
       ->type_name("LIMIT");
+  // Single fields are optional in the protocol, so one that is set to 0 also has a size.
   set->parse_complete_callback([&request] {
     if (request.quota().ByteSizeLong() == 0 && request.clear().empty()) {
       throw CLI::ValidationError("quota set",

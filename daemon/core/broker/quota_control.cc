@@ -19,13 +19,15 @@ QuotaControl::QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Over
       overrides_(std::move(overrides)) {}
 
 const Quota& QuotaControl::BaseOf(const std::string& tenant) const {
+  // A tenant that the configuration does not name has the quota of tenants that rules make.
   auto configured = tenants_.find(tenant);
   return configured == tenants_.end() ? defaults_ : configured->second;
 }
 
 absl::StatusOr<QuotaOverride> QuotaControl::Known(const std::string& tenant) const {
-  // A tenant whose override is skipped need not exist.
-  if (auto known = overrides_.find(tenant); known != overrides_.end()) return known->second;
+  // Before the check that the tenant exists: the tenant of a skipped override need not, and its
+  // override must be removable.
+  if (auto saved = overrides_.find(tenant); saved != overrides_.end()) return saved->second;
   if (absl::Status found = broker_->views().GetTenant(tenant).status(); !found.ok()) return found;
   return QuotaOverride();
 }
@@ -36,29 +38,31 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
   tenants_ = std::move(tenants);
   defaults_ = defaults;
   skipped_.clear();
-  std::map<std::string, Quota> quotas = tenants_;  // with the overrides that are applied
-  std::map<std::string, Quota> overridden;
-  for (const auto& [tenant, override] : overrides_) skipped_[tenant];
-  // An override that lowers a guarantee makes room for one that raises another. Repeat until none
-  // of the rest applies.
-  for (bool more = true; more;) {
-    more = false;
+  std::map<std::string, Quota> quotas = tenants_;  // with the overrides that are applied so far
+  std::map<std::string, Quota> overridden;         // the quotas with an override applied, alone
+  // All are skipped until applied. Each pass replaces the empty reasons.
+  for (const auto& [tenant, override] : overrides_) skipped_.emplace(tenant, "");
+  // An override that lowers a guarantee makes room for one that raises another. So passes repeat
+  // until one applies no further override.
+  for (bool applied = true; applied;) {
+    applied = false;
     for (auto it = skipped_.begin(); it != skipped_.end();) {
       const std::string& tenant = it->first;
       Quota quota = BaseOf(tenant);
       Apply(overrides_.at(tenant), &quota);
-      std::map<std::string, Quota> with = quotas;
-      with.insert_or_assign(tenant, quota);
-      std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(with, devices_);
+      std::map<std::string, Quota> candidate = quotas;
+      candidate.insert_or_assign(tenant, quota);
+      std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(candidate, devices_);
       if (problem) {
         it->second = Tell(*problem);
       } else if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
+        // Mempool is the only kind without this property.
         it->second = "the tenant's kind is mempool, which cannot be revocable";
       } else {
-        quotas = std::move(with);
+        quotas = std::move(candidate);
         overridden.emplace(tenant, std::move(quota));
         it = skipped_.erase(it);
-        more = true;
+        applied = true;
         continue;
       }
       ++it;
@@ -87,12 +91,13 @@ std::vector<std::string> QuotaControl::TellSkipped() const {
 
 absl::StatusOr<QuotaControl::Outcome> QuotaControl::Set(const std::string& tenant,
                                                         const QuotaOverride& change) {
-  if (absl::Status right = CheckChange(change); !right.ok()) return right;
+  if (absl::Status valid = CheckChange(change); !valid.ok()) return valid;
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<QuotaOverride> changed = Known(tenant);
   if (!changed.ok()) return changed.status();
   Merge(change, &*changed);
-  // A device of an earlier override may be gone by now; the devices of this change must exist.
+  // The devices that this change names must exist. Those of earlier changes may have been removed
+  // from the machine, so the check gets this change alone.
   Quota asked;
   Apply(change, &asked);
   return Replace(tenant, *changed, asked);
@@ -104,7 +109,7 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Unset(const std::string& ten
   absl::StatusOr<QuotaOverride> changed = Known(tenant);
   if (!changed.ok()) return changed.status();
   if (absl::Status removed = Remove(fields, &*changed); !removed.ok()) return removed;
-  return Replace(tenant, *changed, {});
+  return Replace(tenant, *changed, /*asked=*/{});
 }
 
 absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& tenant,
@@ -112,17 +117,19 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
                                                             const Quota& asked) {
   Quota quota = BaseOf(tenant);
   Apply(changed, &quota);
-  const absl::StatusOr<TenantView> known = broker_->views().GetTenant(tenant);
-  const Quota before = known.ok() ? known->quota : BaseOf(tenant);
-  absl::Status right = broker_->operators().CheckQuota(tenant, quota, asked);
-  if (!right.ok() && skipped_.contains(tenant)) {
+  const absl::StatusOr<TenantView> current = broker_->views().GetTenant(tenant);
+  const Quota before = current.ok() ? current->quota : BaseOf(tenant);
+  absl::Status allowed = broker_->operators().CheckQuota(tenant, quota, asked);
+  if (!allowed.ok() && skipped_.contains(tenant)) {
+    // The skipped override is part of `changed`, so it may be the cause.
     return absl::Status(
-        right.code(),
-        absl::StrCat(right.message(), "; the earlier overrides of ", tenant, " (",
+        allowed.code(),
+        absl::StrCat(allowed.message(), "; the earlier overrides of ", tenant, " (",
                      absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
                      ") count as well: remove them first (gpumemctl quota unset ", tenant, ")"));
   }
-  if (!right.ok()) return right;
+  if (!allowed.ok()) return allowed;
+  // Saved first: a change in force survives a restart.
   Overrides overrides = overrides_;
   std::vector<std::string> fields = FieldsOf(changed);
   if (fields.empty()) {
@@ -136,16 +143,16 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   absl::StatusOr<TenantView> view = fields.empty()
                                         ? broker_->operators().UnsetQuota(tenant, quota)
                                         : broker_->operators().OverrideQuota(tenant, quota);
-  if (!view.ok())
-    return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};  // gone by now
+  // The tenant was forgotten after the check. The change is saved: report what it sets.
+  if (!view.ok()) return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};
   return Outcome{*std::move(view), before, std::move(fields)};
 }
 
 std::vector<std::string> QuotaControl::Overridden(const std::string& tenant) const {
   absl::MutexLock lock(&mutex_);
-  auto known = overrides_.find(tenant);
-  if (known == overrides_.end() || skipped_.contains(tenant)) return {};
-  return FieldsOf(known->second);
+  auto saved = overrides_.find(tenant);
+  if (saved == overrides_.end() || skipped_.contains(tenant)) return {};
+  return FieldsOf(saved->second);
 }
 
 }  // namespace gpumemd
