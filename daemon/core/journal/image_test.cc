@@ -117,7 +117,7 @@ TEST(JournalImage, ReferencesThatDangle) {
       {Put(journal::Lease{.id = LeaseId{3}, .session = SessionId{1}, .segment = SegmentId{9}}),
        "lease 3 refers to segment 9"},
       {Put(journal::Exposure{SessionId{9}, SegmentId{2}, 1}),
-       "what session 9 to segment 2 refers to session 9"},
+       "the exposure of session 9 to segment 2 refers to session 9"},
       {Put(journal::Exposure{SessionId{1}, SegmentId{9}, 1}), "refers to segment 9"},
       {Put(journal::PoolImport{SessionId{9}, "GPU-1", 2}),
        "the pool on device GPU-1 that session 9 has open refers to session 9"},
