@@ -11,7 +11,8 @@
 namespace gpumem::c_api {
 
 //   INVALID_ARGUMENT     the ordinal is negative or absurd; an environment variable is invalid
-//   FAILED_PRECONDITION  in a child after fork() whose parent has asked before
+//   FAILED_PRECONDITION  in a child after fork() whose parent has asked before; for a device whose
+//                        pool the parent has made, returns that pool, whose calls give this status
 //   and as Client::Connect and Pool::Create; the next call tries again
 absl::StatusOr<gpumem_pool*> DefaultPool(int device);
 
