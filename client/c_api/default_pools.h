@@ -12,7 +12,7 @@ namespace gpumem::c_api {
 
 //   INVALID_ARGUMENT     the ordinal is negative or absurd; an environment variable is invalid
 //   FAILED_PRECONDITION  in a child after fork() whose parent has asked before
-//   and as Client::Connect and Pool::Create; the next call tries again
+//   and as Client::Connect and Pool::Create; the next call tries again.
 // In such a child, a pool that the parent has made is returned; its calls give this status.
 absl::StatusOr<gpumem_pool*> DefaultPool(int device);
 
