@@ -161,6 +161,7 @@ void WaitQueue::PlaceAll() {
   for (auto& [top, tree] : trees_) tree.seen = VersionOf(*top);
   swept_.reset();
   roused_.clear();
+  moves_ = true;  // also if a new request, not a pass, brought the order up to date
 }
 
 void WaitQueue::NoteChange(std::optional<QueuePlace>& changed, const QueuePlace& place) {

@@ -134,5 +134,23 @@ TEST_F(LedgerWakeupTest, WaiterIsRefusedOnceItsProcessHoldsTheOtherSort) {
   Hold(Open("b"), 512, /*revocable=*/false);
 }
 
+// A request that comes between the change of a quota and the next pass brings the order of the
+// waiters up to date. The pass must still check them.
+TEST_F(LedgerWakeupTest, DeniedRequestDoesNotHideANewQuotaFromWaiters) {
+  ledger.tenants().Configure({{"a", {.limit_bytes = kGranule}}, {"b", {}}}, {});
+  const SessionId a = Open("a"), b = Open("b");
+  Hold(a, 1, /*revocable=*/false);
+  const WaiterId waiter = Wait(a, 1);
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+
+  SetQuota("a", {.limit_bytes = 2 * kGranule});
+  EXPECT_FALSE(ledger.admission().BeginAcquire(b, Of(1024, false, /*waits=*/false)).ok());
+  EXPECT_TRUE(ledger.admission().QueueMoves());
+  const auto admitted = ledger.admission().AdmitWaiting();
+  ASSERT_THAT(admitted, SizeIs(1));
+  EXPECT_EQ(admitted[0].waiter, waiter);
+  EXPECT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
+}
+
 }  // namespace
 }  // namespace gpumemd
