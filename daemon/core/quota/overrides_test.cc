@@ -54,23 +54,7 @@ Quota Applied(const QuotaOverride& change, Quota quota = {}) {
 TEST(Overrides, EveryFieldCanBeSetAndCleared) {
   EXPECT_EQ(CheckChange(EveryField()), absl::OkStatus());
   const Quota all = Applied(EveryField());
-  EXPECT_EQ(all, (Quota{.limit_bytes = 1,
-                        .device_limits = {{"GPU-1", 7}},
-                        .total_limit_bytes = 2,
-                        .pinned_limit_bytes = 8,
-                        .max_segments = 3,
-                        .max_sessions = 4,
-                        .max_in_flight = 5,
-                        .max_waiting = 12,
-                        .max_publications = 13,
-                        .max_retained_bytes = 6,
-                        .guarantee_bytes = 9,
-                        .device_guarantees = {{"GPU-1", 10}},
-                        .priority = -11,
-                        .kind = Kind::kIpc,
-                        .scrub = true,
-                        .revocable = true,
-                        .release = ReleasePolicy::kOnExit}));
+  EXPECT_EQ(all, EveryField().values);
   QuotaOverride override;
   Merge(EveryField(), &override);
   // All fields but the parent: EveryField() must set a new one.
