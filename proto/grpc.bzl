@@ -4,34 +4,38 @@
 # Generated headers count as system headers, so that only our own code has to meet our warnings.
 _GENERATE = """
 set -e
-"$@"
+protoc=$1; plugin=$2; out=$3
+"$protoc" -I. --cpp_out="$out" $SRCS
+"$protoc" -I. --plugin=protoc-gen-grpc="$plugin" --grpc_out="$out" $SERVICES
 sed -i '1i #pragma GCC system_header' $HEADERS
 """
 
-def _grpc_cc_sources_impl(ctx):
+def _paths(files):
+    return " ".join([file.path for file in files])
+
+def _declare(ctx, protos, extension):
     package = ctx.label.package + "/"
-    files = {".pb.h": [], ".pb.cc": [], ".grpc.pb.h": [], ".grpc.pb.cc": []}
-    for src in ctx.files.srcs:
-        stem = src.short_path[len(package):-len(".proto")]
-        for extension in files:
-            files[extension].append(ctx.actions.declare_file(stem + extension))
-    outputs = [file for group in files.values() for file in group]
+    return [
+        ctx.actions.declare_file(proto.short_path[len(package):-len(".proto")] + extension)
+        for proto in protos
+    ]
+
+def _grpc_cc_sources_impl(ctx):
+    messages_hdrs = _declare(ctx, ctx.files.srcs, ".pb.h")
+    messages_srcs = _declare(ctx, ctx.files.srcs, ".pb.cc")
+    services_hdrs = _declare(ctx, ctx.files.services, ".grpc.pb.h")
+    services_srcs = _declare(ctx, ctx.files.services, ".grpc.pb.cc")
+    outputs = messages_hdrs + messages_srcs + services_hdrs + services_srcs
 
     # Imports are written from the repository's root, the directory that actions run in.
-    args = ctx.actions.args()
-    args.add(ctx.executable._protoc)
-    args.add("-I.")
-    args.add(ctx.executable._plugin, format = "--plugin=protoc-gen-grpc=%s")
-    args.add("--cpp_out=" + ctx.bin_dir.path)
-    args.add("--grpc_out=" + ctx.bin_dir.path)
-    args.add_all(ctx.files.srcs)
     ctx.actions.run_shell(
         command = _GENERATE,
-        arguments = [args],
-        env = {"HEADERS": " ".join([
-            hdr.path
-            for hdr in files[".pb.h"] + files[".grpc.pb.h"]
-        ])},
+        arguments = [ctx.executable._protoc.path, ctx.executable._plugin.path, ctx.bin_dir.path],
+        env = {
+            "HEADERS": _paths(messages_hdrs + services_hdrs),
+            "SERVICES": _paths(ctx.files.services),
+            "SRCS": _paths(ctx.files.srcs),
+        },
         inputs = ctx.files.srcs,
         tools = [ctx.executable._protoc, ctx.executable._plugin],
         outputs = outputs,
@@ -41,16 +45,17 @@ def _grpc_cc_sources_impl(ctx):
     return [
         DefaultInfo(files = depset(outputs)),
         OutputGroupInfo(
-            messages_hdrs = depset(files[".pb.h"]),
-            messages_srcs = depset(files[".pb.cc"]),
-            services_hdrs = depset(files[".grpc.pb.h"]),
-            services_srcs = depset(files[".grpc.pb.cc"]),
+            messages_hdrs = depset(messages_hdrs),
+            messages_srcs = depset(messages_srcs),
+            services_hdrs = depset(services_hdrs),
+            services_srcs = depset(services_srcs),
         ),
     ]
 
 _grpc_cc_sources = rule(
     implementation = _grpc_cc_sources_impl,
     attrs = {
+        "services": attr.label_list(allow_files = [".proto"], mandatory = True),
         "srcs": attr.label_list(allow_files = [".proto"], mandatory = True),
         "_plugin": attr.label(
             default = "@protobuf_tools//:grpc_cpp_plugin",
@@ -83,15 +88,16 @@ def _proto_cc_library(name, deps, sources, **kwargs):
         **kwargs
     )
 
-def grpc_cc_libraries(name, srcs, **kwargs):
+def grpc_cc_libraries(name, srcs, services, **kwargs):
     """Two cc_libraries of .proto files: `messages`, and `services`, which need gRPC.
 
     Args:
       name: of what generates their sources.
       srcs: .proto files. They may import each other and google/protobuf/*.proto. Headers are
         "<path of the .proto from the root>.pb.h" of messages, and ".grpc.pb.h" of services.
+      services: those of srcs that define services.
       **kwargs: as for cc_library.
     """
-    _grpc_cc_sources(name = name, srcs = srcs)
+    _grpc_cc_sources(name = name, srcs = srcs, services = services)
     _proto_cc_library("messages", ["@grpc//:protobuf"], name, **kwargs)
     _proto_cc_library("services", [":messages", "@grpc"], name, **kwargs)
