@@ -98,20 +98,28 @@ pkg_config_repository = repository_rule(
 def _header_only_repository_impl(ctx):
     if not ctx.path("/usr/include/" + ctx.attr.header).exists:
         fail("@%s: no /usr/include/%s; %s" % (ctx.name, ctx.attr.header, _HINT))
+    if ctx.attr.source:
+        ctx.symlink(ctx.attr.source, "source.cc")
     ctx.file("BUILD.bazel", """
 cc_library(
     name = "%s",
+    srcs = glob(["source.cc"]),
+    copts = ["-w"],
     defines = %s,
     visibility = ["//visibility:public"],
 )
 """ % (ctx.name, ctx.attr.defines))
 
 header_only_repository = repository_rule(
-    doc = "A library that is all headers, in the compiler's own include directory.",
+    doc = "A library in headers, which are in the compiler's own include directory.",
     implementation = _header_only_repository_impl,
     attrs = {
         "defines": attr.string_list(),
         "header": attr.string(mandatory = True),
+        "source": attr.label(
+            doc = "What the headers leave out, if it is compiled by itself.",
+            allow_single_file = True,
+        ),
     },
     configure = True,
 )
