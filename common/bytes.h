@@ -13,6 +13,10 @@
 
 namespace gpumem {
 
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+inline constexpr uint64_t kGiB = 1024 * kMiB;
+
 // Returns the bytes that the text names: a decimal number, then optionally a space and a unit.
 // Surrounding blanks and the unit's case do not matter.
 //

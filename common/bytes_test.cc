@@ -11,13 +11,10 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace bytes_test {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kKiB = 1024;
-constexpr uint64_t kMiB = 1024 * kKiB;
-constexpr uint64_t kGiB = 1024 * kMiB;
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
 struct Amount {
@@ -177,5 +174,5 @@ TEST(RoundUp, RejectsAGranularityOfZero) {
   EXPECT_EQ(RoundUp(5, 0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace bytes_test
 }  // namespace gpumem

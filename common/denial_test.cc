@@ -4,12 +4,11 @@
 #include <string>
 
 #include "absl/strings/cord.h"
+#include "common/bytes.h"
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
-
-constexpr uint64_t kGiB = uint64_t{1} << 30;
+namespace denial_test {
 
 v1::Denial Make(v1::Denial::Cause cause, uint64_t asked, uint64_t used, uint64_t limit) {
   v1::Denial denial;
@@ -167,5 +166,5 @@ TEST(DenialTest, OtherStatusesCarryNone) {
   EXPECT_FALSE(DenialOf(garbled).has_value());
 }
 
-}  // namespace
+}  // namespace denial_test
 }  // namespace gpumem

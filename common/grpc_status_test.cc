@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace grpc_status_test {
 
 v1::Denial SomeDenial() {
   v1::Denial denial;
@@ -81,5 +81,5 @@ TEST(GrpcStatusTest, ACodeThatDoesNotExistIsUnknown) {
             absl::StatusCode::kUnknown);
 }
 
-}  // namespace
+}  // namespace grpc_status_test
 }  // namespace gpumem

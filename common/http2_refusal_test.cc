@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 namespace gpumem {
-namespace {
+namespace http2_refusal_test {
 
 TEST(Http2RefusalTest, IsReadAsItWasSaid) {
   for (const absl::Status& why :
@@ -36,5 +36,5 @@ TEST(Http2RefusalTest, OtherBytesAreNone) {
   EXPECT_FALSE(ParseHttp2Refusal(std::string("\0\0\x02\x07\0\0\0\0\0\0\0", 11)).has_value());
 }
 
-}  // namespace
+}  // namespace http2_refusal_test
 }  // namespace gpumem

@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace kind_test {
 
 // Returns "KIND_VMM" for "vmm".
 std::string WireName(const KindTraits& row) {
@@ -90,5 +90,5 @@ TEST(Kind, ListsItsNames) {
   EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::pooled), "mempool");
 }
 
-}  // namespace
+}  // namespace kind_test
 }  // namespace gpumem

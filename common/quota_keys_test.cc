@@ -9,7 +9,7 @@
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumem {
-namespace {
+namespace quota_keys_test {
 
 using google::protobuf::FieldDescriptor;
 
@@ -88,5 +88,5 @@ TEST(QuotaKeys, AreFoundByFieldAndKey) {
   }
 }
 
-}  // namespace
+}  // namespace quota_keys_test
 }  // namespace gpumem

@@ -22,7 +22,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace unix_channel_test {
 
 using ::testing::HasSubstr;
 
@@ -303,5 +303,5 @@ TEST_F(UnixChannelTest, PathsHaveAtMost107Bytes) {
   EXPECT_EQ(ConnectUnix("", SOCK_SEQPACKET).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace unix_channel_test
 }  // namespace gpumem

@@ -95,6 +95,12 @@ absl::Status Write(Struct value, Struct* to) {
   return absl::OkStatus();
 }
 
+// Writes a number to `to`, unless that is null. Returns the status of `from`.
+inline absl::Status GiveNumber(const absl::StatusOr<uint64_t>& from, uint64_t* to) {
+  if (from.ok() && to != nullptr) *to = *from;
+  return from.status();
+}
+
 // Returns "" for null.
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 

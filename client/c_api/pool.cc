@@ -14,6 +14,7 @@
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;
+using gpumem::c_api::GiveNumber;
 using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
 using gpumem::c_api::Text;
@@ -88,12 +89,6 @@ absl::Status Give(const absl::StatusOr<gpumem::Block>& block, gpumem_block* to) 
 
 gpumem::Block ToBlock(const gpumem_block& block) {
   return {.data = block.data, .bytes = block.bytes};
-}
-
-// Writes the bytes given back to `to`, unless it is null.
-absl::Status Give(const absl::StatusOr<uint64_t>& released, uint64_t* to) {
-  if (released.ok() && to != nullptr) *to = *released;
-  return released.status();
 }
 
 }  // namespace
@@ -252,19 +247,20 @@ int gpumem_pool_forget_stream(gpumem_pool* pool, void* stream) {
 
 int gpumem_pool_trim(gpumem_pool* pool, uint64_t keep_bytes, uint64_t* released) {
   return Call([&] {
-    return AnyNull(pool) ? NullError("pool") : Give(pool->pool->Trim(keep_bytes), released);
+    return AnyNull(pool) ? NullError("pool") : GiveNumber(pool->pool->Trim(keep_bytes), released);
   });
 }
 
 int gpumem_pool_free_all_blocks(gpumem_pool* pool, uint64_t* released) {
   return Call([&] {
-    return AnyNull(pool) ? NullError("pool") : Give(pool->pool->FreeAllBlocks(), released);
+    return AnyNull(pool) ? NullError("pool") : GiveNumber(pool->pool->FreeAllBlocks(), released);
   });
 }
 
 int gpumem_pool_free_all_blocks_of_stream(gpumem_pool* pool, void* stream, uint64_t* released) {
   return Call([&] {
-    return AnyNull(pool) ? NullError("pool") : Give(pool->pool->FreeAllBlocks(stream), released);
+    return AnyNull(pool) ? NullError("pool")
+                         : GiveNumber(pool->pool->FreeAllBlocks(stream), released);
   });
 }
 

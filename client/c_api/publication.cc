@@ -17,6 +17,7 @@
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;
 using gpumem::c_api::CheckIndex;
+using gpumem::c_api::GiveNumber;
 using gpumem::c_api::InfoOf;
 using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
@@ -80,11 +81,6 @@ absl::StatusOr<gpumem::AttachOptions> ToAttachOptions(const gpumem_attach_option
   return options;
 }
 
-absl::Status Give(const absl::StatusOr<uint64_t>& version, uint64_t* to) {
-  if (version.ok() && to != nullptr) *to = *version;
-  return version.status();
-}
-
 // INVALID_ARGUMENT, OUT_OF_RANGE, or FAILED_PRECONDITION if the segment was taken out.
 template <typename Attachment>
 absl::Status CheckSegment(Attachment* attachment, size_t index) {
@@ -113,14 +109,14 @@ int gpumem_client_publish(gpumem_client* client, const char* name,
       if (AnyNull(segments[i])) return NullError(absl::StrCat("segment ", i, " of ", count));
       list.push_back(&segments[i]->segment);
     }
-    return Give(client->client->Publish(name, absl::MakeConstSpan(list), *publish), version);
+    return GiveNumber(client->client->Publish(name, absl::MakeConstSpan(list), *publish), version);
   });
 }
 
 int gpumem_client_unpublish(gpumem_client* client, const char* name, uint64_t* version) {
   return Call([&]() -> absl::Status {
     if (AnyNull(client, name)) return NullError("client or name");
-    return Give(client->client->Unpublish(name), version);
+    return GiveNumber(client->client->Unpublish(name), version);
   });
 }
 

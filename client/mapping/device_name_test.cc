@@ -9,7 +9,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace device_name_test {
 
 using absl::StatusCode;
 using ::testing::AllOf;
@@ -129,5 +129,5 @@ TEST_F(DeviceNameTest, WhatThereIsNotIsToldWithWhatThereIs) {
                     HasSubstr(kC)));
 }
 
-}  // namespace
+}  // namespace device_name_test
 }  // namespace gpumem::internal

@@ -21,7 +21,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem::kinds_testing {
-namespace {
+namespace kinds_test {
 
 using absl::StatusCode;
 using internal::OpenFds;
@@ -188,5 +188,5 @@ TEST_F(KindsTest, WhatTheDaemonMustNotSendIsADefectAndReleased) {
   EXPECT_EQ(daemon_.live_leases(), 0u);
 }
 
-}  // namespace
+}  // namespace kinds_test
 }  // namespace gpumem::kinds_testing

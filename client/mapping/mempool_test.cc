@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem::kinds_testing {
-namespace {
+namespace mempool_test {
 
 TEST_F(KindsTest, APoolIsImportedOnceInASession) {
   StartOwner();
@@ -119,5 +119,5 @@ TEST_F(KindsTest, WhatComesOfAPoolThatIsThereIsClosed) {
   }
 }
 
-}  // namespace
+}  // namespace mempool_test
 }  // namespace gpumem::kinds_testing

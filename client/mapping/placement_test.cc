@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace placement_test {
 
 using absl::StatusCode;
 using internal::FakeDaemon;
@@ -208,5 +208,5 @@ TEST_F(GpuPlacementTest, DevicesTellOfTheirPeers) {
   EXPECT_EQ(devices[0].peers[0].performance_rank, 3);
 }
 
-}  // namespace
+}  // namespace placement_test
 }  // namespace gpumem

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace block_heap_test {
 
 constexpr uint64_t kUnit = 512;
 constexpr uint64_t kRange = 16 * kUnit;  // of the ranges added and removed
@@ -188,5 +188,5 @@ TEST(BlockHeapTest, TakesTheSmallestThatFits) {
   EXPECT_EQ(heap.Take(5 * kUnit, nullptr, nobody), nullptr);
 }
 
-}  // namespace
+}  // namespace block_heap_test
 }  // namespace gpumem::internal

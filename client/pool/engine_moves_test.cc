@@ -10,12 +10,11 @@
 
 #include "client/pool/testing/engine_fixture.h"
 #include "client/pool/testing/fake_segments.h"
+#include "common/bytes.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+namespace engine_moves_test {
 
 // Pieces of 2 MiB, a segment each; every second one is then free.
 class MovesTest : public EngineFixture {
@@ -250,5 +249,5 @@ TEST_F(MovesTest, ThreadsNeverShareABlock) {
   EXPECT_EQ(source_->leased_bytes(), 0u);
 }
 
-}  // namespace
+}  // namespace engine_moves_test
 }  // namespace gpumem::internal

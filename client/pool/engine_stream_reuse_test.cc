@@ -9,12 +9,11 @@
 #include "client/pool/engine.h"
 #include "client/pool/testing/fake_gpu.h"
 #include "client/pool/testing/fake_segments.h"
+#include "common/bytes.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+namespace engine_stream_reuse_test {
 
 Stream Named(uintptr_t name) { return reinterpret_cast<Stream>(name); }
 
@@ -315,5 +314,5 @@ TEST_F(StreamsTest, FreeAllBlocksWaitsForTheStreamsAndGivesAllBack) {
   EXPECT_EQ(engine_->Stats().reserved_bytes, 0u);
 }
 
-}  // namespace
+}  // namespace engine_stream_reuse_test
 }  // namespace gpumem::internal

@@ -9,12 +9,11 @@
 #include "client/pool/engine.h"
 #include "client/pool/testing/fake_gpu.h"
 #include "client/pool/testing/fake_segments.h"
+#include "common/bytes.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+namespace engine_streams_test {
 
 Stream Named(uintptr_t name) { return reinterpret_cast<Stream>(name); }
 
@@ -137,5 +136,5 @@ TEST(EngineStreamsTest, TheModelDetectsReuseBeforePendingWorkIsDone) {
   EXPECT_GT(violations, 10u);
 }
 
-}  // namespace
+}  // namespace engine_streams_test
 }  // namespace gpumem::internal

@@ -8,16 +8,15 @@
 #include "client/pool/size_class.h"
 #include "client/pool/testing/engine_fixture.h"
 #include "client/pool/testing/fake_segments.h"
+#include "common/bytes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace engine_test {
 
 using absl::StatusCode;
 using ::testing::HasSubstr;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 TEST(SizeClassTest, ClassesHoldWhatIsPutIntoThem) {
   for (uint64_t bytes = 1; bytes <= kMaxSmallBytes; bytes += bytes < 9000 ? 1 : 509) {
@@ -275,5 +274,5 @@ TEST_F(EngineTest, TheHookSeesEveryBlockAndSegment) {
   EXPECT_EQ(events[2].bytes, 2 * kMiB);
 }
 
-}  // namespace
+}  // namespace engine_test
 }  // namespace gpumem::internal

@@ -12,14 +12,13 @@
 #include "client/pool/engine.h"
 #include "client/pool/testing/engine_fixture.h"
 #include "client/pool/testing/fake_segments.h"
+#include "common/bytes.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace engine_threads_test {
 
 using absl::StatusCode;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 using EngineTest = EngineFixture;
 
@@ -187,5 +186,5 @@ TEST_F(EngineTest, ThreadsNeverShareABlock) {
   EXPECT_EQ(source_->leased_bytes(), 0u);
 }
 
-}  // namespace
+}  // namespace engine_threads_test
 }  // namespace gpumem::internal

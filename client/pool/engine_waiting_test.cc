@@ -10,16 +10,16 @@
 #include "absl/time/clock.h"
 #include "client/pool/testing/engine_fixture.h"
 #include "client/pool/testing/fake_gpu.h"
+#include "common/bytes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace engine_waiting_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
 // A GPU that completes after a number of polls.
@@ -248,5 +248,5 @@ TEST_F(EngineWaitingTest, FromARevocationOnNothingIsKept) {
   EXPECT_EQ(source_->leased_bytes(), 2 * kMiB);
 }
 
-}  // namespace
+}  // namespace engine_waiting_test
 }  // namespace gpumem::internal

@@ -10,7 +10,7 @@
 #include <vector>
 
 namespace gpumem::internal {
-namespace {
+namespace owner_lock_test {
 
 // The owner and its visitors add to a plain number, which loses additions without mutual exclusion.
 TEST(OwnerLock, OneAtATime) {
@@ -67,5 +67,5 @@ TEST(OwnerLock, AVisitorWaitsForTheOwner) {
   EXPECT_TRUE(visited);
 }
 
-}  // namespace
+}  // namespace owner_lock_test
 }  // namespace gpumem::internal

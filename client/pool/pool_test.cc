@@ -13,16 +13,15 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/testing/fake_daemon.h"
+#include "common/bytes.h"
 #include "common/node_clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace pool_test {
 
 using internal::FakeDaemon;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 std::unique_ptr<Pool> MakePool(const FakeDaemon& daemon, const PoolOptions& options) {
   auto client =
@@ -321,5 +320,5 @@ TEST_F(MostFreePoolTest, GuaranteesOfOthersDoNotBindARevocablePool) {
   EXPECT_EQ(pool->MemGetInfo()->free_bytes, 56 * kMiB);
 }
 
-}  // namespace
+}  // namespace pool_test
 }  // namespace gpumem

@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace connect_test {
 
 using internal::FakeDaemon;
 using ::testing::AllOf;
@@ -285,5 +285,5 @@ TEST(ConnectTest, FailedAndEndedConnectionsLeaveNoDescriptors) {
   EXPECT_LE(internal::OpenFds(), before);
 }
 
-}  // namespace
+}  // namespace connect_test
 }  // namespace gpumem

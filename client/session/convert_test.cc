@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace convert_test {
 
 TEST(Convert, EachKindGoesThereAndBack) {
   for (const KindTraits& row : kKindTable) {
@@ -54,5 +54,5 @@ TEST(Convert, ObtainableBytesOfAnOlderDaemonStayUnset) {
   EXPECT_EQ(result.devices[1].obtainable_bytes, 0u);
 }
 
-}  // namespace
+}  // namespace convert_test
 }  // namespace gpumem::internal

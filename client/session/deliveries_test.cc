@@ -17,7 +17,7 @@
 #include "proto/gpumem/v1/session.pb.h"
 
 namespace gpumem::internal {
-namespace {
+namespace deliveries_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -379,5 +379,5 @@ TEST_F(DeliveriesTest, DestructionEndsTheSessionThoughAForkedChildHasTheSocket) 
   close(go[1]);
 }
 
-}  // namespace
+}  // namespace deliveries_test
 }  // namespace gpumem::internal

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace lease_book_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -97,5 +97,5 @@ TEST(LeaseBookTest, LostLeasesAreNeitherReleasedNorNamedAgain) {
   EXPECT_THAT(book.lost(), IsEmpty());
 }
 
-}  // namespace
+}  // namespace lease_book_test
 }  // namespace gpumem::internal

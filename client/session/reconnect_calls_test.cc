@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace reconnect_calls_test {
 
 using internal::FakeDaemon;
 
@@ -260,5 +260,5 @@ TEST(ReconnectCallsTest, AnEventsEndIsReportedToTheNextDaemon) {
   EXPECT_TRUE(client->CreateEvent({.name = "batch"}).ok());
 }
 
-}  // namespace
+}  // namespace reconnect_calls_test
 }  // namespace gpumem

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace reconnect_race_test {
 
 using internal::FakeDaemon;
 
@@ -197,5 +197,5 @@ TEST(ReconnectRaceTest, NoLeaseIsGrantedTwiceAndNoneIsLost) {
   RecordProperty("resumes", daemon.fake().resumes());
 }
 
-}  // namespace
+}  // namespace reconnect_race_test
 }  // namespace gpumem

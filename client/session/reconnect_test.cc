@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace reconnect_test {
 
 using internal::FakeDaemon;
 using internal::OpenFds;
@@ -347,5 +347,5 @@ TEST(ReconnectTest, AForkedChildGetsAnErrorWhileTheDaemonIsAway) {
   EXPECT_EQ(daemon.live_leases(), 0u);
 }
 
-}  // namespace
+}  // namespace reconnect_test
 }  // namespace gpumem

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace reconnect_watch_test {
 
 using internal::FakeDaemon;
 using ::testing::ElementsAre;
@@ -141,5 +141,5 @@ TEST(ReconnectTest, AWatchMayBeginWhileTheDaemonIsAway) {
   EXPECT_TRUE(told.WaitForNotificationWithTimeout(absl::Seconds(60)));
 }
 
-}  // namespace
+}  // namespace reconnect_watch_test
 }  // namespace gpumem

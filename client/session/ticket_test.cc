@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem::internal {
-namespace {
+namespace ticket_test {
 
 std::string SomeBytes() {
   std::string bytes;
@@ -41,5 +41,5 @@ TEST(TicketTest, TheErrorKeepsTheSecret) {
             absl::string_view::npos);
 }
 
-}  // namespace
+}  // namespace ticket_test
 }  // namespace gpumem::internal

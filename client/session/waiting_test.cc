@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumem {
-namespace {
+namespace waiting_test {
 
 using internal::FakeDaemon;
 using internal::OpenFds;
@@ -314,5 +314,5 @@ TEST(RevocableTest, TheRequestAndTheSegmentSayRevocable) {
   EXPECT_FALSE(Segment().revocable());
 }
 
-}  // namespace
+}  // namespace waiting_test
 }  // namespace gpumem

@@ -17,7 +17,7 @@
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumem {
-namespace {
+namespace watch_test {
 
 using internal::FakeDaemon;
 using ::testing::ElementsAre;
@@ -383,5 +383,5 @@ TEST(WatchTest, AForkedChildHasNone) {
   EXPECT_THAT(heard.Await(1), ElementsAre("draining"));
 }
 
-}  // namespace
+}  // namespace watch_test
 }  // namespace gpumem

@@ -10,7 +10,7 @@
 #include "daemon/config/config.h"
 
 namespace gpumemd {
-namespace {
+namespace config_file_test {
 
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -55,5 +55,5 @@ TEST(LoadConfigFileTest, TellsWhatIsWrongWithTheFile) {
   EXPECT_EQ(LoadConfigFile("/dev/zero").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-}  // namespace
+}  // namespace config_file_test
 }  // namespace gpumemd

@@ -7,15 +7,16 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/bytes.h"
 
 namespace gpumemd {
-namespace {
+namespace config_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
+using gpumem::kGiB;
 
 NameLookup TestNames() {
   return {.user = [](const std::string& name) -> std::optional<uid_t> {
@@ -335,5 +336,5 @@ TEST(ConfigTest, SystemNamesKnowRoot) {
   EXPECT_EQ(SystemNames().group("no-such-group-here"), std::nullopt);
 }
 
-}  // namespace
+}  // namespace config_test
 }  // namespace gpumemd

@@ -10,7 +10,7 @@
 #include "daemon/config/config.h"
 
 namespace gpumemd {
-namespace {
+namespace metrics_test {
 
 using ::testing::HasSubstr;
 
@@ -65,5 +65,5 @@ TEST(ConfigMetricsTest, RemoteAddressesNeedAllowRemote) {
   }
 }
 
-}  // namespace
+}  // namespace metrics_test
 }  // namespace gpumemd

@@ -11,7 +11,7 @@
 #include "daemon/config/config.h"
 
 namespace gpumemd {
-namespace {
+namespace mistakes_test {
 
 std::string ErrorOf(absl::string_view text) {
   absl::StatusOr<Config> config = ParseConfig(
@@ -280,5 +280,5 @@ TEST(ConfigMistakesTest, DeepNestingIsAMistakeAndNoCrash) {
   }
 }
 
-}  // namespace
+}  // namespace mistakes_test
 }  // namespace gpumemd

@@ -10,7 +10,7 @@
 #include "daemon/config/config.h"
 
 namespace gpumemd {
-namespace {
+namespace quota_config_test {
 
 using gpumem::FindQuotaKey;
 using gpumem::kQuotaKeys;
@@ -84,5 +84,5 @@ TEST(QuotaConfig, EachKeyIsReadToldAndResolved) {
   }
 }
 
-}  // namespace
+}  // namespace quota_config_test
 }  // namespace gpumemd

@@ -8,14 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/bytes.h"
 #include "daemon/config/config.h"
 
 namespace gpumemd {
-namespace {
+namespace resolve_test {
 
 using ::testing::IsEmpty;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
+using gpumem::kGiB;
 
 absl::StatusOr<Config> Parse(absl::string_view text) {
   return ParseConfig(text, "gpumem.toml", SystemNames());
@@ -107,5 +108,5 @@ TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
                 "GiB of memory; write a smaller [pinned] capacity, or a percentage"));
 }
 
-}  // namespace
+}  // namespace resolve_test
 }  // namespace gpumemd

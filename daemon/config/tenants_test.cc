@@ -8,14 +8,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "daemon/config/config.h"
 
 namespace gpumemd {
-namespace {
+namespace tenants_test {
 
 using ::testing::IsEmpty;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
+using gpumem::kGiB;
 
 absl::StatusOr<Config> Parse(absl::string_view text) {
   return ParseConfig(text, "gpumem.toml", SystemNames());
@@ -317,5 +318,5 @@ TEST(ConfigTenants, BytesAndSharesAreComparedOnTheDevices) {
             "guarantee or raise the total limit");
 }
 
-}  // namespace
+}  // namespace tenants_test
 }  // namespace gpumemd

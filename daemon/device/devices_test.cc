@@ -4,19 +4,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/bytes.h"
 #include "daemon/device/cuda_info.h"
 #include "daemon/device/machine_memory.h"
 #include "daemon/device/pinned_device.h"
 
 namespace gpumemd {
-namespace {
+namespace devices_test {
 
 using absl::StatusCode;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 
 TEST(OpenDevices, MakesAsManyHostDevicesAsAskedFor) {
   const absl::StatusOr<Devices> host =
@@ -83,5 +84,5 @@ TEST(OpenDevices, DoesNotFallBackWhereCudaIsAskedFor) {
   EXPECT_EQ(devices.status().code(), StatusCode::kUnavailable);
 }
 
-}  // namespace
+}  // namespace devices_test
 }  // namespace gpumemd

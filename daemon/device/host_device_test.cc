@@ -13,13 +13,14 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 
 namespace gpumemd {
-namespace {
+namespace host_device_test {
 
 using absl::StatusCode;
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 constexpr uint64_t kTiB = uint64_t{1} << 40;
 
 std::unique_ptr<Device> Make(const HostDeviceOptions& options) {
@@ -121,5 +122,5 @@ TEST(HostDevice, AllocationsMayOutliveTheirDevice) {
   EXPECT_EQ(file.st_size, off_t{2 << 20});
 }
 
-}  // namespace
+}  // namespace host_device_test
 }  // namespace gpumemd

@@ -9,12 +9,14 @@
 #include <memory>
 #include <string>
 
+#include "common/bytes.h"
+
 namespace gpumemd {
-namespace {
+namespace machine_memory_test {
 
 using absl::StatusCode;
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 
 // A machine of 1600 MiB, 1000 of them available: 900 to take.
 class MachineMemoryTest : public testing::Test {
@@ -88,5 +90,5 @@ TEST_F(MachineMemoryTest, SaysWhetherHugePagesAreFree) {
   EXPECT_TRUE(HasFreeHugePages(root_));
 }
 
-}  // namespace
+}  // namespace machine_memory_test
 }  // namespace gpumemd

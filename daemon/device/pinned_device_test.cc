@@ -11,12 +11,14 @@
 #include <cerrno>
 #include <memory>
 
+#include "common/bytes.h"
+
 namespace gpumemd {
-namespace {
+namespace pinned_device_test {
 
 using absl::StatusCode;
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 
 std::unique_ptr<Device> Make(uint64_t bytes) {
   absl::StatusOr<std::unique_ptr<Device>> device = MakePinnedDevice(bytes);
@@ -68,5 +70,5 @@ TEST(PinnedDevice, RefusesWhatTheMachineDoesNotHave) {
   EXPECT_EQ(*device->DriverFreeBytes(), kHuge);
 }
 
-}  // namespace
+}  // namespace pinned_device_test
 }  // namespace gpumemd

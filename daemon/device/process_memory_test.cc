@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 
 namespace gpumemd {
-namespace {
+namespace process_memory_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -54,5 +54,5 @@ TEST(NvmlProcessMemoryTest, KnowsNoDeviceThatDoesNotExist) {
   EXPECT_EQ((*source)->Sample("GPU-0").status().code(), absl::StatusCode::kUnavailable);
 }
 
-}  // namespace
+}  // namespace process_memory_test
 }  // namespace gpumemd

@@ -8,15 +8,16 @@
 #include <string>
 #include <utility>
 
+#include "common/bytes.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
-namespace {
+namespace self_test_test {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 
 std::unique_ptr<Device> Host() { return *MakeHostDevice({.capacity_bytes = 4 * kMiB}); }
 
@@ -74,5 +75,5 @@ TEST(SelfTestTest, NoContextIsMadeForIt) {
   EXPECT_EQ(SelfTest(device), absl::OkStatus());
 }
 
-}  // namespace
+}  // namespace self_test_test
 }  // namespace gpumemd

@@ -24,7 +24,7 @@
 #include "daemon/restart/journal_file.h"
 
 namespace gpumemd {
-namespace {
+namespace continuity_store_test {
 
 constexpr int kFirstFd = 3;  // of those that a manager hands over (sd_listen_fds(3))
 
@@ -347,5 +347,5 @@ TEST(ContinuityStoreTest, AManagerThatKeepsNothingIsSeen) {
             0);
 }
 
-}  // namespace
+}  // namespace continuity_store_test
 }  // namespace gpumemd

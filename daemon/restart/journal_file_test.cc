@@ -17,7 +17,7 @@
 #include "daemon/core/journal/testing/chance.h"
 
 namespace gpumemd {
-namespace {
+namespace journal_file_test {
 
 using gpumem::UniqueFd;
 using journal::Change;
@@ -375,5 +375,5 @@ TEST(JournalIdentity, IsOfThisBoot) {
   EXPECT_EQ(*ReadJournalIdentity(4), *identity);
 }
 
-}  // namespace
+}  // namespace journal_file_test
 }  // namespace gpumemd

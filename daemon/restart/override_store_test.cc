@@ -12,7 +12,7 @@
 #include <sstream>
 
 namespace gpumemd {
-namespace {
+namespace override_store_test {
 
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
@@ -148,5 +148,5 @@ TEST_F(OverrideStoreTest, WhatCannotBeWrittenLeavesTheFileAsItWas) {
   EXPECT_THAT(Text("overrides.txt"), HasSubstr("tenant: \"a\""));
 }
 
-}  // namespace
+}  // namespace override_store_test
 }  // namespace gpumemd

@@ -21,6 +21,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/views.h"
@@ -30,11 +31,11 @@
 #include "daemon/transport/peer/peer.h"
 
 namespace gpumemd {
-namespace {
+namespace unbrokered_monitor_test {
 
 using ::testing::IsEmpty;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+using gpumem::kMiB;
 constexpr uint64_t kAllowance = 100 * kMiB;
 constexpr uint64_t kTolerance = 10 * kMiB;
 
@@ -371,5 +372,5 @@ TEST_F(UnbrokeredMonitorTest, ADriverThatHangsHoldsUpNobody) {
   EXPECT_TRUE(Eventually([&] { return left_behind.expired(); }));
 }
 
-}  // namespace
+}  // namespace unbrokered_monitor_test
 }  // namespace gpumemd

@@ -4,12 +4,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/bytes.h"
+
 namespace gpumemd {
-namespace {
+namespace unbrokered_test {
 
 using ::testing::IsEmpty;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+using gpumem::kMiB;
 constexpr uint64_t kAllowance = 600 * kMiB;
 
 DeviceProcess Process(pid_t pid, uint64_t start_time, std::optional<uint64_t> bytes,
@@ -133,5 +135,5 @@ TEST(UnbrokeredOffendersTest, AProcessThatConnectsAnewRemainsWhoItIs) {
   EXPECT_EQ(change.ended[0].session, SessionId{2});
 }
 
-}  // namespace
+}  // namespace unbrokered_test
 }  // namespace gpumemd

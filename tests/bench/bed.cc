@@ -73,7 +73,7 @@ void MakeBed(const std::string& backend) {
   bed->devices = OrDie(bed->fresh->Devices(), "devices");
   bed->device = bed->devices.front();
   bed->idle_resident = testing::ResidentBytes(bed->daemon->pid());
-  if (bed->device.backend == Backend::kCuda) {
+  if (OnGpu()) {
     // The GPU memory that an idle daemon takes. This process has not touched the GPU.
     const int64_t with = GpuFreeBytes(bed->device.uuid);
     bed->fresh.reset();
@@ -115,7 +115,7 @@ void Settle(Client& client) {
 }
 
 void WaitForDriver() {
-  if (bed->device.backend == Backend::kCuda) absl::SleepFor(absl::Milliseconds(1500));
+  if (OnGpu()) absl::SleepFor(absl::Milliseconds(1500));
 }
 
 std::string SizeName(uint64_t bytes) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "benchmark/benchmark.h"
+#include "common/bytes.h"
 #include "common/cuda/device_copy.h"
 #include "gpumem/client.h"
 #include "tests/bench/floors.h"
@@ -21,9 +22,6 @@
 #include "tests/support/daemon_process.h"
 
 namespace gpumem::bench {
-
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
-inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 // Made before the benchmarks run, gone after.
 struct Bed {
@@ -41,6 +39,9 @@ struct Bed {
   int64_t idle_gpu_bytes = -1;  // of the daemon; -1: not known
 };
 extern Bed* bed;
+
+// True if the first device is a GPU.
+inline bool OnGpu() { return bed->device.backend == Backend::kCuda; }
 
 // `backend` as gpumemd's --backend.
 void MakeBed(const std::string& backend);

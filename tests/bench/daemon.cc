@@ -29,7 +29,7 @@ using testing::Child;
 // Measures from the reaping of a killed holder until another client has its bytes.
 void Reclaim(benchmark::State& state) {
   const std::string name = "reclaim";
-  const uint64_t all = bed->device.backend == Backend::kCuda ? 32 * kGiB : 2 * kGiB;
+  const uint64_t all = OnGpu() ? 32 * kGiB : 2 * kGiB;
   for (auto _ : state) {
     Child holder = Child::Self({"--role", "holder", bed->daemon->runtime_dir(), absl::StrCat(all)});
     auto ready = OrDie(ReceiveMessage(holder.channel(), absl::Now() + absl::Seconds(60)), "holder");

@@ -74,7 +74,7 @@ Rates Load(const std::string& runtime_dir, const std::string& tenant, int client
   std::vector<Child> children;
   for (int i = 0; i < clients; ++i) {
     children.push_back(Child::Self({"--role", "loader", runtime_dir, tenant, what, bed->device.uuid,
-                                    bed->device.backend == Backend::kCuda ? "cuda" : "host"}));
+                                    OnGpu() ? "cuda" : "host"}));
   }
   if (what == "driver") HandOutMemory(children);
   for (Child& child : children) {

@@ -14,8 +14,6 @@
 namespace gpumem::bench {
 namespace {
 
-bool OnGpu() { return bed->device.backend == Backend::kCuda; }
-
 class PoolItself : public PoolPeer {
  public:
   PoolItself()
@@ -56,7 +54,7 @@ class Malloc : public PoolPeer {
   void Free(const Block& block, Stream) override { std::free(block.data); }
 };
 
-class Idle : public PoolPeer {
+class IdlePeer : public PoolPeer {
  public:
   Block Allocate(uint64_t bytes, Stream) override { return {.data = this, .bytes = bytes}; }
   void Free(const Block& block, Stream) override { benchmark::DoNotOptimize(block.data); }
@@ -117,7 +115,7 @@ std::unique_ptr<PoolPeer> Checked(std::unique_ptr<PoolPeer> peer, uint64_t align
   return std::make_unique<CheckedPeer>(std::move(peer), alignment);
 }
 
-std::unique_ptr<PoolPeer> MakeIdlePeer() { return std::make_unique<Idle>(); }
+std::unique_ptr<PoolPeer> MakeIdlePeer() { return std::make_unique<IdlePeer>(); }
 
 std::vector<PeerKind> PoolPeers(bool check) {
   std::vector<PeerKind> peers = {{.name = "pool", .make = Make<PoolItself>, .alignment = 512}};

@@ -64,7 +64,7 @@ benchmark::internal::Benchmark* Register(const std::string& name, const PeerKind
 }  // namespace
 
 void RegisterPoolSizes(const std::vector<PeerKind>& peers) {
-  if (bed->device.backend == Backend::kCuda) {
+  if (OnGpu()) {
     benchmark::RegisterBenchmark("PoolAllocFree/floor", Questions)->UseRealTime();
   }
   for (const uint64_t bytes : kBlockSizes) {

@@ -20,8 +20,6 @@ std::vector<PeerKind>& Peers() {
   return *peers;
 }
 
-bool OnGpu() { return bed->device.backend == Backend::kCuda; }
-
 // Returns the peer whose row took least; empty if none was measured.
 std::string Fastest(const std::function<double(const std::string&)>& ns) {
   std::string fastest;

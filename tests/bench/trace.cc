@@ -6,11 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/bytes.h"
 
 namespace gpumem::bench {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr int kRandomAllocations = 100'000;
 constexpr uint64_t kRandomLiveBytes = 16'000 * kMiB;
 

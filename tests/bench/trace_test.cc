@@ -6,13 +6,12 @@
 #include <fstream>
 #include <sstream>
 
+#include "common/bytes.h"
 #include "gtest/gtest.h"
 #include "tests/support/expect_status.h"
 
 namespace gpumem::bench {
 namespace {
-
-constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 class TraceTest : public ::testing::TestWithParam<std::string> {};
 

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "tests/demo/process.h"
@@ -25,7 +26,6 @@
 namespace gpumem {
 
 inline constexpr absl::Duration kTimeout = absl::Seconds(60);
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 struct Answer {
   int code = -1;

@@ -19,6 +19,7 @@
 #include <tuple>
 #include <vector>
 
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/pool.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
@@ -30,8 +31,6 @@
 #include "tests/support/wire.h"
 
 namespace gpumem::contract {
-
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // The tenants. Every process may choose any of them, whatever its uid.
 inline constexpr char kOwner[] = "owner";    // keeps nothing for reuse

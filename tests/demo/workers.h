@@ -12,12 +12,13 @@
 
 #include <string>
 
+#include "common/bytes.h"
+
 namespace gpumem::demo {
 
 // The segments, and their holders.
 inline constexpr char kTraining[] = "training";
 inline constexpr char kInference[] = "inference";
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr int kProducerSegments = 4;
 inline constexpr uint64_t kProducerSegmentBytes = 16 * kMiB;
 inline constexpr uint64_t kKindBytes = 8 * kMiB;

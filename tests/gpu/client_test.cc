@@ -26,7 +26,7 @@
 #include "tests/support/expect_status.h"
 
 namespace gpumem {
-namespace {
+namespace client_test {
 
 using testing::Child;
 using testing::DaemonProcess;
@@ -391,5 +391,5 @@ TEST(DISABLED_GpuClientWaiter, WaitsForAnEvent) {
 
 #endif
 
-}  // namespace
+}  // namespace client_test
 }  // namespace gpumem

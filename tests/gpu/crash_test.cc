@@ -24,7 +24,7 @@
 #include "tests/support/kept_daemon.h"
 
 namespace gpumem {
-namespace {
+namespace crash_test {
 
 using testing::Child;
 using testing::Hear;
@@ -211,5 +211,5 @@ TEST(DISABLED_GpuCrashRole, Publish) {
   Hear(kParentChannel);
 }
 
-}  // namespace
+}  // namespace crash_test
 }  // namespace gpumem

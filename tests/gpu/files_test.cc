@@ -22,7 +22,7 @@
 #include "tests/support/expect_status.h"
 
 namespace gpumem {
-namespace {
+namespace files_test {
 
 namespace fs = std::filesystem;
 
@@ -98,5 +98,5 @@ TEST_F(GpuFiles, VerifySeesAnyByteThatIsDifferent) {
   EXPECT_FALSE(fs::exists(dir_ + "/bad"));
 }
 
-}  // namespace
+}  // namespace files_test
 }  // namespace gpumem

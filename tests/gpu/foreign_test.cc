@@ -18,7 +18,7 @@
 #include "tests/support/pattern.h"
 
 namespace gpumem {
-namespace {
+namespace foreign_test {
 
 using testing::DaemonProcess;
 
@@ -97,5 +97,5 @@ TEST_F(Foreign, CuPyNumbaAndPyTorchSeeTheDataWhereTheyAreInstalled) {
   EXPECT_EQ(code, 0) << text;
 }
 
-}  // namespace
+}  // namespace foreign_test
 }  // namespace gpumem

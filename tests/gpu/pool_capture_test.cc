@@ -15,11 +15,10 @@
 #if GPUMEM_WITH_CUDA
 
 namespace gpumem {
-namespace {
+namespace pool_capture_test {
 
 using testing::Graph;
 using testing::kBlock;
-using testing::kMiB;
 
 constexpr CUstreamCaptureMode kModes[] = {CU_STREAM_CAPTURE_MODE_GLOBAL,
                                           CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -233,7 +232,7 @@ TEST_P(PoolCaptureOfKind, ThePoolGrowsAndShrinks) {
   EXPECT_EQ(*word, 7u);
 }
 
-}  // namespace
+}  // namespace pool_capture_test
 }  // namespace gpumem
 
 #endif

@@ -12,6 +12,7 @@
 #include <string>
 #include <utility>
 
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/pool.h"
 #include "tests/gpu/gpu_work.h"
@@ -20,7 +21,6 @@
 
 namespace gpumem::testing {
 
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kBlock = 4 * kMiB;
 
 inline constexpr ReusePolicy kSameStreamOnly = {.follow_event_dependencies = false,

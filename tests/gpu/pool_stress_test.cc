@@ -18,12 +18,11 @@
 #if GPUMEM_WITH_CUDA
 
 namespace gpumem {
-namespace {
+namespace pool_stress_test {
 
 using testing::GpuWork;
 using testing::Hold;
 using testing::kBlock;
-using testing::kMiB;
 using testing::kSameStreamOnly;
 using testing::PerThreadStream;
 
@@ -234,7 +233,7 @@ TEST_P(PoolStress, NoBlockIsHandedOutWhileWorkOnItIsPending) {
   }
 }
 
-}  // namespace
+}  // namespace pool_stress_test
 }  // namespace gpumem
 
 #endif

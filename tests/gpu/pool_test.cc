@@ -15,11 +15,10 @@
 #if GPUMEM_WITH_CUDA
 
 namespace gpumem {
-namespace {
+namespace pool_test {
 
 using testing::Hold;
 using testing::kBlock;
-using testing::kMiB;
 using testing::kSameStreamOnly;
 using testing::PerThreadStream;
 
@@ -276,7 +275,7 @@ TEST_F(PoolStreams, AllocateSynchronizedWaitsForWhatUsedTheMemory) {
   EXPECT_OK(pool->FreeSynchronized(again->data));
 }
 
-}  // namespace
+}  // namespace pool_test
 }  // namespace gpumem
 
 #endif

@@ -30,7 +30,7 @@
 #if GPUMEM_WITH_CUDA
 
 namespace gpumem {
-namespace {
+namespace unbrokered_test {
 
 using testing::Child;
 using testing::DaemonProcess;
@@ -39,8 +39,6 @@ using testing::Hear;
 using testing::kParentChannel;
 using testing::Say;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kGiB = uint64_t{1} << 30;
 constexpr uint64_t kTolerance = 64 * kMiB;
 constexpr absl::Duration kInterval = absl::Milliseconds(100);
 
@@ -314,7 +312,7 @@ TEST(DISABLED_UnbrokeredOnGpuRole, DoesAsItIsTold) {
   }
 }
 
-}  // namespace
+}  // namespace unbrokered_test
 }  // namespace gpumem
 
 #endif

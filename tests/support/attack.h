@@ -12,13 +12,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "common/bytes.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/wire.h"
 
 namespace gpumem::testing {
-
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Tenants "good" (the default), "bad" and "other" on two devices of 256 MiB. This process
 // may be any; "bad" may have 8 calls in flight.

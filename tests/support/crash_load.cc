@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
 
 namespace gpumem::testing {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 constexpr uint64_t kWeightsStamp = 1000;
 

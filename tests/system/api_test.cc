@@ -32,7 +32,6 @@ using testing::Child;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::kAnswerTime;
-using testing::kMiB;
 using testing::WireSession;
 using Stub = v1::Broker::Stub;
 

@@ -31,7 +31,6 @@ namespace {
 using testing::AttackTest;
 using testing::CallBroker;
 using testing::ConnectStream;
-using testing::kMiB;
 using testing::WireSession;
 namespace http2 = testing::http2;
 using Stub = v1::Broker::Stub;

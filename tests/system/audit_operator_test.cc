@@ -29,7 +29,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Json;
 using testing::kAuditConfig;
-using testing::kMiB;
 
 TEST_F(AuditTest, WhoChangedAQuotaAndHow) {
   Start();

@@ -35,7 +35,6 @@ using ::testing::IsEmpty;
 using testing::Json;
 using testing::kAuditConfig;
 using testing::KeptDaemon;
-using testing::kMiB;
 using testing::kParentChannel;
 using ::testing::Not;
 using testing::Say;

@@ -17,6 +17,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
@@ -29,8 +30,6 @@ using testing::DaemonProcess;
 using testing::Eventually;
 using testing::HelloOf;
 using testing::WireSession;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Returns the connected stream sockets of this process whose peer has no name: socket pair ends.
 std::set<int> PairedStreams() {

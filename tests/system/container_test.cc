@@ -33,7 +33,6 @@ using ::testing::HasSubstr;
 using testing::Inside;
 using testing::kBlue;
 using testing::kDaemonUid;
-using testing::kMiB;
 using testing::kRed;
 using testing::ManifestConfig;
 using ::testing::StartsWith;

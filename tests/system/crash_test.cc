@@ -22,6 +22,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
@@ -42,8 +43,6 @@ using testing::PatientOptions;
 using testing::RunCrashLoad;
 using testing::Say;
 using testing::Stamp;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class CrashTest : public ::testing::Test {
  protected:

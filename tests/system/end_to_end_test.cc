@@ -32,7 +32,6 @@ using testing::EndToEnd;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::Hear;
-using testing::kMiB;
 using testing::kParentChannel;
 using testing::Say;
 using testing::Tenant;

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
@@ -39,7 +40,6 @@ using testing::HttpGet;
 using testing::KeptDaemon;
 using ::testing::Not;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr char kDevice[] = "HOST-00000000-0000-0000-0000-000000000000";
 
 // Returns the address of metrics in a daemon's log; empty if it serves none.

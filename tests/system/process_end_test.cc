@@ -23,7 +23,6 @@ using testing::EndToEnd;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::Hear;
-using testing::kMiB;
 using testing::Say;
 
 TEST_F(EndToEnd, AKilledHoldersMemoryComesBack) {

@@ -21,6 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
@@ -39,7 +40,6 @@ using ::testing::HasSubstr;
 using testing::HttpGet;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr char kAlerts[] = "deploy/prometheus/gpumem-alerts.yml";
 
 std::string ReadFile(const std::string& path) {

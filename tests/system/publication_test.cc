@@ -30,7 +30,6 @@ using testing::Eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kGranule;
-using testing::kMiB;
 using testing::Mark;
 using testing::Marked;
 using testing::MarkOf;

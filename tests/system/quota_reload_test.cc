@@ -25,7 +25,6 @@ using ::testing::ElementsAre;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::kMiB;
 using ::testing::Not;
 using testing::QuotaTest;
 

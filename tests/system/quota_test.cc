@@ -32,7 +32,6 @@ using ::testing::ElementsAre;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::kMiB;
 using testing::QuotaTest;
 
 // --- Over a restart ------------------------------------------------------------------

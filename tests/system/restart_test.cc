@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
@@ -36,7 +37,6 @@ using testing::PatientOptions;
 using testing::ProgramPath;
 using testing::Say;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 // Every step of the daemon's end (server.cc).
 constexpr const char* kSteps[] = {"stop-begins",   "stop-no-sessions", "stop-parked",
                                   "stop-answered", "stop-unconnected", "stop-frozen",

@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
@@ -43,7 +44,6 @@ using ::testing::Not;
 using testing::PatientOptions;
 using testing::Say;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr char kRuntimeDir[] = "/run/gpumem";
 // A file that the daemon may write, and that no other program reads.
 constexpr char kFailpointFile[] = "/run/gpumem/failpoint";

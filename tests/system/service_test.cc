@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
@@ -35,7 +36,6 @@ using ::testing::HasSubstr;
 using testing::InstalledService;
 using ::testing::Not;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr char kRuntimeDir[] = "/run/gpumem";
 
 class ServiceTest : public ::testing::Test {

@@ -36,7 +36,6 @@ using testing::Eventually;
 using ::testing::HasSubstr;
 using testing::HelloOf;
 using testing::kAnswerTime;
-using testing::kMiB;
 using ::testing::Not;
 using testing::WireSession;
 

@@ -18,6 +18,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
@@ -32,7 +33,6 @@ using testing::Hear;
 using testing::kParentChannel;
 using testing::Say;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr absl::Duration kLong = absl::Seconds(60);
 
 // Returns a tenant that any process may name.

@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "common/unix_channel.h"
 #include "gpumem/client.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
@@ -36,8 +37,6 @@ using testing::Hear;
 using testing::kParentChannel;
 using ::testing::Not;
 using testing::Say;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 std::string Config(const std::string& reaction) {
   return absl::StrCat(R"(

@@ -19,6 +19,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/child.h"
@@ -32,7 +33,6 @@ using ::testing::HasSubstr;
 using testing::KeptDaemon;
 using ::testing::Not;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 std::string SomeBytes(uint64_t size, uint64_t seed) {

@@ -114,7 +114,12 @@ class Library:
 def main():
     checkout = sys.argv[1]
     rules = [rule for rule in ET.parse(sys.stdin).getroot().iter("rule")]
+    units = {rule.get("name"): Library(rule) for rule in rules if rule.get("class") == "_units"}
     libraries = [Library(rule) for rule in rules if rule.get("class").startswith("cc_")]
+    for library in libraries:  # the sources of units (units.bzl) are the library's own
+        for label in list(library.attributes.get("srcs", ())):
+            if label in units:
+                library.attributes["srcs"] += units[label].attributes["srcs"]
 
     owners = collections.defaultdict(set)  # header -> libraries
     for library in libraries:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """bazel build --config=tidy //... : clang-tidy over our own sources, its findings as errors."""
 
+load(":units.bzl", "SourcesInfo")
+
 # In place of the build's flags, which are meant for gcc.
 _FLAGS = ["-xc++", "-std=c++20", "-Wall", "-Wextra", "-Wno-missing-field-initializers"]
 
@@ -24,7 +26,11 @@ def _clang_tidy_aspect_impl(target, ctx):
     flags.add_all(context.system_includes, before_each = "-isystem")
 
     reports = []
-    for src in [src for attr in getattr(ctx.rule.attr, "srcs", []) for src in attr.files.to_list()]:
+    srcs = []
+    for attr in getattr(ctx.rule.attr, "srcs", []):
+        # Each source by itself: it has to include what it uses.
+        srcs += attr[SourcesInfo].sources if SourcesInfo in attr else attr.files.to_list()
+    for src in srcs:
         if src.extension != "cc" or not src.is_source:
             continue
         report = ctx.actions.declare_file("%s.%s.tidy" % (ctx.label.name, src.basename))

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules that gpumem's BUILD files use: native rules with the project's defaults."""
 
+load(":units.bzl", "joined")
+
 # Errors in our own code only: generated code and external repositories do not get these.
 _COPTS = [
     "-Wall",
@@ -45,28 +47,57 @@ _FOR_TSAN = select({
     "//conditions:default": [],
 })
 
-def gpumem_cc_library(name, copts = [], **kwargs):
+def gpumem_cc_library(
+        name,
+        srcs = [],
+        copts = [],
+        testonly = False,
+        separate = False,
+        **kwargs):
+    """A library, whose sources are compiled together; see units.bzl.
+
+    Args:
+      name: the library.
+      srcs: its sources.
+      copts: more flags of the compiler.
+      testonly: only for tests.
+      separate: each source is compiled by itself. By default no two of them may define the same name
+        in unnamed namespaces.
+      **kwargs: as for cc_library.
+    """
     native.cc_library(
         name = name,
+        srcs = srcs if separate else joined(name, srcs, testonly),
+        testonly = testonly,
         copts = _COPTS + copts,
         # No lib<name>.so of Bazel's own making, which would take the name from ours.
         linkstatic = True,
         **kwargs
     )
 
-def gpumem_cc_binary(name, copts = [], deps = [], linkopts = [], **kwargs):
+def gpumem_cc_binary(
+        name,
+        srcs = [],
+        copts = [],
+        deps = [],
+        linkopts = [],
+        testonly = False,
+        **kwargs):
     native.cc_binary(
         name = name,
+        srcs = joined(name, srcs, testonly),
+        testonly = testonly,
         copts = _COPTS + copts,
         deps = deps + _FOR_TSAN,
         linkopts = linkopts + _when_bundled(_BUNDLE_OF_BIN),
         **kwargs
     )
 
-def gpumem_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
+def gpumem_cc_test(name, srcs, copts = [], deps = [], size = "small", **kwargs):
     """A GoogleTest suite; main() and GoogleMock come with it."""
     native.cc_test(
         name = name,
+        srcs = joined(name, srcs, True),
         size = size,
         copts = _COPTS + copts,
         deps = deps + ["@googletest//:gmock_main"] + _FOR_TSAN,

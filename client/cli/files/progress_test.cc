@@ -4,10 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/bytes.h"
+
 namespace gpumem::cli {
 namespace {
-
-constexpr uint64_t kGiB = uint64_t{1} << 30;
 
 TEST(ProgressTest, SaysHowFarHowFastAndHowLong) {
   EXPECT_EQ(

@@ -10,8 +10,6 @@
 namespace gpumem::cli {
 namespace {
 
-constexpr char kNone[] = "-";
-
 // "2 files, 10.00 GiB, in 3.2s (3.10 GiB/s)".
 std::string Amount(const Transferred& transferred, bool exact) {
   const uint64_t bytes = BytesOf(transferred.files);

@@ -8,7 +8,7 @@
 namespace gpumem::cli {
 namespace {
 
-constexpr char kHead[] =
+constexpr char kFishHead[] =
     R"fish(# fish completion for gpumemctl. Generated from the program's own command line: do not edit.
 
 # Each value of key $argv[1] in what gpumemctl answers to the other arguments; nothing where it
@@ -75,7 +75,7 @@ std::string Completion(const std::string& condition, const OptionReference& opti
 }  // namespace
 
 std::string FishCompletion(const std::vector<CommandReference>& commands) {
-  std::string out = absl::StrCat(kHead, "set -g __gpumemctl_commands");
+  std::string out = absl::StrCat(kFishHead, "set -g __gpumemctl_commands");
   for (const CommandReference& command : commands) {
     absl::StrAppend(&out, " ", InFishQuotes(command.name));
   }

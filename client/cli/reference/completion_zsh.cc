@@ -8,7 +8,7 @@
 namespace gpumem::cli {
 namespace {
 
-constexpr char kHead[] = R"zsh(#compdef gpumemctl
+constexpr char kZshHead[] = R"zsh(#compdef gpumemctl
 # zsh completion for gpumemctl. Generated from the program's own command line: do not edit.
 
 # Each value of key $1 in what gpumemctl answers to the other arguments; nothing where it cannot.
@@ -120,7 +120,7 @@ std::string Branch(const CommandReference& command, const std::vector<CommandRef
 }  // namespace
 
 std::string ZshCompletion(const std::vector<CommandReference>& commands) {
-  std::string out = kHead;
+  std::string out = kZshHead;
   for (const CommandReference& command : commands) {
     std::string options;
     for (const OptionReference& option : OptionsOf(command, commands)) {

@@ -15,6 +15,9 @@ namespace gpumem::cli {
 // No limit of the line length: output to files and pipes is never truncated.
 inline constexpr size_t kAnyWidth = SIZE_MAX;
 
+// A cell that has no value.
+inline constexpr char kNone[] = "-";
+
 enum class Align { kLeft, kRight };
 
 struct Column {

@@ -18,14 +18,13 @@ namespace {
 
 using google::protobuf::FieldDescriptor;
 
-constexpr char kNone[] = "-";
 constexpr char kNoLimit[] = "none";
 constexpr char kByDevice[] = "by device";
 
 // Marks values that operators set.
-class Marks {
+class OverrideMarks {
  public:
-  explicit Marks(const google::protobuf::RepeatedPtrField<std::string>& overridden)
+  explicit OverrideMarks(const google::protobuf::RepeatedPtrField<std::string>& overridden)
       : unseen_(overridden.begin(), overridden.end()), overridden_(unseen_) {}
 
   // Returns `cell`, marked if one of these fields is overridden.
@@ -171,7 +170,7 @@ uint64_t Used(const v1::Usage& usage, const QuotaKey& key) {
 }
 
 // Limits with a row: those of a usage, then the others.
-void AddLimits(const v1::Quota& quota, const v1::Usage& usage, bool exact, Marks* marks,
+void AddLimits(const v1::Quota& quota, const v1::Usage& usage, bool exact, OverrideMarks* marks,
                Table* table) {
   for (const bool with_usage : {true, false}) {
     for (const QuotaKey& key : kQuotaKeys) {
@@ -193,7 +192,7 @@ void AddLimits(const v1::Quota& quota, const v1::Usage& usage, bool exact, Marks
 }
 
 // Settings with a row, by unit.
-void AddSettings(const v1::Quota& quota, bool exact, Marks* marks, Table* table) {
+void AddSettings(const v1::Quota& quota, bool exact, OverrideMarks* marks, Table* table) {
   for (const QuotaUnit unit : {QuotaUnit::kTenant, QuotaUnit::kNumber, QuotaUnit::kKind,
                                QuotaUnit::kSwitch, QuotaUnit::kRelease}) {
     for (const QuotaKey& key : kQuotaKeys) {
@@ -212,7 +211,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, siz
     const Placed& placed;
     const v1::Usage& usage;
     const v1::Quota& quota;
-    Marks marks;
+    OverrideMarks marks;
   };
   // Columns that are empty for all tenants are dropped.
   struct Shown {
@@ -313,7 +312,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, siz
   bool marked = false;
   for (const Placed& placed : AsTree(response)) {
     Row row{placed, placed.tenant->usage(), placed.tenant->quota(),
-            Marks(placed.tenant->overridden())};
+            OverrideMarks(placed.tenant->overridden())};
     marked |= row.marks.any();
     std::vector<std::string> cells;
     for (const Shown* one : shown) cells.push_back(one->cell(row));
@@ -330,7 +329,7 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
                       size_t width) {
   const v1::Quota& quota = response.quota();
   const v1::Usage& usage = response.usage();
-  Marks marks(response.overridden());
+  OverrideMarks marks(response.overridden());
   Table counts({{"TENANT " + usage.tenant()}, {"USED", Align::kRight}, {"LIMIT", Align::kRight}});
   AddLimits(quota, usage, exact, &marks, &counts);
   counts.AddRow({"denials", absl::StrCat(usage.denials()), kNone});

@@ -17,7 +17,7 @@ auto* FindIn(const List& list, Is is) {
   return it == list.end() ? nullptr : &*it;
 }
 
-const char* Word(Subject subject) {
+const char* SubjectWord(Subject subject) {
   switch (subject) {
     case Subject::kTenant:
       return "tenant";
@@ -103,16 +103,17 @@ absl::StatusOr<Thing> Find(const Snapshot& snapshot, Subject subject, const std:
   }
   if (found.size() == 1) return found.front();
   if (found.empty()) {
-    return absl::NotFoundError(absl::StrCat("there is no ", Word(subject), " \"", name,
+    return absl::NotFoundError(absl::StrCat("there is no ", SubjectWord(subject), " \"", name,
                                             "\" (see gpumemctl ps, segments, publications and "
                                             "quota list)"));
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "\"", name, "\" is ambiguous: use ",
-      absl::StrJoin(found, ", or ", [&](std::string* out, const Thing& thing) {
-        const bool publication = thing.what == Subject::kPublication;
-        absl::StrAppend(out, "describe ", Word(thing.what), " ", publication ? thing.name : name);
-      })));
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", name, "\" is ambiguous: use ",
+                   absl::StrJoin(found, ", or ", [&](std::string* out, const Thing& thing) {
+                     const bool publication = thing.what == Subject::kPublication;
+                     absl::StrAppend(out, "describe ", SubjectWord(thing.what), " ",
+                                     publication ? thing.name : name);
+                   })));
 }
 
 }  // namespace gpumem::cli

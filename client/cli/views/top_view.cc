@@ -14,7 +14,6 @@
 namespace gpumem::cli {
 namespace {
 
-constexpr char kNone[] = "-";
 constexpr size_t kWidestMeter = 48;
 
 // A row of the table, and its sort key.

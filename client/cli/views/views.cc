@@ -13,8 +13,6 @@
 namespace gpumem::cli {
 namespace {
 
-constexpr char kNone[] = "-";
-
 std::string StateWord(v1::SessionInfo::State state) {
   switch (state) {
     case v1::SessionInfo::STATE_LIVE:

@@ -5,11 +5,10 @@
 #include <cstdint>
 
 #include "client/cli/views/views.h"
+#include "common/bytes.h"
 
 namespace gpumem::cli {
 
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
-inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 inline constexpr char kUuid0[] = "HOST-00000000-0000-0000-0000-000000000000";
 inline constexpr char kUuid1[] = "HOST-00000001-0000-0000-0000-000000000000";
 inline constexpr char kPinnedUuid[] = "PINNED-00000000-0000-0000-0000-000000000000";

@@ -13,8 +13,6 @@
 namespace gpumem::cli {
 namespace {
 
-constexpr char kNone[] = "-";
-
 std::string OrNone(const std::string& text) { return text.empty() ? kNone : text; }
 
 // Returns the daemon's text for one fact about the cgroup.

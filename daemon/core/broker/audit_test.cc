@@ -17,7 +17,7 @@
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
-namespace {
+namespace audit_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -396,5 +396,5 @@ TEST_F(BrokerAuditTest, MemoryThatIsTakenBackAndGivenUp) {
   EXPECT_EQ(records[2].tenant, "high");
 }
 
-}  // namespace
+}  // namespace audit_test
 }  // namespace gpumemd

@@ -20,7 +20,7 @@
 #include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
-namespace {
+namespace broker_test {
 
 using ::testing::HasSubstr;
 
@@ -368,5 +368,5 @@ TEST_F(BrokerTest, RepeatedDenialsRaisePressureLessOften) {
   Release(*leases);
 }
 
-}  // namespace
+}  // namespace broker_test
 }  // namespace gpumemd

@@ -15,7 +15,7 @@
 #include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
-namespace {
+namespace heartbeat_test {
 
 constexpr uint64_t kGranule = 2 << 20;
 constexpr absl::Duration kLong = absl::Seconds(30);
@@ -142,5 +142,5 @@ TEST_F(BrokerHeartbeatTest, TickStopsWhileTheMutexIsHeld) {
   EXPECT_TRUE(AwaitHeartbeats(before + 10));
 }
 
-}  // namespace
+}  // namespace heartbeat_test
 }  // namespace gpumemd

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumemd {
-namespace {
+namespace kinds_test {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
@@ -190,5 +190,5 @@ TEST_F(BrokerKindsTest, RetainedSegmentsThatAreLostAreNotReused) {
   EXPECT_THAT(observer_.orphaned, IsEmpty());
 }
 
-}  // namespace
+}  // namespace kinds_test
 }  // namespace gpumemd

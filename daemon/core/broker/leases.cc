@@ -12,7 +12,7 @@ namespace gpumemd {
 namespace {
 
 // Leases that are read per hold of the mutex.
-constexpr size_t kListedAtOnce = 256;
+constexpr size_t kReadAtOnce = 256;
 
 }  // namespace
 
@@ -112,7 +112,7 @@ std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
   std::vector<LeaseId> lost;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&mutex_);
-    next = ledger_.look().LostLeases(call.session(), *next, kListedAtOnce, lost);
+    next = ledger_.look().LostLeases(call.session(), *next, kReadAtOnce, lost);
   }
   return lost;
 }
@@ -121,7 +121,7 @@ Inspector::Revoked Broker::RevokedLeases(const Call& call) const {
   Inspector::Revoked revoked;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&mutex_);
-    next = ledger_.look().RevokedLeases(call.session(), *next, kListedAtOnce, revoked);
+    next = ledger_.look().RevokedLeases(call.session(), *next, kReadAtOnce, revoked);
   }
   return revoked;
 }

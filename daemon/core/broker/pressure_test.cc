@@ -11,7 +11,7 @@
 #include "daemon/core/broker/testing/wait_fixture.h"
 
 namespace gpumemd {
-namespace {
+namespace pressure_test {
 
 using ::testing::ElementsAre;
 using ::testing::Pair;
@@ -94,5 +94,5 @@ TEST_F(BrokerPressureTest, RevocableLeaseSaysSo) {
   a.call.reset();
 }
 
-}  // namespace
+}  // namespace pressure_test
 }  // namespace gpumemd

@@ -19,7 +19,7 @@
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
-namespace {
+namespace publications_test {
 
 using ::testing::SizeIs;
 using State = Broker::Progress::State;
@@ -268,5 +268,5 @@ TEST_F(BrokerPublicationsTest, MetadataIsKeptForAsLongAsItsVersion) {
   EXPECT_EQ(OpenFds(), before);
 }
 
-}  // namespace
+}  // namespace publications_test
 }  // namespace gpumemd

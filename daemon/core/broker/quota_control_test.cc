@@ -6,18 +6,19 @@
 
 #include <memory>
 
+#include "common/bytes.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
-namespace {
+namespace quota_control_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
+using gpumem::kMiB;
 
 class QuotaControlTest : public testing::Test {
  protected:
@@ -186,5 +187,5 @@ TEST_F(QuotaControlTest, DevicesAreThoseThatThereAre) {
   EXPECT_TRUE(control_->Set("a", Limit(2 * kMiB)).ok());
 }
 
-}  // namespace
+}  // namespace quota_control_test
 }  // namespace gpumemd

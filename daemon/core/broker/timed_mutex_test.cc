@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumemd {
-namespace {
+namespace timed_mutex_test {
 
 // Advances only when a test says so.
 struct ManualClock {
@@ -76,5 +76,5 @@ TEST(TimedMutex, HoldContinuesIfThereIsNothingToWaitFor) {
   EXPECT_EQ(mutex.Read().longest, absl::Milliseconds(4));
 }
 
-}  // namespace
+}  // namespace timed_mutex_test
 }  // namespace gpumemd

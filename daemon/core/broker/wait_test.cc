@@ -15,7 +15,7 @@
 #include "daemon/core/denial.h"
 
 namespace gpumemd {
-namespace {
+namespace wait_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -235,5 +235,5 @@ TEST_F(BrokerWaitTest, LeasesThatAFailedRepeatEndsServeOthers) {
   }
 }
 
-}  // namespace
+}  // namespace wait_test
 }  // namespace gpumemd

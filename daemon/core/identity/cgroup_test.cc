@@ -12,7 +12,7 @@
 #include "absl/strings/str_replace.h"
 
 namespace gpumemd {
-namespace {
+namespace cgroup_test {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -374,5 +374,5 @@ TEST(CgroupTest, SurvivesEverything) {
   EXPECT_GT(facts, 1000);
 }
 
-}  // namespace
+}  // namespace cgroup_test
 }  // namespace gpumemd

@@ -6,7 +6,7 @@
 #include "gtest/gtest.h"
 
 namespace gpumemd {
-namespace {
+namespace rules_test {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -322,5 +322,5 @@ TEST(RulesTest, TellsWhatItPassedOver) {
               ElementsAre("1 cgroup"));
 }
 
-}  // namespace
+}  // namespace rules_test
 }  // namespace gpumemd

@@ -43,7 +43,7 @@ struct Sizer {
   }
 };
 
-struct Writer {
+struct FieldWriter {
   uint8_t* at;
 
   void Copy(const void* from, size_t bytes) {
@@ -81,9 +81,9 @@ bool AllZero(const uint8_t* begin, const uint8_t* end) {
   return std::all_of(begin, end, [](uint8_t byte) { return byte == 0; });
 }
 
-// `ok` becomes false for bytes that Writer never writes. Reads no further than the type's size,
-// whatever the bytes are.
-struct Reader {
+// `ok` becomes false for bytes that FieldWriter never writes. Reads no further than the type's
+// size, whatever the bytes are.
+struct FieldReader {
   const uint8_t* at;
   bool ok = true;
 
@@ -175,7 +175,7 @@ template <typename T>
 std::optional<Change> DecodeAs(Op op, absl::Span<const uint8_t> payload, bool more) {
   if (std::is_same_v<T, Counters> && op == Op::kErase) return std::nullopt;
   T object{};
-  Reader reader{payload.data()};
+  FieldReader reader{payload.data()};
   T::KeyFields(object, reader);
   if (op == Op::kPut) T::Fields(object, reader);
   if (!reader.ok) return std::nullopt;
@@ -196,7 +196,7 @@ void Encode(const Change& change, absl::Span<uint8_t> payload) {
   std::memset(payload.data(), 0, kPayloadBytes);
   std::visit(
       [&]<typename T>(const T& object) {
-        Writer writer{payload.data()};
+        FieldWriter writer{payload.data()};
         T::KeyFields(object, writer);
         if (change.op == Op::kPut) T::Fields(object, writer);
       },

@@ -5,13 +5,15 @@
 
 #include <limits>
 
+#include "common/bytes.h"
+
 namespace gpumemd {
 namespace {
 
 using What = GuaranteeProblem::What;
 using Tenants = std::map<std::string, Quota>;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
+using gpumem::kGiB;
 
 const std::vector<DeviceInfo>& Devices() {
   static const auto& devices = *new std::vector<DeviceInfo>{

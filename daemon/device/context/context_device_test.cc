@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/bytes.h"
 #include "common/mapping/host_ipc.h"
 #include "common/mapping/mapping.h"
 #include "daemon/device/devices.h"
@@ -34,7 +35,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 class ContextDeviceTest : public testing::Test {

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/bytes.h"
 #include "common/mapping/host_ipc.h"
 #include "common/mapping/mapping.h"
 #include "common/unix_channel.h"
@@ -31,7 +32,7 @@ using absl::StatusCode;
 using gpumem::Mapping;
 using gpumem::UniqueFd;
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 constexpr char kUuid[] = "HOST-00000003-0000-0000-0000-000000000000";
 
 class HostContextTest : public testing::Test {

@@ -21,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "daemon/device/cuda_info.h"
 #include "daemon/device/devices.h"
@@ -35,8 +36,8 @@ using testing::AllOf;
 using testing::Ge;
 using testing::Le;
 
-constexpr uint64_t kMiB = 1 << 20;
-constexpr uint64_t kGiB = 1 << 30;
+using gpumem::kGiB;
+using gpumem::kMiB;
 // By how much the free memory of a GPU changes without our doing.
 constexpr uint64_t kNoiseBytes = 512 * kMiB;
 

@@ -35,7 +35,7 @@ constexpr char kPeerFlag[] = "--serve-as-contract-peer";
 constexpr int kPeerSocket = 3;
 constexpr uid_t kNobody = 65534;
 // Making a first CUDA context on a busy machine takes seconds.
-constexpr absl::Duration kTimeout = absl::Seconds(120);
+constexpr absl::Duration kPeerTimeout = absl::Seconds(120);
 
 absl::Status Refused(absl::string_view what) {
   return absl::FailedPreconditionError(absl::StrCat(absl::ErrnoToStatus(errno, what).message(),
@@ -160,7 +160,7 @@ absl::Status ContractPeer::Ask(absl::string_view command, absl::Span<const int> 
     if (answer != nullptr) *answer = *std::move(done);
     return absl::OkStatus();
   }
-  const absl::Time deadline = absl::Now() + kTimeout;
+  const absl::Time deadline = absl::Now() + kPeerTimeout;
   absl::Status sent = gpumem::SendMessage(socket_.get(), command, fds, deadline);
   if (!sent.ok()) return sent;
   absl::StatusOr<UnixMessage> received = gpumem::ReceiveMessage(socket_.get(), deadline);

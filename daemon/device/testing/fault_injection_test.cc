@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "common/bytes.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
 namespace {
 
-constexpr uint64_t kMiB = 1 << 20;
+using gpumem::kMiB;
 
 std::unique_ptr<Device> Host() { return *MakeHostDevice({.capacity_bytes = 64 * kMiB}); }
 

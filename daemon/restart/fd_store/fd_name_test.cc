@@ -8,7 +8,7 @@
 #include <string>
 
 namespace gpumemd {
-namespace {
+namespace fd_name_test {
 
 TEST(FdNameTest, ComesBackAsItWent) {
   for (const uint64_t number : {uint64_t{0}, uint64_t{1}, uint64_t{61}, uint64_t{62},
@@ -42,5 +42,5 @@ TEST(FdNameTest, ReadsNothingElse) {
   EXPECT_FALSE(ParseFdName("sLygHa16AHYG").has_value());
 }
 
-}  // namespace
+}  // namespace fd_name_test
 }  // namespace gpumemd

@@ -19,7 +19,7 @@
 #include "daemon/restart/fd_store/testing/fd_store_fixture.h"
 
 namespace gpumemd {
-namespace {
+namespace fd_store_lost_test {
 
 constexpr absl::Duration kLong = absl::Seconds(60);
 
@@ -124,5 +124,5 @@ TEST(FdStoreLostTest, AKeeperThatIsNotTheParentIsLost) {
   EXPECT_TRUE(manager.Start()->lost());
 }
 
-}  // namespace
+}  // namespace fd_store_lost_test
 }  // namespace gpumemd

@@ -19,7 +19,7 @@
 #include "daemon/restart/fd_store/testing/fd_store_fixture.h"
 
 namespace gpumemd {
-namespace {
+namespace fd_store_test {
 
 using ::testing::ElementsAre;
 
@@ -224,5 +224,5 @@ TEST(FdStoreTest, NoDescriptorIsLeftOpen) {
   EXPECT_EQ(OpenDescriptors(), before);
 }
 
-}  // namespace
+}  // namespace fd_store_test
 }  // namespace gpumemd

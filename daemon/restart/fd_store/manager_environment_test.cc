@@ -20,7 +20,7 @@
 #include "daemon/restart/fd_store/testing/fd_store_fixture.h"
 
 namespace gpumemd {
-namespace {
+namespace manager_environment_test {
 
 using ::testing::HasSubstr;
 
@@ -199,5 +199,5 @@ TEST(FdStoreEnvironmentTest, WithoutAManagerNotificationsAreDroppedAndDescriptor
   EXPECT_CODE((*store)->CheckRoom(), kFailedPrecondition);
 }
 
-}  // namespace
+}  // namespace manager_environment_test
 }  // namespace gpumemd

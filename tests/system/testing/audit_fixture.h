@@ -22,6 +22,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/bytes.h"
 #include "daemon/core/audit/audit.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
@@ -29,8 +30,6 @@
 namespace gpumem::testing {
 
 using Json = nlohmann::json;
-
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // The tenants of the tests. "PATH" stands for the audit's file.
 inline constexpr char kAuditConfig[] = R"([host]

@@ -29,6 +29,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "tests/support/child.h"
@@ -37,7 +38,6 @@
 
 namespace gpumem::testing {
 
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uid_t kDaemonUid = 64740;
 inline constexpr char kPodOfDaemon[] = "0d0d0d0d-0000-4000-8000-000000000000";
 inline constexpr char kRed[] = "aaaaaaaa-1111-4222-8333-444444444444";

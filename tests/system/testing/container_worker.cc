@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "common/bytes.h"
 #include "common/unix_channel.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
@@ -21,8 +22,6 @@
 
 namespace gpumem {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class InContainer {
  public:

@@ -8,13 +8,12 @@
 #include <memory>
 #include <string>
 
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
 
 namespace gpumem::testing {
-
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 // Returns a tenant that any process may name. The tests have two, each 64 MiB on a device of 128
 // MiB; this process may be either.

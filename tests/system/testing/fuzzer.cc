@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
@@ -19,8 +20,6 @@ namespace gpumem::testing {
 
 using google::protobuf::Message;
 using google::protobuf::MethodDescriptor;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 Fuzzer::Fuzzer(std::string dir, uint64_t seed)
     : dir_(std::move(dir)),

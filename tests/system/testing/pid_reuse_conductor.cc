@@ -12,12 +12,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "common/unique_fd.h"
 #include "tests/support/child.h"
 
 namespace gpumem::testing {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 std::string Conductor::Run() {
   if (std::string why = Prepare(); !why.empty()) return why;

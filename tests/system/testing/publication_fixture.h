@@ -13,13 +13,13 @@
 #include <utility>
 #include <vector>
 
+#include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
 #include "tests/support/daemon_process.h"
 
 namespace gpumem::testing {
 
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kGranule = 2 * kMiB;
 
 inline void Mark(const Segment& segment, uint64_t mark) {

@@ -15,13 +15,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/bytes.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/wire.h"
 
 namespace gpumem::testing {
-
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class QuotaTest : public ::testing::Test {
  protected:

@@ -2,14 +2,13 @@
 #include "tests/system/testing/random_messages.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/bytes.h"
 #include "proto/gpumem/v1/broker.pb.h"
 
 namespace gpumem::testing {
 
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 void RandomMessages::ForgetOld() {
   if (leases_.size() > 32) leases_.erase(leases_.begin(), leases_.begin() + 16);

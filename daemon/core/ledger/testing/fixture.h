@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/bytes.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
 #include "gmock/gmock.h"
@@ -15,7 +16,7 @@
 
 namespace gpumemd {
 
-inline constexpr uint64_t kMiB = uint64_t{1} << 20;
+using gpumem::kMiB;
 inline constexpr uint64_t kGranule = 2 * kMiB;
 
 class LedgerFixture : public ::testing::Test {
