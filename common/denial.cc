@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/denial.h"
 
+#include <utility>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -11,7 +13,7 @@ namespace {
 
 constexpr char kDenialUrl[] = "type.googleapis.com/gpumem.v1.Denial";
 
-// A refusal in words: the fact, and advice.
+// A denial in words: the fact, and advice.
 struct Sentence {
   std::string fact;
   std::string help;
@@ -21,30 +23,43 @@ std::string Count(uint64_t n, absl::string_view noun) {
   return absl::StrCat(n, " ", noun, n == 1 ? "" : "s");
 }
 
-// "tenant training asked for 4.00 GiB on GPU-1".
-std::string AskedBytes(const v1::Denial& d, absl::string_view who) {
-  std::string text = absl::StrCat(who, " asked for ", FormatBytes(d.asked()));
-  if (!d.device_uuid().empty()) absl::StrAppend(&text, " on ", d.device_uuid());
-  return text;
+// Returns " on GPU-1", or nothing for a cause that is not about one device.
+std::string OnDevice(const v1::Denial& d) {
+  return d.device_uuid().empty() ? "" : absl::StrCat(" on ", d.device_uuid());
 }
 
-// Returns the used amount that must be freed for the request to fit.
+// Returns "tenant training asked for 4.00 GiB on GPU-1".
+std::string AskedBytes(const v1::Denial& d, absl::string_view who) {
+  return absl::StrCat(who, " asked for ", FormatBytes(d.asked()), OnDevice(d));
+}
+
+// Returns the used amount that must be released for the request to fit.
 uint64_t Missing(const v1::Denial& d) {
   const uint64_t room = d.limit() > d.used() ? d.limit() - d.used() : 0;
   return d.asked() > room ? d.asked() - room : 0;
 }
 
-// Returns the limit's owner, as a subject after the requester: "it", or "tenant ml, which it is
-// under,".
+// True if the limit is the requester's own, or of no tenant.
+bool OwnLimit(const v1::Denial& d) {
+  return d.limited_tenant().empty() || d.limited_tenant() == d.tenant();
+}
+
+// Returns the tenant with the limit, as a subject after the requester: "it", or "its parent tenant
+// ml".
 std::string Limited(const v1::Denial& d) {
-  if (d.limited_tenant().empty() || d.limited_tenant() == d.tenant()) return "it";
-  return absl::StrCat("tenant ", d.limited_tenant(), ", which it is under,");
+  return OwnLimit(d) ? "it" : absl::StrCat("its parent tenant ", d.limited_tenant());
+}
+
+// Returns the tenant with the limit, as the first subject of a sentence: "tenant training", or
+// "tenant ml, a parent of tenant training,".
+std::string LimitedFirst(const v1::Denial& d, absl::string_view who) {
+  if (OwnLimit(d)) return std::string(who);
+  return absl::StrCat("tenant ", d.limited_tenant(), ", a parent of ", who, ",");
 }
 
 std::string AskForHigher(const v1::Denial& d) {
-  const std::string& whose = d.limited_tenant();
-  return absl::StrCat("ask for a higher limit ",
-                      whose.empty() || whose == d.tenant() ? "" : absl::StrCat("of ", whose, " "),
+  return absl::StrCat("ask an operator for a higher limit ",
+                      OwnLimit(d) ? "" : absl::StrCat("of ", d.limited_tenant(), " "),
                       "(gpumemctl quota set)");
 }
 
@@ -71,28 +86,66 @@ Sentence ByteLimit(const v1::Denial& d, absl::string_view who, absl::string_view
   const std::string higher = AskForHigher(d);
   if (d.asked() > d.limit()) {
     return {absl::StrCat(AskedBytes(d, who), "; ",
-                         limited == "it" ? absl::StrCat("its limit ", where, " is ")
-                                         : absl::StrCat(limited, " has a limit ", where, " of "),
+                         OwnLimit(d) ? absl::StrCat("its limit ", where, " is ")
+                                     : absl::StrCat("the limit of ", limited, " ", where, " is "),
                          FormatBytes(d.limit())),
             absl::StrCat("ask for less, or ", higher)};
   }
   return {absl::StrCat(AskedBytes(d, who), "; ", limited, " holds ", FormatBytes(d.used()),
                        " of its ", FormatBytes(d.limit()), " limit ", where, BytesHeldBy(d)),
-          absl::StrCat("release ", FormatBytes(Missing(d)), " or ", higher)};
+          absl::StrCat("release ", FormatBytes(Missing(d)), ", or ", higher)};
 }
 
-// Returns the sentence for a limit on a count.
+// Returns the sentence for a limit on a count of objects.
 Sentence CountLimit(const v1::Denial& d, absl::string_view who, absl::string_view noun,
                     absl::string_view helps) {
   return {absl::StrCat(who, " asked for ", Count(d.asked(), noun), "; ", Limited(d), " has ",
-                       d.used(), " of the ", d.limit(), " that it may have", CountsHeldBy(d)),
-          absl::StrCat(helps, " or ", AskForHigher(d))};
+                       d.used(), " of at most ", d.limit(), CountsHeldBy(d)),
+          absl::StrCat(helps, ", or ", AskForHigher(d))};
 }
 
-// Returns the owner of the count, if only that is asked for.
-std::string Under(const v1::Denial& d, absl::string_view who) {
-  if (Limited(d) == "it") return std::string(who);
-  return absl::StrCat("tenant ", d.limited_tenant(), ", which ", who, " is under,");
+// Returns the sentence for a limit on calls or requests that wait for an answer.
+Sentence WaitingLimit(const v1::Denial& d, absl::string_view who, absl::string_view noun,
+                      absl::string_view state, std::string help) {
+  return {absl::StrCat(LimitedFirst(d, who), " has ", Count(d.used(), noun), " ", state,
+                       "; the limit is ", d.limit(), CountsHeldBy(d)),
+          std::move(help)};
+}
+
+Sentence Capacity(const v1::Denial& d, absl::string_view who) {
+  if (d.asked() > d.limit()) {
+    return {absl::StrCat(AskedBytes(d, who), "; the device has ", FormatBytes(d.limit()),
+                         " for all tenants together"),
+            "ask for less, or use several devices"};
+  }
+  return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of the device's ",
+                       FormatBytes(d.limit()), " are in use", BytesHeldBy(d)),
+          absl::StrCat("wait until ", FormatBytes(Missing(d)),
+                       " are released (gpumemctl segments shows the holders), or use another "
+                       "device")};
+}
+
+// Returns the sentence for memory that is kept free for guarantees of other tenants: on a device,
+// or under the limit of a parent.
+Sentence Guarantees(const v1::Denial& d, absl::string_view who) {
+  const std::string whole =
+      OwnLimit(d) ? absl::StrCat("the device's ", FormatBytes(d.limit()))
+                  : absl::StrCat("the ", FormatBytes(d.limit()), " limit of ", Limited(d),
+                                 d.device_uuid().empty() ? " over all devices" : " there");
+  return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of ", whole,
+                       " are in use or guaranteed to other tenants", BytesHeldBy(d)),
+          "wait until other tenants release memory, request a revocable lease, which may use idle "
+          "memory that is guaranteed to other tenants, or ask an operator for a guarantee "
+          "(gpumemctl quota set --guarantee)"};
+}
+
+// Returns the sentence for memory that earlier requests wait for. Without a device, `asked` may be
+// a count: of segments.
+Sentence Queue(const v1::Denial& d, absl::string_view who) {
+  return {absl::StrCat(
+              d.device_uuid().empty() ? absl::StrCat(who, " asked for memory") : AskedBytes(d, who),
+              "; requests ahead of it in the queue wait for the free memory"),
+          "wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use another device"};
 }
 
 Sentence Tell(const v1::Denial& d) {
@@ -103,62 +156,42 @@ Sentence Tell(const v1::Denial& d) {
     case v1::Denial::CAUSE_TOTAL_LIMIT:
       return ByteLimit(d, who, "over all devices");
     case v1::Denial::CAUSE_CAPACITY:
-      if (d.asked() > d.limit()) {
-        return {absl::StrCat(AskedBytes(d, who), "; the device has ", FormatBytes(d.limit()),
-                             " to hand out in all"),
-                "ask for less, or spread it over several devices"};
-      }
-      return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of the device's ",
-                           FormatBytes(d.limit()), " are taken", BytesHeldBy(d)),
-              absl::StrCat("wait until ", FormatBytes(Missing(d)),
-                           " are released (gpumemctl segments shows by whom they are held) or use "
-                           "another device")};
+      return Capacity(d, who);
     case v1::Denial::CAUSE_DRIVER:
-      return {absl::StrCat(AskedBytes(d, who),
-                           "; the driver has too little memory left, since "
-                           "programs use the device without asking gpumemd"),
-              "stop them (nvidia-smi shows them) or use another device"};
+      return {absl::StrCat(AskedBytes(d, who), "; the driver has too little free memory there"),
+              "end programs that use the device without gpumemd (nvidia-smi shows them), or use "
+              "another device"};
     case v1::Denial::CAUSE_UNBROKERED:
-      return {absl::StrCat(who, " asked for ", FormatBytes(d.asked()), "; its processes use ",
-                           FormatBytes(d.used()), " on ", d.device_uuid(),
-                           " that they took without asking gpumemd"),
-              "free that first, or end the processes (gpumemctl ps shows which)"};
+      return {
+          absl::StrCat(who, " asked for ", FormatBytes(d.asked()), "; its processes use ",
+                       FormatBytes(d.used()), OnDevice(d), " that they allocated without gpumemd"),
+          "free that memory first, or end the processes (gpumemctl ps shows them)"};
     case v1::Denial::CAUSE_MAX_SEGMENTS:
-      return CountLimit(d, who, "segment", "release some, ask for fewer and larger ones,");
+      return CountLimit(d, who, "segment", "use fewer and larger segments");
     case v1::Denial::CAUSE_MAX_PUBLICATIONS:
       return CountLimit(d, who, "publication",
-                        "unpublish some (gpumemctl publications lists them)");
+                        "unpublish those that are not needed (gpumemctl publications lists them)");
     case v1::Denial::CAUSE_MAX_SESSIONS:
-      return CountLimit(d, who, "session", "end some of its processes (gpumemctl ps lists them)");
+      return CountLimit(d, who, "session",
+                        "close sessions that are not needed (gpumemctl ps lists them)");
     case v1::Denial::CAUSE_MAX_IN_FLIGHT:
-      return {absl::StrCat(Under(d, who), " has ", Count(d.used(), "call"),
-                           " waiting for an answer, of the ", d.limit(), " that it may have",
-                           CountsHeldBy(d)),
-              "call again when one has been answered, or make fewer calls at a time"};
+      return WaitingLimit(d, who, "call", "in flight",
+                          "wait for an answer before the next call, or make fewer calls at once");
     case v1::Denial::CAUSE_MAX_WAITING:
-      return {absl::StrCat(Under(d, who), " has ", Count(d.used(), "request"),
-                           " waiting for memory, of the ", d.limit(), " that it may have",
-                           CountsHeldBy(d)),
-              absl::StrCat("ask again when one of them is over, or ", AskForHigher(d))};
+      return WaitingLimit(
+          d, who, "request", "waiting for memory",
+          absl::StrCat("ask again when one of them has been answered, or ", AskForHigher(d)));
     case v1::Denial::CAUSE_GUARANTEES:
-      return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of the device's ",
-                           FormatBytes(d.limit()), " are taken or guaranteed to others",
-                           BytesHeldBy(d)),
-              absl::StrCat("wait until ", FormatBytes(Missing(d)),
-                           " are released, take the memory as revocable, which may be what is "
-                           "guaranteed and idle, or ask for a guarantee (gpumemctl quota set)")};
+      return Guarantees(d, who);
     case v1::Denial::CAUSE_QUEUE:
-      return {absl::StrCat(AskedBytes(d, who),
-                           "; what is free there is waited for by requests that go first",
-                           BytesHeldBy(d)),
-              "wait in the queue, too, or longer (gpumemctl hold --wait; AcquireOptions::wait), or "
-              "use another device"};
-    case v1::Denial::CAUSE_DAEMON_LIMIT:
-      return {absl::StrCat(who, " asked for ", d.asked(), " more than the daemon can keep; ",
-                           d.used(), " of its ", d.limit(), " are in use by all tenants together"),
-              "release some, or have the daemon's own limits raised"};
+      return Queue(d, who);
+    case v1::Denial::CAUSE_DAEMON_LIMIT:  // of a session, a user, a tenant or the daemon: see help
+      return {absl::StrCat(who, " asked for ", d.asked(), " more; ", d.used(), " of the ",
+                           d.limit(), " that the daemon allows are in use"),
+              "release those that are not needed, or try again later"};
     default:
-      return {absl::StrCat(who, " was refused what it asked for"), "ask for less, or later"};
+      return {absl::StrCat("the request of ", who, " was denied"),
+              "ask for less, or try again later"};
   }
 }
 

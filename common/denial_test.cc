@@ -27,43 +27,54 @@ std::string Text(const v1::Denial& denial) {
   return std::string(status.message());
 }
 
-TEST(DenialTest, SaysWhatStoodInTheWayOfMemory) {
-  EXPECT_EQ(Text(Make(v1::Denial::CAUSE_DEVICE_LIMIT, 4 * kGiB, 62 * kGiB, 64 * kGiB)),
-            "tenant training asked for 4.00 GiB on GPU-1; it holds 62.00 GiB of its 64.00 GiB "
-            "limit there: release 2.00 GiB or ask for a higher limit (gpumemctl quota set)");
+TEST(DenialTest, NamesTheLimitOnMemory) {
+  EXPECT_EQ(
+      Text(Make(v1::Denial::CAUSE_DEVICE_LIMIT, 4 * kGiB, 62 * kGiB, 64 * kGiB)),
+      "tenant training asked for 4.00 GiB on GPU-1; it holds 62.00 GiB of its 64.00 GiB "
+      "limit there: release 2.00 GiB, or ask an operator for a higher limit (gpumemctl quota set)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_DEVICE_LIMIT, 65 * kGiB, 0, 64 * kGiB)),
             "tenant training asked for 65.00 GiB on GPU-1; its limit there is 64.00 GiB: ask for "
-            "less, or ask for a higher limit (gpumemctl quota set)");
+            "less, or ask an operator for a higher limit (gpumemctl quota set)");
   v1::Denial total = Make(v1::Denial::CAUSE_TOTAL_LIMIT, kGiB, 8 * kGiB, 8 * kGiB);
   total.clear_device_uuid();
-  EXPECT_EQ(Text(total),
-            "tenant training asked for 1.00 GiB; it holds 8.00 GiB of its 8.00 GiB limit over all "
-            "devices: release 1.00 GiB or ask for a higher limit (gpumemctl quota set)");
+  EXPECT_EQ(
+      Text(total),
+      "tenant training asked for 1.00 GiB; it holds 8.00 GiB of its 8.00 GiB limit over all "
+      "devices: release 1.00 GiB, or ask an operator for a higher limit (gpumemctl quota set)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_CAPACITY, 4 * kGiB, 138 * kGiB, 140 * kGiB)),
             "tenant training asked for 4.00 GiB on GPU-1; 138.00 GiB of the device's 140.00 GiB "
-            "are taken: wait until 2.00 GiB are released (gpumemctl segments shows by whom they "
-            "are held) or use another device");
+            "are in use: wait until 2.00 GiB are released (gpumemctl segments shows the holders), "
+            "or use another device");
+  EXPECT_EQ(Text(Make(v1::Denial::CAUSE_CAPACITY, 141 * kGiB, 0, 140 * kGiB)),
+            "tenant training asked for 141.00 GiB on GPU-1; the device has 140.00 GiB for all "
+            "tenants together: ask for less, or use several devices");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_DRIVER, kGiB, 0, 0)),
-            "tenant training asked for 1.00 GiB on GPU-1; the driver has too little memory left, "
-            "since programs use the device without asking gpumemd: stop them (nvidia-smi shows "
-            "them) or use another device");
+            "tenant training asked for 1.00 GiB on GPU-1; the driver has too little free memory "
+            "there: end programs that use the device without gpumemd (nvidia-smi shows them), or "
+            "use another device");
+  EXPECT_EQ(Text(Make(v1::Denial::CAUSE_UNBROKERED, kGiB, 3 * kGiB, 0)),
+            "tenant training asked for 1.00 GiB; its processes use 3.00 GiB on GPU-1 that they "
+            "allocated without gpumemd: free that memory first, or end the processes (gpumemctl ps "
+            "shows them)");
 }
 
-TEST(DenialTest, SaysWhichCountIsReached) {
+TEST(DenialTest, NamesTheLimitOnACount) {
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_MAX_SEGMENTS, 1, 1024, 1024)),
-            "tenant training asked for 1 segment; it has 1024 of the 1024 that it may have: "
-            "release some, ask for fewer and larger ones, or ask for a higher limit (gpumemctl "
-            "quota set)");
+            "tenant training asked for 1 segment; it has 1024 of at most 1024: use fewer and "
+            "larger segments, or ask an operator for a higher limit (gpumemctl quota set)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_MAX_SESSIONS, 1, 8, 8)),
-            "tenant training asked for 1 session; it has 8 of the 8 that it may have: end some of "
-            "its processes (gpumemctl ps lists them) or ask for a higher limit (gpumemctl quota "
-            "set)");
+            "tenant training asked for 1 session; it has 8 of at most 8: close sessions that are "
+            "not needed (gpumemctl ps lists them), or ask an operator for a higher limit "
+            "(gpumemctl quota set)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_MAX_IN_FLIGHT, 1, 64, 64)),
-            "tenant training has 64 calls waiting for an answer, of the 64 that it may have: call "
-            "again when one has been answered, or make fewer calls at a time");
+            "tenant training has 64 calls in flight; the limit is 64: wait for an answer before "
+            "the next call, or make fewer calls at once");
+  EXPECT_EQ(Text(Make(v1::Denial::CAUSE_DAEMON_LIMIT, 1, 64, 64)),
+            "tenant training asked for 1 more; 64 of the 64 that the daemon allows are in use: "
+            "release those that are not needed, or try again later");
 }
 
-TEST(DenialTest, SaysWhoHoldsWhatIsUsed) {
+TEST(DenialTest, NamesTheHolders) {
   v1::Denial denial = Make(v1::Denial::CAUSE_CAPACITY, 4 * kGiB, 138 * kGiB, 140 * kGiB);
   const auto hold = [&](const char* tenant, uint64_t used) {
     denial.add_holders()->set_tenant(tenant);
@@ -73,17 +84,18 @@ TEST(DenialTest, SaysWhoHoldsWhatIsUsed) {
   hold("b", 38 * kGiB);
   EXPECT_EQ(Text(denial),
             "tenant training asked for 4.00 GiB on GPU-1; 138.00 GiB of the device's 140.00 GiB "
-            "are taken (a 100.00 GiB, b 38.00 GiB): wait until 2.00 GiB are released (gpumemctl "
-            "segments shows by whom they are held) or use another device");
-  // That it holds itself what it holds is said already.
+            "are in use (a 100.00 GiB, b 38.00 GiB): wait until 2.00 GiB are released (gpumemctl "
+            "segments shows the holders), or use another device");
+  // The requester as the only holder is not named twice.
   denial = Make(v1::Denial::CAUSE_DEVICE_LIMIT, 4 * kGiB, 62 * kGiB, 64 * kGiB);
   hold("training", 62 * kGiB);
-  EXPECT_EQ(Text(denial),
-            "tenant training asked for 4.00 GiB on GPU-1; it holds 62.00 GiB of its 64.00 GiB "
-            "limit there: release 2.00 GiB or ask for a higher limit (gpumemctl quota set)");
+  EXPECT_EQ(
+      Text(denial),
+      "tenant training asked for 4.00 GiB on GPU-1; it holds 62.00 GiB of its 64.00 GiB "
+      "limit there: release 2.00 GiB, or ask an operator for a higher limit (gpumemctl quota set)");
 }
 
-TEST(DenialTest, SaysWhoseLimitItIs) {
+TEST(DenialTest, NamesTheParentWithTheLimit) {
   const auto under_ml = [](v1::Denial denial, uint64_t a, uint64_t b) {
     denial.set_limited_tenant("ml");
     for (const auto& [tenant, used] : {std::pair("a", a), std::pair("b", b)}) {
@@ -95,37 +107,52 @@ TEST(DenialTest, SaysWhoseLimitItIs) {
   };
   EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_DEVICE_LIMIT, 4 * kGiB, 38 * kGiB, 40 * kGiB),
                           30 * kGiB, 8 * kGiB)),
-            "tenant training asked for 4.00 GiB on GPU-1; tenant ml, which it is under, holds "
-            "38.00 GiB of its 40.00 GiB limit there (a 30.00 GiB, b 8.00 GiB): release 2.00 GiB or "
-            "ask for a higher limit of ml (gpumemctl quota set)");
+            "tenant training asked for 4.00 GiB on GPU-1; its parent tenant ml holds 38.00 GiB of "
+            "its 40.00 GiB limit there (a 30.00 GiB, b 8.00 GiB): release 2.00 GiB, or ask an "
+            "operator for a higher limit of ml (gpumemctl quota set)");
   EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_TOTAL_LIMIT, 50 * kGiB, 38 * kGiB, 40 * kGiB),
                           30 * kGiB, 8 * kGiB)),
-            "tenant training asked for 50.00 GiB on GPU-1; tenant ml, which it is under, has a "
-            "limit over all devices of 40.00 GiB: ask for less, or ask for a higher limit of ml "
-            "(gpumemctl quota set)");
+            "tenant training asked for 50.00 GiB on GPU-1; the limit of its parent tenant ml "
+            "over all devices is 40.00 GiB: ask for less, or ask an operator for a higher limit of "
+            "ml (gpumemctl quota set)");
   EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_MAX_SEGMENTS, 2, 9, 10), 5, 4)),
-            "tenant training asked for 2 segments; tenant ml, which it is under, has 9 of the 10 "
-            "that it may have (a 5, b 4): release some, ask for fewer and larger ones, or ask for "
-            "a higher limit of ml (gpumemctl quota set)");
+            "tenant training asked for 2 segments; its parent tenant ml has 9 of at most 10 (a 5, "
+            "b 4): use fewer and larger segments, or ask an operator for a higher limit of ml "
+            "(gpumemctl quota set)");
   EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_MAX_WAITING, 1, 8, 8), 5, 3)),
-            "tenant ml, which tenant training is under, has 8 requests waiting for memory, of the "
-            "8 that it may have (a 5, b 3): ask again when one of them is over, or ask for a "
-            "higher limit of ml (gpumemctl quota set)");
+            "tenant ml, a parent of tenant training, has 8 requests waiting for memory; the limit "
+            "is 8 (a 5, b 3): ask again when one of them has been answered, or ask an operator for "
+            "a higher limit of ml (gpumemctl quota set)");
+  EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_GUARANTEES, 4 * kGiB, 38 * kGiB, 40 * kGiB),
+                          30 * kGiB, 4 * kGiB)),
+            "tenant training asked for 4.00 GiB on GPU-1; 38.00 GiB of the 40.00 GiB limit of its "
+            "parent tenant ml there are in use or guaranteed to other tenants (a 30.00 GiB, b 4.00 "
+            "GiB): wait until other tenants release memory, request a revocable lease, which may "
+            "use idle memory that is guaranteed to other tenants, or ask an operator for a "
+            "guarantee (gpumemctl quota set --guarantee)");
 }
 
-TEST(DenialTest, SaysWhyItMayNotHaveWhatIsFree) {
+TEST(DenialTest, SaysWhyFreeMemoryIsDenied) {
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_MAX_WAITING, 1, 16, 16)),
-            "tenant training has 16 requests waiting for memory, of the 16 that it may have: ask "
-            "again when one of them is over, or ask for a higher limit (gpumemctl quota set)");
+            "tenant training has 16 requests waiting for memory; the limit is 16: ask again when "
+            "one of them has been answered, or ask an operator for a higher limit (gpumemctl quota "
+            "set)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_GUARANTEES, 4 * kGiB, 138 * kGiB, 140 * kGiB)),
             "tenant training asked for 4.00 GiB on GPU-1; 138.00 GiB of the device's 140.00 GiB "
-            "are taken or guaranteed to others: wait until 2.00 GiB are released, take the memory "
-            "as revocable, which may be what is guaranteed and idle, or ask for a guarantee "
-            "(gpumemctl quota set)");
+            "are in use or guaranteed to other tenants: wait until other tenants release memory, "
+            "request a revocable lease, which may use idle memory that is guaranteed to other "
+            "tenants, or ask an operator for a guarantee (gpumemctl quota set --guarantee)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_QUEUE, 4 * kGiB, 100 * kGiB, 140 * kGiB)),
-            "tenant training asked for 4.00 GiB on GPU-1; what is free there is waited for by "
-            "requests that go first: wait in the queue, too, or longer (gpumemctl hold --wait; "
-            "AcquireOptions::wait), or use another device");
+            "tenant training asked for 4.00 GiB on GPU-1; requests ahead of it in the queue wait "
+            "for the free memory: wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use "
+            "another device");
+  // Without a device the numbers may be of segments.
+  v1::Denial segments = Make(v1::Denial::CAUSE_QUEUE, 1, 11, 10);
+  segments.clear_device_uuid();
+  EXPECT_EQ(Text(segments),
+            "tenant training asked for memory; requests ahead of it in the queue wait for the free "
+            "memory: wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use another "
+            "device");
 }
 
 TEST(DenialTest, HasASentenceForEveryCause) {
