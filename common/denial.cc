@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "common/denial.h"
 
-#include <utility>
-
 #include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -104,12 +102,12 @@ Sentence CountLimit(const v1::Denial& d, absl::string_view who, absl::string_vie
           absl::StrCat(helps, ", or ", AskForHigher(d))};
 }
 
-// Returns the sentence for a limit on calls or requests that wait for an answer.
-Sentence WaitingLimit(const v1::Denial& d, absl::string_view who, absl::string_view noun,
-                      absl::string_view state, std::string help) {
-  return {absl::StrCat(LimitedFirst(d, who), " has ", Count(d.used(), noun), " ", state,
-                       "; the limit is ", d.limit(), CountsHeldBy(d)),
-          std::move(help)};
+// Returns the sentence for a limit on calls or waiting requests; `all` is the used count in words.
+Sentence CallLimit(const v1::Denial& d, absl::string_view who, absl::string_view all,
+                   absl::string_view help) {
+  return {absl::StrCat(LimitedFirst(d, who), " has ", all, "; the limit is ", d.limit(),
+                       CountsHeldBy(d)),
+          std::string(help)};
 }
 
 Sentence Capacity(const v1::Denial& d, absl::string_view who) {
@@ -175,11 +173,11 @@ Sentence Tell(const v1::Denial& d) {
       return CountLimit(d, who, "session",
                         "close sessions that are not needed (gpumemctl ps lists them)");
     case v1::Denial::CAUSE_MAX_IN_FLIGHT:
-      return WaitingLimit(d, who, "call", "in flight",
-                          "wait for an answer before the next call, or make fewer calls at once");
+      return CallLimit(d, who, absl::StrCat(Count(d.used(), "call"), " in flight"),
+                       "wait for an answer before the next call, or make fewer calls at once");
     case v1::Denial::CAUSE_MAX_WAITING:
-      return WaitingLimit(
-          d, who, "request", "waiting for memory",
+      return CallLimit(
+          d, who, Count(d.used(), "waiting request"),
           absl::StrCat("ask again when one of them has been answered, or ", AskForHigher(d)));
     case v1::Denial::CAUSE_GUARANTEES:
       return Guarantees(d, who);

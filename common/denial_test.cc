@@ -120,7 +120,7 @@ TEST(DenialTest, NamesTheParentWithTheLimit) {
             "b 4): use fewer and larger segments, or ask an operator for a higher limit of ml "
             "(gpumemctl quota set)");
   EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_MAX_WAITING, 1, 8, 8), 5, 3)),
-            "tenant ml, a parent of tenant training, has 8 requests waiting for memory; the limit "
+            "tenant ml, a parent of tenant training, has 8 waiting requests; the limit "
             "is 8 (a 5, b 3): ask again when one of them has been answered, or ask an operator for "
             "a higher limit of ml (gpumemctl quota set)");
   EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_GUARANTEES, 4 * kGiB, 38 * kGiB, 40 * kGiB),
@@ -134,7 +134,7 @@ TEST(DenialTest, NamesTheParentWithTheLimit) {
 
 TEST(DenialTest, SaysWhyFreeMemoryIsDenied) {
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_MAX_WAITING, 1, 16, 16)),
-            "tenant training has 16 requests waiting for memory; the limit is 16: ask again when "
+            "tenant training has 16 waiting requests; the limit is 16: ask again when "
             "one of them has been answered, or ask an operator for a higher limit (gpumemctl quota "
             "set)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_GUARANTEES, 4 * kGiB, 138 * kGiB, 140 * kGiB)),
