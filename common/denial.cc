@@ -124,13 +124,12 @@ Sentence Capacity(const v1::Denial& d, absl::string_view who) {
 }
 
 // Returns the sentence for memory that is kept free for guarantees of other tenants: on a device,
-// or under the limit of a parent.
+// or under a limit, of a parent or of a tenant with members.
 Sentence Guarantees(const v1::Denial& d, absl::string_view who) {
-  const std::string whole =
-      OwnLimit(d) ? absl::StrCat("the device's ", FormatBytes(d.limit()))
-                  : absl::StrCat("the ", FormatBytes(d.limit()), " limit of ", Limited(d),
-                                 d.device_uuid().empty() ? " over all devices" : " there");
-  return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of ", whole,
+  const std::string whole = absl::StrCat(
+      FormatBytes(d.limit()), OwnLimit(d) ? "" : absl::StrCat(" that ", Limited(d), " may hold"),
+      d.device_uuid().empty() ? " over all devices" : " there");
+  return {absl::StrCat(AskedBytes(d, who), "; ", FormatBytes(d.used()), " of the ", whole,
                        " are in use or guaranteed to other tenants", BytesHeldBy(d)),
           "wait until other tenants release memory, request a revocable lease, which may use idle "
           "memory that is guaranteed to other tenants, or ask an operator for a guarantee "

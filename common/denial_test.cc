@@ -123,13 +123,14 @@ TEST(DenialTest, NamesTheParentWithTheLimit) {
             "tenant ml, a parent of tenant training, has 8 waiting requests; the limit "
             "is 8 (a 5, b 3): ask again when one of them has been answered, or ask an operator for "
             "a higher limit of ml (gpumemctl quota set)");
-  EXPECT_EQ(Text(under_ml(Make(v1::Denial::CAUSE_GUARANTEES, 4 * kGiB, 38 * kGiB, 40 * kGiB),
-                          30 * kGiB, 4 * kGiB)),
-            "tenant training asked for 4.00 GiB on GPU-1; 38.00 GiB of the 40.00 GiB limit of its "
-            "parent tenant ml there are in use or guaranteed to other tenants (a 30.00 GiB, b 4.00 "
-            "GiB): wait until other tenants release memory, request a revocable lease, which may "
-            "use idle memory that is guaranteed to other tenants, or ask an operator for a "
-            "guarantee (gpumemctl quota set --guarantee)");
+  EXPECT_EQ(
+      Text(under_ml(Make(v1::Denial::CAUSE_GUARANTEES, 4 * kGiB, 38 * kGiB, 40 * kGiB), 30 * kGiB,
+                    4 * kGiB)),
+      "tenant training asked for 4.00 GiB on GPU-1; 38.00 GiB of the 40.00 GiB that its parent "
+      "tenant ml may hold there are in use or guaranteed to other tenants (a 30.00 GiB, b "
+      "4.00 GiB): wait until other tenants release memory, request a revocable lease, which may "
+      "use idle memory that is guaranteed to other tenants, or ask an operator for a "
+      "guarantee (gpumemctl quota set --guarantee)");
 }
 
 TEST(DenialTest, SaysWhyFreeMemoryIsDenied) {
@@ -138,8 +139,8 @@ TEST(DenialTest, SaysWhyFreeMemoryIsDenied) {
             "one of them has been answered, or ask an operator for a higher limit (gpumemctl quota "
             "set)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_GUARANTEES, 4 * kGiB, 138 * kGiB, 140 * kGiB)),
-            "tenant training asked for 4.00 GiB on GPU-1; 138.00 GiB of the device's 140.00 GiB "
-            "are in use or guaranteed to other tenants: wait until other tenants release memory, "
+            "tenant training asked for 4.00 GiB on GPU-1; 138.00 GiB of the 140.00 GiB there are "
+            "in use or guaranteed to other tenants: wait until other tenants release memory, "
             "request a revocable lease, which may use idle memory that is guaranteed to other "
             "tenants, or ask an operator for a guarantee (gpumemctl quota set --guarantee)");
   EXPECT_EQ(Text(Make(v1::Denial::CAUSE_QUEUE, 4 * kGiB, 100 * kGiB, 140 * kGiB)),
