@@ -1,23 +1,23 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# build.sh DEBS NAME ARCHIVE TEST: makes the image NAME of the packages in the folder DEBS, without
-# a registry (its base is a fresh Debian of the mirror's). Proves the image by running TEST,
+# build.sh DEBS NAME ARCHIVE TEST: makes the image NAME from the packages in the folder DEBS, without
+# a registry: its base is a new Debian from the mirror. Tests the image by running TEST,
 # container_test, in its root file system. Writes it to ARCHIVE, for `podman load` or `docker load`.
 #
-# Needs root, buildah, debootstrap and crun. Leaves nothing but the archive.
+# Needs root, buildah, debootstrap and crun. Leaves no files but the archive.
 set -euo pipefail
 shopt -s inherit_errexit
 
 HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 readonly HERE
-# The mirror of this machine's packages; the variables are apt's.
+# The mirror of this machine's packages. apt sets the variables in the format.
 # shellcheck disable=SC2016
 MIRROR=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMPONENT)' 'Created-By: Packages' |
   awk '$2 == "bookworm" && $3 == "main" {print $1; exit}')}
 readonly BASE=localhost/gpumem-base MIRROR
 readonly DEBS=$1 NAME=$2 ARCHIVE=$3 TEST=$4
 
-# Layers are plain folders (vfs), so that nothing is left mounted.
+# Layers are plain folders (vfs), which leaves no mounts behind.
 WORK=$(mktemp -d)
 readonly WORK
 trap 'rm -rf "$WORK"' EXIT
@@ -43,14 +43,14 @@ buildah bud --signature-policy "$WORK/policy.json" --isolation chroot --format d
   --build-arg "BASE=$BASE" --tag "$NAME" --file "$HERE/Containerfile" "$DEBS" >"$WORK/log" 2>&1 ||
   { cat "$WORK/log" >&2 && exit 1; }
 
-# --- The proof -----------------------------------------------------------------------------------
+# --- The test ------------------------------------------------------------------------------------
 
 container=$(buildah from --pull-never --signature-policy "$WORK/policy.json" "$NAME")
 rootfs=$(buildah mount "$container")
 (cd "$HERE/../.." && GPUMEM_IMAGE_ROOTFS=$rootfs "$TEST" --gtest_brief=1) >"$WORK/log" 2>&1 ||
   { cat "$WORK/log" >&2 && exit 1; }
 if grep -q SKIPPED "$WORK/log"; then
-  echo "image: not proved: this machine lets nobody run containers" >&2
+  echo "image: not tested: this machine cannot run containers" >&2
 else
   echo "image: $(grep PASSED "$WORK/log")"
 fi

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# shellcheck disable=SC2153,SC2164  # ROOT and `set -e` are of `run`
+# shellcheck disable=SC2153,SC2164  # `run` sets ROOT and `set -e`
 # ./run deb: Debian packages in dist/deb/. Sourced by `run`.
 
-# Debian packages (deploy/debian): debhelper packs what Bazel has built.
+# Makes the Debian packages (deploy/debian): debhelper packs the programs that Bazel builds.
 run_deb() {
   require_cuda
   setup "${DEB_PACKAGES[@]}"
@@ -11,14 +11,14 @@ run_deb() {
   local version
   version=$(version)
   [[ $(dpkg-parsechangelog -l "$ROOT/deploy/debian/changelog" -S Version) == "$version"-* ]] ||
-    die "deploy/debian/changelog says nothing of version $version (common/version.h)"
+    die "deploy/debian/changelog has no entry for version $version (common/version.h)"
 
   bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
     //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so
   local bin work
   bin=$(bazel_bin --config=dist-deb)
   work=$(mktemp -d)
-  # shellcheck disable=SC2064  # of now
+  # shellcheck disable=SC2064  # the present value
   trap "rm -rf '$work'" EXIT
   cp -r "$ROOT/deploy/debian" "$work/debian"
   umask 022
@@ -35,7 +35,7 @@ run_deb() {
   (cd "$DIST/deb" && du -h -- *.deb)
 }
 
-# deb_root ROOT BIN VERSION: the packages' files, laid out below ROOT.
+# deb_root ROOT BIN VERSION: lays out the packages' files below ROOT.
 deb_root() {
   local root=$1 bin=$2 lib page package
   lib=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
@@ -49,7 +49,7 @@ deb_root() {
 
   cd "$ROOT/deploy"
   install -D -m 644 gpumemd.toml "$root/etc/gpumem/gpumemd.toml"
-  # Unchanged: to compare with, and to begin again from.
+  # An unchanged copy, for comparison and for a new start.
   install -m 644 gpumemd.toml "$root/usr/share/gpumem/"
   install -m 644 systemd/gpumemd* "$root/lib/systemd/system/"
   install -m 644 systemd/sysusers.conf "$root/usr/lib/sysusers.d/gpumemd.conf"
@@ -63,14 +63,14 @@ deb_root() {
   for page in man/*.[58]; do
     install -m 644 "$page" "$root/usr/share/man/man${page##*.}/"
   done
-  # The terms of the libraries that are headers or archives alone: they are inside.
+  # The licences of libraries without a shared object: the programs contain their code.
   for package in gpumemd gpumem-tools libgpumem1; do
     install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"
   done
   cd "$ROOT"
 }
 
-# Files that gpumemctl itself generates: its man page, and completion for shells.
+# Installs the files that are generated from gpumemctl's command line: man page and completions.
 deb_generated() {
   local share=$1/usr/share reference=$2
   mkdir -p "$share"/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}

@@ -31,8 +31,8 @@ run_dist() {
   du -sh "$DIST" | awk '{print "dist: " $1 " in " $2}'
 }
 
-# The daemon, its keeper and the operator's tool contain all libraries. The others would contain the
-# same again, and take Debian's shared libraries from lib/gpumem instead.
+# The daemon, its keeper and gpumemctl contain their libraries. The other programs use the copies of
+# Debian's shared libraries in lib/gpumem.
 dist_programs() {
   bazel build --config=dist-static //daemon:gpumemd //daemon/keeper:gpumem-keeper \
     //client/cli:gpumemctl
@@ -54,14 +54,14 @@ dist_programs() {
   install_library "$bin" "$DIST/lib"
 }
 
-# The public headers, as <gpumem/...>, and the pkg-config file.
+# Installs the public headers, as <gpumem/...>, and the pkg-config file.
 dist_library() {
   install_headers "$DIST/include/gpumem"
   # shellcheck disable=SC2016  # pkg-config's variable
   pkg_config_file "$1" '${pcfiledir}/../..' lib >"$DIST/lib/pkgconfig/gpumem.pc"
 }
 
-# Copies the shared libraries that programs and library need, but for the C library's.
+# Copies the shared libraries that the programs and the library need, except those of the C library.
 dist_bundled_libraries() {
   local path paths
   paths=$(ldd "$DIST"/bin/* "$DIST/lib/libgpumem.so" | awk '$2 == "=>" {print $3}' | sort -u)
@@ -74,7 +74,7 @@ dist_bundled_libraries() {
   done
 }
 
-# dist_wheel VERSION: the Python package, with the client library and its libraries inside.
+# dist_wheel VERSION: makes the Python package, which contains the client library and its libraries.
 dist_wheel() {
   bazel build --config=dist-bundled //client/python:site
   local bin path
@@ -88,13 +88,13 @@ dist_wheel() {
     "${libraries[@]}"
 }
 
-# The libraries that the release contains.
+# Installs the licences of the libraries that the release contains.
 dist_licenses() {
   local package
   local -a libraries=(libc-ares-dev libfmt-dev libre2-dev zlib1g-dev libstdc++6)
   for package in "${BUILD_PACKAGES[@]}"; do
     case $package in
-      libpython3-dev) ;; # nothing of it is inside
+      libpython3-dev) ;; # the release contains no part of it
       lib* | *-dev) libraries+=("$package") ;;
     esac
   done

@@ -4,15 +4,15 @@
 
 version() { sed -n 's/^#define GPUMEM_VERSION "\(.*\)"$/\1/p' "$ROOT/common/version.h"; }
 
-# install_library BIN DIR: the client library, shared and static, of what was built in BIN.
+# install_library BIN DIR: installs the client library of the build BIN, shared and static.
 install_library() {
   local bin=$1 soname execroot
   soname=$(objdump -p "$bin/client/libgpumem.so" | awk '$1 == "SONAME" {print $2}')
   install "$bin/client/libgpumem.so" "$2/$soname"
   ln -s "$soname" "$2/libgpumem.so"
 
-  # The archive has only the objects that the shared library was linked from: a program that links
-  # it adds its version of gRPC and Abseil (gpumem.pc).
+  # The archive has only the objects of the shared library itself. A program that links it also links
+  # its version of gRPC and Abseil (gpumem.pc).
   execroot=$(execution_root)
   (cd "$execroot" && grep '\.o$' "$bin/client/libgpumem.so-2.params" |
     xargs ar qcs "$2/libgpumem.a")
@@ -20,7 +20,7 @@ install_library() {
 
 install_headers() { install -m 644 -t "$1" "$ROOT"/client/include/gpumem/*; }
 
-# pkg_config_file VERSION PREFIX LIBDIR
+# pkg_config_file VERSION PREFIX LIBDIR: prints gpumem.pc.
 pkg_config_file() {
   cat <<END
 prefix=$2
@@ -36,7 +36,7 @@ Libs.private: -laddress_sorting -lre2 -lupb -lcares -lz
 END
 }
 
-# install_licenses DIR PACKAGE...: the terms of these libraries.
+# install_licenses DIR PACKAGE...: installs the licences of these libraries.
 install_licenses() {
   local package
   mkdir -p "$1"

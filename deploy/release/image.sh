@@ -2,22 +2,22 @@
 # shellcheck shell=bash
 # ./run image: a container image in dist/. Sourced by `run`.
 
-# A container image of the packages (deploy/container), which have to be there: ./run deb.
+# Makes a container image from the packages of `./run deb` (deploy/container).
 run_image() {
   local package
   if package=$(compgen -G "$DIST/deb/gpumemd_*.deb"); then
-    # How they were built decides, perhaps on another machine.
+    # The packages may come from another machine: their build decides.
     if ! host_only && nvidia_driver &&
       [[ $(dpkg-deb -f "$package" Description) == *"$WITHOUT_CUDA"* ]]; then
-      die "here is an NVIDIA driver, and the packages in dist/deb are of the $WITHOUT_CUDA: make" \
-        "others with the CUDA toolkit (./run deb). If host memory is what you want, say so:" \
-        "--host-only, or GPUMEM_HOST_ONLY=1"
+      die "this machine has an NVIDIA driver, but the packages in dist/deb cannot use it" \
+        "($WITHOUT_CUDA): make packages with the CUDA toolkit (./run deb). For an image that uses" \
+        "host memory only, pass --host-only, or set GPUMEM_HOST_ONLY=1"
     fi
   else
     require_cuda
-    die "no packages in dist/deb: ./run deb"
+    die "dist/deb has no packages: make them with ./run deb"
   fi
-  ((EUID == 0)) || die "image makes a Debian and runs containers: as root"
+  ((EUID == 0)) || die "./run image must run as root: it makes a Debian system and runs containers"
   setup "${IMAGE_PACKAGES[@]}"
   ensure_home
   bazel build //tests/system:container_test
