@@ -34,7 +34,7 @@ void Deallocate(PyObject* allocator) {
 
 // Only cupy_state() makes allocators.
 PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
-  PyErr_SetString(PyExc_TypeError, "allocators are made by gpumem.cupy");
+  PyErr_SetString(PyExc_TypeError, "only gpumem.cupy creates allocators");
   return nullptr;
 }
 
@@ -126,7 +126,7 @@ PyObject* MakeAllocator(PyObject*, PyObject* args) {
   PyObject *allocator, *make;
   if (!PyArg_ParseTuple(args, "OO", &allocator, &make)) return nullptr;
   if (allocator_type == nullptr || Py_TYPE(allocator) != allocator_type) {
-    return RaiseOwn(GPUMEM_INVALID_ARGUMENT, "the state does not come from cupy_state()");
+    return RaiseOwn(GPUMEM_INVALID_ARGUMENT, "the state is not from cupy_state()");
   }
   StateOf(allocator)->make.Set(make);
   return PyCFunction_New(&alloc, allocator);

@@ -40,7 +40,7 @@ gpumem_pool* PoolOf(State& state, int device) {
       return static_cast<gpumem_pool*>(state.chosen->pointer);
     }
     refusal = "the pool belongs to device " + std::to_string(state.chosen_device) +
-              ", and CuPy's current device is " + std::to_string(device);
+              ", but CuPy's current device is " + std::to_string(device);
     return nullptr;
   }
   const auto index = static_cast<size_t>(device);
@@ -59,7 +59,7 @@ int FreeAsCuda(gpumem_pool* pool, void* pointer, bool again) {
   const int status = WithoutGil([&] { return gpumem_pool_free_synchronized(pool, pointer); });
   if (status != GPUMEM_INTERNAL) return status;
   if (!again) {
-    std::fprintf(stderr, "gpumem.cupy: %s; the next call that frees memory retries it\n",
+    std::fprintf(stderr, "gpumem.cupy: %s; the next call that frees memory tries again\n",
                  gpumem_last_error());
   }
   return GPUMEM_FAILED_PRECONDITION;

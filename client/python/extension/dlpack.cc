@@ -132,13 +132,15 @@ PyObject* Export(PyObject*, PyObject* args) {
   Layout* const layout = LayoutOf(memory);
   if (layout == nullptr) return nullptr;
   if (!layout->counted && layout->keep != nullptr) {
-    PyErr_SetString(PyExc_TypeError, "this memory could be closed under the capsule");
+    PyErr_SetString(PyExc_TypeError,
+                    "only an array can be exported: call array() on the memory first");
     return nullptr;
   }
   for (const Py_ssize_t stride : layout->strides) {
     if (stride % layout->itemsize != 0) {
-      PyErr_SetString(PyExc_BufferError,
-                      "DLPack has only strides that are a multiple of an element");
+      PyErr_SetString(
+          PyExc_BufferError,
+          "DLPack needs strides that are multiples of the element size: copy the array first");
       return nullptr;
     }
   }

@@ -140,14 +140,15 @@ PyObject* Refuse(PyTypeObject*, PyObject*, PyObject*) {
 
 PyMethodDef methods[] = {
     {"close", Close, METH_VARARGS,
-     "close(defer=False): destroys it; raises while it has views, or defers to the last view"},
+     "close(defer=False): destroys it. While it has views, raises; with defer, the end of the last "
+     "view destroys it"},
     {nullptr, nullptr, 0, nullptr}};
 
 PyGetSetDef properties[] = {
     {"closed", GetClosed, nullptr, "True if it is destroyed, or will be with its last view",
      nullptr},
     {"views", GetViews, nullptr, "the number of views of the memory", nullptr},
-    {"stream", GetStream, SetStream, "of a block: the stream on which it is freed", nullptr},
+    {"stream", GetStream, SetStream, "the stream on which a block is freed", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Deallocate)},
@@ -209,12 +210,12 @@ Use::~Use() {
 int Use::Begin(PyObject* object, Holds holds, bool or_none) {
   if (or_none && object == Py_None) return 1;
   if (Py_TYPE(object) != handle_type) {
-    PyErr_Format(PyExc_TypeError, "a handle of a %s is needed", NameOf(holds));
+    PyErr_Format(PyExc_TypeError, "expected a handle of a %s", NameOf(holds));
     return 0;
   }
   auto* const handle = reinterpret_cast<Handle*>(object);
   if (handle->holds != holds) {
-    PyErr_Format(PyExc_TypeError, "a handle of a %s is needed, not of a %s", NameOf(holds),
+    PyErr_Format(PyExc_TypeError, "expected a handle of a %s, not of a %s", NameOf(holds),
                  NameOf(handle->holds));
     return 0;
   }

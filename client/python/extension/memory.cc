@@ -17,7 +17,7 @@ bool ToSizes(PyObject* sequence, std::vector<Py_ssize_t>* sizes) {
   const Py_ssize_t count = PySequence_Size(sequence);
   if (count < 0) return false;
   if (count > kMaxDimensions) {
-    PyErr_SetString(PyExc_ValueError, "an array has at most 32 dimensions");
+    PyErr_SetString(PyExc_ValueError, "an array can have at most 32 dimensions");
     return false;
   }
   for (Py_ssize_t i = 0; i < count; ++i) {
@@ -65,7 +65,7 @@ int Initialize(PyObject* self, PyObject* args, PyObject*) {
     handle = reinterpret_cast<Handle*>(keep);
   }
   if (itemsize <= 0) {
-    PyErr_SetString(PyExc_ValueError, "elements have at least one byte");
+    PyErr_SetString(PyExc_ValueError, "the size of an element must be at least one byte");
     return -1;
   }
   auto* const layout = new Layout{.keep = handle,
@@ -79,7 +79,7 @@ int Initialize(PyObject* self, PyObject* args, PyObject*) {
   if (!ToSizes(shape, &layout->shape) || !ToSizes(strides, &layout->strides) ||
       layout->shape.size() != layout->strides.size()) {
     if (PyErr_Occurred() == nullptr) {
-      PyErr_SetString(PyExc_ValueError, "shape and strides are not of the same length");
+      PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
     }
     delete layout;
     return -1;
@@ -148,21 +148,23 @@ int GetBuffer(PyObject* self, Buffer* buffer, int flags) {
   const auto wants = [flags](int what) { return (flags & what) == what; };
   if (!layout->host) {
     return RefuseBuffer(buffer,
-                        "this is a GPU's memory, which the CPU cannot read: use "
-                        "__cuda_array_interface__ or __dlpack__");
+                        "the CPU cannot read a GPU's memory: use __cuda_array_interface__ or "
+                        "__dlpack__");
   }
   if (layout->readonly && wants(kBufferWritable)) {
     return RefuseBuffer(buffer, "the memory was opened read-only");
   }
   if (layout->format.empty()) {
-    return RefuseBuffer(buffer, "buffers have no format for elements of this dtype");
+    return RefuseBuffer(
+        buffer, "buffers have no format for this dtype: use view() with another, or DLPack");
   }
   const bool c_order = IsContiguous(*layout, /*fortran=*/false);
   const bool f_order = IsContiguous(*layout, /*fortran=*/true);
   if (((!wants(kBufferStrides) || wants(kBufferCContiguous)) && !c_order) ||
       (wants(kBufferFContiguous) && !f_order) ||
       (wants(kBufferAnyContiguous) && !c_order && !f_order)) {
-    return RefuseBuffer(buffer, "the elements of the array are not contiguous");
+    return RefuseBuffer(
+        buffer, "the elements of the array are not contiguous: request strides, or copy it first");
   }
   const bool nd = wants(kBufferNd);
   *buffer = {
@@ -213,7 +215,7 @@ PyObject* GetContiguous(PyObject* self, void* fortran) {
 }
 
 PyGetSetDef properties[] = {
-    {"ptr", GetPointer, nullptr, "the address, of the device or of the CPU", nullptr},
+    {"ptr", GetPointer, nullptr, "the address, for the device or the CPU", nullptr},
     {"nbytes", GetBytes, nullptr, "the size in bytes", nullptr},
     {"readonly", GetReadonly, nullptr, "True if it is mapped read-only", nullptr},
     {"on_host", GetHost, nullptr, "True if the CPU can use the address", nullptr},
@@ -239,7 +241,7 @@ PyType_Spec spec = {"gpumem._gpumem.Memory", sizeof(Memory), 0,
 
 Layout* LayoutOf(PyObject* object) {
   if (PyObject_IsInstance(object, reinterpret_cast<PyObject*>(memory_type)) != 1) {
-    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_TypeError, "a gpumem.Memory is needed");
+    if (PyErr_Occurred() == nullptr) PyErr_SetString(PyExc_TypeError, "expected a gpumem.Memory");
     return nullptr;
   }
   Layout* const layout = reinterpret_cast<Memory*>(object)->layout;

@@ -62,7 +62,7 @@ PyObject* Address(PyObject*, PyObject* args) {
   for (const Function& function : kFunctions) {
     if (std::string(name) == function.name) return PyLong_FromVoidPtr(function.address);
   }
-  return RaiseOwn(GPUMEM_NOT_FOUND, std::string("no framework calls a function ") + name);
+  return RaiseOwn(GPUMEM_NOT_FOUND, std::string("gpumem has no allocator function ") + name);
 }
 
 std::vector<PyMethodDef>* Methods() {

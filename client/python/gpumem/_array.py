@@ -80,7 +80,7 @@ class Array(Placed, _gpumem.Memory):
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("an array of no dimension has no length")
+            raise TypeError("an array without dimensions has no length")
         return self.shape[0]
 
     def __repr__(self) -> str:
@@ -113,9 +113,11 @@ class Array(Placed, _gpumem.Memory):
         for size in to_shape(sizes):
             count *= size
         if count != self.size:
-            raise InvalidArgumentError(f"{self.size} elements have no shape {tuple(sizes)}")
+            raise InvalidArgumentError(
+                f"an array of {self.size} elements cannot have the shape {tuple(sizes)}")
         if not self.c_contiguous:
-            raise InvalidArgumentError("the elements do not lie one after another: copy them first")
+            raise InvalidArgumentError(
+                "the elements are not contiguous in C order: copy the array first")
         return self._like(shape=sizes, strides=None)
 
     def view(self, dtype: Any) -> "Array":
@@ -123,14 +125,17 @@ class Array(Placed, _gpumem.Memory):
         found = _dtypes.parse(dtype)
         if found.itemsize != self.itemsize:
             raise InvalidArgumentError(
-                f"elements of {found.itemsize} bytes are no view of elements of {self.itemsize}")
+                f"{found.name} has {found.itemsize} bytes, but the elements of {self.dtype} have "
+                f"{self.itemsize}: a view needs a type of the same size")
         check_alignment(self.ptr, self.shape, self.strides, found)
         return self._like(dtype=found)
 
     def view_as(self, other: "Array") -> "Array":
         """Returns the same bytes, as many as `other` has, with its shape and dtype, in C order."""
         if not self.c_contiguous or self.nbytes != other.nbytes:
-            raise InvalidArgumentError(f"{self.nbytes} bytes are no {other.nbytes} in C order")
+            raise InvalidArgumentError(
+                f"the array must have {other.nbytes} bytes in C order; it has {self.nbytes}, "
+                f"{'' if self.c_contiguous else 'not '}in C order")
         return self._like(shape=other.shape, dtype=other.dtype_object, strides=None)
 
     def with_strides(self, strides: Sequence[int]) -> "Array":
@@ -138,7 +143,8 @@ class Array(Placed, _gpumem.Memory):
         made = self._like(strides=strides)
         if not self.c_contiguous or not is_dense(made) or (
                 extent(made.shape, made.strides, made.itemsize)[0] != 0):
-            raise InvalidArgumentError(f"strides {tuple(strides)} reach beyond the array")
+            raise InvalidArgumentError(
+                f"strides {tuple(strides)} do not cover each of the array's {self.nbytes} bytes once")
         return made
 
     def on_stream(self, stream: Optional[int]) -> "Array":
@@ -155,13 +161,15 @@ class Array(Placed, _gpumem.Memory):
     @property
     def __array_interface__(self) -> Dict[str, Any]:
         if not self.place.on_host:
-            raise AttributeError("a GPU's memory has no __array_interface__")
+            raise AttributeError(
+                "the array is in a GPU's memory, which has no __array_interface__")
         return self._interface()
 
     @property
     def __cuda_array_interface__(self) -> Dict[str, Any]:
         if not self.place.on_gpu:
-            raise AttributeError("ordinary memory has no __cuda_array_interface__")
+            raise AttributeError(
+                "GPUs cannot use this memory: it has no __cuda_array_interface__")
         interface = self._interface()
         # 0 is not allowed, since it could mean either default stream; 1 is the legacy one.
         interface["stream"] = 1 if self.stream == 0 else self.stream
@@ -169,7 +177,8 @@ class Array(Placed, _gpumem.Memory):
 
     def _interface(self) -> Dict[str, Any]:
         if self.typestr is None:
-            raise AttributeError(f"the array interface has no word for {self.dtype}: use DLPack")
+            raise AttributeError(
+                f"the array interface has no type for {self.dtype}: use DLPack")
         # The interface requires pointer 0 for an array without elements.
         return {"shape": self.shape, "typestr": self.typestr,
                 "data": (self.ptr if self.size else 0, self.readonly),
@@ -177,9 +186,9 @@ class Array(Placed, _gpumem.Memory):
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         # NumPy tries this last; without the error it would make an array of one object.
-        raise TypeError(f"NumPy has no word for {self.dtype}: view() it as one that it has"
+        raise TypeError(f"NumPy has no type for {self.dtype}: use view() with a type that NumPy has"
                         if self.place.on_host else
-                        "this is a GPU's memory, which NumPy cannot use: copy it to the CPU first")
+                        "NumPy cannot use a GPU's memory: copy the array to the CPU first")
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return self.place.dlpack_device()
@@ -192,15 +201,18 @@ class Array(Placed, _gpumem.Memory):
         copy, for another device, or by a version that cannot express read-only memory."""
         device = self.place.dlpack_device()
         if copy:
-            raise BufferError("gpumem hands out its memory itself: copy it with gpumem.copy()")
+            raise BufferError(
+                "gpumem exports memory without a copy: make a copy with gpumem.copy()")
         if dl_device is not None and tuple(dl_device) != device:
-            raise BufferError(f"the memory is on device {device}, not on {tuple(dl_device)}")
+            raise BufferError(
+                f"the memory is on device {device}, not on {tuple(dl_device)}: copy it to that")
         if self._dtype.code is None:
-            raise BufferError(f"DLPack has no word for elements of {self.dtype}")
+            raise BufferError(
+                f"DLPack has no type for {self.dtype}: use view() with a type that it has")
         versioned = max_version is not None and max_version[0] >= 1
         if self.readonly and not versioned:
-            raise BufferError("the memory is read-only, which this consumer does not know of: give "
-                              "it array.without_readonly_mark()")
+            raise BufferError("the memory is read-only, but the consumer uses a version of DLPack "
+                              "that cannot express that: pass array.without_readonly_mark()")
         if device[0] == DL_CUDA and self.stream is not None and stream != -1:
             _cuda.order(device[1], self.stream, 0 if stream in (None, 1) else int(stream or 0))
         return _gpumem.dlpack_export(self, *device, self._dtype.code, 8 * self.itemsize, versioned)

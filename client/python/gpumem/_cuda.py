@@ -55,7 +55,7 @@ def ordinal_of(device_uuid: str) -> int:
     found = ordinals().get(device_uuid)
     if found is None:
         raise NotFoundError(
-            f"this process does not see device {device_uuid}: look at CUDA_VISIBLE_DEVICES")
+            f"this process does not see device {device_uuid}: check CUDA_VISIBLE_DEVICES")
     return found
 
 

@@ -119,7 +119,7 @@ def parse(dtype: Any) -> DType:
     found = found or NAMED.get(_ALIASES.get(name, name)) or _of_typestr(name) or _of_typestr(typestr)
     if found is None or getattr(dtype, "names", None) is not None:
         raise InvalidArgumentError(
-            f"no elements of type {dtype!r} here: name one such as 'float32', 'bfloat16' or '<i8'")
+            f"unknown element type {dtype!r}: use one such as 'float32', 'bfloat16' or '<i8'")
     return found
 
 
@@ -150,8 +150,8 @@ def of_format(text: Optional[str], itemsize: int) -> DType:
     if found is not None and swapped and found.typestr is not None:
         found = _of_typestr({"<": ">", ">": "<"}.get(found.typestr[0], "|") + found.typestr[1:])
     if found is None or found.itemsize != itemsize:
-        raise InvalidArgumentError(f"a buffer with elements of format {given!r} is no array here: "
-                                   "give it as bytes, with memoryview(it).cast('B')")
+        raise InvalidArgumentError(f"the buffer's elements have the unsupported format {given!r}: "
+                                   "pass its bytes, with memoryview(buffer).cast('B')")
     return found
 
 
@@ -160,5 +160,5 @@ def of_dlpack(code: int, bits: int, lanes: int) -> DType:
     found = _BY_DLPACK.get((code, bits))
     if found is None or lanes != 1:
         raise InvalidArgumentError(
-            f"DLPack's type of code {code}, {bits} bits and {lanes} lanes is not known here")
+            f"unsupported DLPack type: code {code}, {bits} bits, {lanes} lanes")
     return found

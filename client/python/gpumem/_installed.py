@@ -28,6 +28,6 @@ def check(folder: str) -> None:
         if (name.startswith("gpumem-") and name.endswith(".dist-info")
                 and _brings_package(os.path.join(folder, name))):
             warnings.warn(
-                f"the package gpumem in {folder} comes from two distributions, libgpumem and "
-                f"{name[:-len('.dist-info')]}, whose files are mixed: run \"pip uninstall gpumem "
+                f"the package gpumem in {folder} has mixed files of two distributions, libgpumem "
+                f"and {name[:-len('.dist-info')]}: run \"pip uninstall gpumem "
                 "libgpumem\", then \"pip install libgpumem\"", RuntimeWarning, stacklevel=3)

@@ -21,16 +21,17 @@ def _numbers(given: Any, what: str) -> Tuple[int, ...]:
     """Returns whole numbers, one for each dimension. `given` is untrusted: no more of it is read
     than an array may have."""
     if isinstance(given, (str, bytes, bytearray, Mapping, Set)):
-        raise InvalidArgumentError(f"{what} is a sequence of whole numbers, no {type(given).__name__}")
+        raise InvalidArgumentError(
+            f"{what} must be a sequence of integers, not {type(given).__name__}")
     try:
         taken = tuple(itertools.islice(iter(given), MAX_DIMENSIONS + 1))
         if len(taken) > MAX_DIMENSIONS:
-            raise InvalidArgumentError(f"an array has at most {MAX_DIMENSIONS} dimensions")
+            raise InvalidArgumentError(f"an array can have at most {MAX_DIMENSIONS} dimensions")
         if any(isinstance(number, bool) for number in taken):
             raise TypeError("bool")
         return tuple(operator.index(number) for number in taken)
     except TypeError as error:
-        raise InvalidArgumentError(f"{what} is a sequence of whole numbers: {error}") from error
+        raise InvalidArgumentError(f"{what} must be a sequence of integers: {error}") from error
 
 
 def to_shape(shape: Any, itemsize: int = 1) -> Tuple[int, ...]:
@@ -44,10 +45,12 @@ def to_shape(shape: Any, itemsize: int = 1) -> Tuple[int, ...]:
     nbytes = itemsize
     for size in sizes:
         if not 0 <= size <= _MOST:
-            raise InvalidArgumentError(f"no array has the shape {sizes}")
+            raise InvalidArgumentError(
+                f"invalid shape {sizes}: each size must be from 0 to {_MOST}")
         nbytes *= max(size, 1)
     if nbytes > _MOST:
-        raise InvalidArgumentError(f"no memory has room for an array of the shape {sizes}")
+        raise InvalidArgumentError(
+            f"an array of the shape {sizes} has more than {_MOST} bytes")
     return sizes
 
 
@@ -60,10 +63,11 @@ def to_strides(strides: Any, shape: Tuple[int, ...], itemsize: int) -> Tuple[int
         return c_strides(shape, itemsize)
     steps = _numbers(strides, "strides")
     if len(steps) != len(shape):
-        raise InvalidArgumentError(f"{len(steps)} strides are none for {len(shape)} dimensions")
+        raise InvalidArgumentError(
+            f"an array of {len(shape)} dimensions needs {len(shape)} strides, not {len(steps)}")
     low, high = extent(shape, steps, itemsize)
     if low < -_MOST or high > _MOST or any(not -_MOST <= step <= _MOST for step in steps):
-        raise InvalidArgumentError(f"strides {steps} reach beyond every memory")
+        raise InvalidArgumentError(f"strides {steps} exceed the address space")
     return steps
 
 
@@ -72,7 +76,7 @@ def to_offset(offset: Any) -> int:
     try:
         return operator.index(offset)
     except TypeError as error:
-        raise InvalidArgumentError(f"an offset is a whole number of bytes: {error}") from error
+        raise InvalidArgumentError(f"an offset must be an integer: {error}") from error
 
 
 def c_strides(shape: Sequence[int], itemsize: int) -> Tuple[int, ...]:
@@ -111,4 +115,4 @@ def check_alignment(offset: int, shape: Sequence[int], strides: Sequence[int],
     if any(number % dtype.alignment for number in [offset] + steps):
         raise InvalidArgumentError(
             f"{dtype.name}{list(shape)} at byte {offset} with strides {list(strides)} is not aligned: "
-            f"offset and strides have to be multiples of {dtype.alignment} bytes")
+            f"offset and strides must be multiples of {dtype.alignment} bytes")

@@ -28,7 +28,7 @@ def to_ms(seconds: Optional[float]) -> int:
     if seconds is None:
         return 0
     if math.isnan(seconds) or seconds < 0:
-        raise InvalidArgumentError(f"{seconds} is no number of seconds")
+        raise InvalidArgumentError(f"invalid time {seconds}: it must be a number of seconds from 0")
     if math.isinf(seconds):
         return UNLIMITED
     return min(math.ceil(seconds * 1000), UNLIMITED - 1)
@@ -43,7 +43,7 @@ def to_kind(kind: Optional[str]) -> int:
     """Returns the number of a kind's name."""
     name = "default" if kind is None else kind
     if name not in KINDS:
-        raise InvalidArgumentError(f"there is no kind {kind!r}: one of {', '.join(KINDS)}")
+        raise InvalidArgumentError(f"unknown kind {kind!r}: use one of {', '.join(KINDS)}")
     return KINDS.index(name)
 
 

@@ -85,7 +85,7 @@ class _Call:
     def __init__(self, work: Callable[[Token], Any], token: Token,
                  done: Callable[[], None] = lambda: None) -> None:
         self._work, self._token, self._done = work, token, done
-        self._right_to_begin = [True]  # taken by who pops it: the thread, or who does not want it
+        self._right_to_begin = [True]  # popped by the thread, or by abandon()
         self._ended = False
         self._running = _thread.allocate_lock()
         self._running.acquire()  # pylint: disable=consider-using-with

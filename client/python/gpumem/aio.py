@@ -77,7 +77,7 @@ class Client:
             try:
                 return await asyncio.wait_for(accepted(), None if math.isinf(timeout) else timeout)
             except asyncio.TimeoutError:
-                raise TimeoutError(f"no such quota within {timeout} s") from None
+                raise TimeoutError(f"no quota that `accept` accepts within {timeout} s") from None
 
 
 class Notices:

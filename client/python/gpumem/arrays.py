@@ -52,7 +52,7 @@ def _foreign(device: Tuple[int, int]) -> Place:
 
 def _from_interface(source: Any, interface: Dict[str, Any], device: Tuple[int, int]) -> Array:
     if interface.get("mask") is not None or (interface.get("descr") or [("", "")])[0][0]:
-        raise InvalidArgumentError("arrays with masks or named fields have no place here")
+        raise InvalidArgumentError("arrays with masks or named fields are not supported")
     data = interface["data"]
     if isinstance(data, tuple):
         pointer, readonly = data
@@ -128,7 +128,8 @@ def asarray(source: Any) -> Array:
         return _from_buffer(source)
     except TypeError:
         raise InvalidArgumentError(
-            f"a {type(source).__name__} is no array: no array interface, DLPack or buffer") from None
+            f"{type(source).__name__} is not an array: it has neither the array interface, nor "
+            "DLPack, nor a buffer") from None
 
 
 def copy_into(to: Array, source: Array) -> None:
@@ -141,7 +142,7 @@ def copy_into(to: Array, source: Array) -> None:
         raise InvalidArgumentError(
             f"{source.dtype}{list(source.shape)} does not fit into {to.dtype}{list(to.shape)}")
     if to.readonly:
-        raise FailedPreconditionError("the memory that is to be written was opened read-only")
+        raise FailedPreconditionError("the destination was opened read-only")
     if source.size == 0:
         return
     same = to.strides == source.strides
@@ -155,7 +156,7 @@ def copy_into(to: Array, source: Array) -> None:
         source, whole = gathered, True
     if not whole:
         raise InvalidArgumentError(
-            "the elements lie scattered in a GPU's memory: make the array contiguous first")
+            "the elements are not contiguous in the GPU's memory: make a contiguous copy first")
     low, high = extent(source.shape, source.strides, source.itemsize)
     gpu = (to if not to.place.on_host else source).place.dlpack_device()[1]
     other = source.place.dlpack_device()[1] if not source.place.on_host else gpu

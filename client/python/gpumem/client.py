@@ -40,8 +40,8 @@ class Device:
     name: str
     pci_bus_id: str
     backend: str  # "cuda" or "host"
-    capacity: int  # what the daemon may hand out
-    charged: int  # what all tenants together are charged with
+    capacity: int  # bytes that the daemon may lease
+    charged: int  # bytes that all tenants together are charged for
     granularity: int  # sizes are rounded up to a multiple of it
     pool_granularity: int  # of kind mempool where that differs, else 0
     driver_free: int  # 0: not known
@@ -56,15 +56,15 @@ class DeviceUsage:
     device: str
     leased: int
     retained: int  # kept for reuse
-    lingering: int  # of leases that ended while a process may still map the memory
+    lingering: int  # released, but a process may still map them
     charged: int  # all of these
     limit: int  # in force
     peak: int
-    guarantee: int  # so much the tenant can always get
-    borrowed: int  # held above that
-    waiting: int  # that requests wait for
+    guarantee: int  # bytes that the tenant can always get
+    borrowed: int  # bytes held above that
+    waiting: int  # bytes that requests wait for
     waiting_requests: int
-    revocable: int  # held, and may be taken back
+    revocable: int  # bytes held that the daemon may take back
 
     @property
     def quota(self) -> "DeviceQuota":
@@ -96,7 +96,7 @@ class Usage:
 def _ticket_text(ticket: Union[Ticket, str]) -> str:
     value = str(ticket)
     if not (value.isascii() and value.isprintable()):
-        raise InvalidArgumentError("a ticket is a line of letters, digits and a few signs")
+        raise InvalidArgumentError("invalid ticket: it must have printable ASCII characters only")
     return value
 
 
@@ -174,7 +174,7 @@ class Client:
                     return quota
 
     def watch(self, **handlers: Any) -> Watch:
-        """Listens to notices of the daemon: see gpumem.Watch."""
+        """Returns a gpumem.Watch, which listens to notices of the daemon."""
         return Watch(self, **handlers)
 
     # ---- Segments
@@ -208,7 +208,7 @@ class Client:
         consecutive if the kind allows it. As acquire()."""
         if not 1 <= count <= MAX_AT_ONCE:
             raise InvalidArgumentError(
-                f"{count} segments cannot be acquired at once: from 1 to {MAX_AT_ONCE} can")
+                f"one call acquires from 1 to {MAX_AT_ONCE} segments, not {count}")
 
         def work(token: Optional[CancelToken]) -> List[_gpumem.Handle]:
             return _gpumem.acquire(
@@ -323,11 +323,11 @@ class Client:
         found = placed(arrays.asarray(array))
         owner = found.owner
         if not isinstance(owner, (Segment, Block)):
-            raise InvalidArgumentError("the array does not lie in a segment or a block of this "
-                                       "process: make a copy that does, with copy()")
+            raise InvalidArgumentError("the array is not in a segment or block of this process: "
+                                       "share a copy of it, made with copy()")
         if to_scope(scope) != 0 and isinstance(owner, Block):
-            raise InvalidArgumentError("blocks of a pool are for sessions of the same tenant alone: "
-                                       "copy() makes an array that others can open")
+            raise InvalidArgumentError("only sessions of the same tenant can open blocks of a pool: "
+                                       "share a copy of the array, made with copy()")
         ticket = owner.share(scope) if isinstance(owner, Segment) else owner.share()
         return Ticket(ticket.value, Layout(found.shape, found.dtype, found.strides, found.offset,
                                            arrays.framework_of(array)))

@@ -66,7 +66,7 @@ class _Keeper(_Resource):
 
     def allocate(self, size: int, stream: Any = None) -> Any:
         """Raises: a segment cannot allocate."""
-        raise NotImplementedError("this memory is one buffer: PoolMemoryResource allocates")
+        raise NotImplementedError("this resource has one buffer: allocate with PoolMemoryResource")
 
     def deallocate(self, ptr: Any, size: int, stream: Any = None) -> None:
         """Called by cuda.core when the buffer ends."""
@@ -116,7 +116,7 @@ class PoolMemoryResource(_Resource):
         self._blocks[pointer] = block
         try:
             _core.Buffer.from_handle(pointer, nbytes, mr=self).close()
-        except Exception:  # pylint: disable=broad-except  # whatever it does not like
+        except Exception:  # pylint: disable=broad-except  # any failure: it does not call
             pass
         return self._blocks.pop(pointer, None) is None
 

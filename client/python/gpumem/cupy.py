@@ -207,11 +207,11 @@ class MemoryPool(_Counts):
         """Sets the most that it leases: bytes, or a fraction of the tenant's limit on the device.
         Neither, or 0: no limit but the tenant's. Raises ValueError."""
         if size is not None and fraction is not None:
-            raise ValueError("give a size or a fraction, not both")
+            raise ValueError("pass either size or fraction, not both")
         if fraction is not None and not 0 <= fraction <= 1:
-            raise ValueError(f"{fraction} is no fraction")
+            raise ValueError(f"invalid fraction {fraction}: it must be from 0 to 1")
         if size is not None and size < 0:
-            raise ValueError(f"{size} bytes are no limit")
+            raise ValueError(f"invalid limit {size}: it must be a number of bytes from 0")
         if fraction is not None:
             _gpumem.pool_set_limit_fraction(self.pool.handle, fraction)
         else:
@@ -306,7 +306,7 @@ class PinnedMemoryPool(_Counts):
         self.pool = default_client().pool(kind="pinned") if pool is None else pool
         if not self.pool.place.on_host:
             raise InvalidArgumentError(
-                f"pinned memory comes from a pool of kind pinned, not {self.pool.kind}")
+                f"PinnedMemoryPool needs a pool of kind pinned, not {self.pool.kind}")
 
     def malloc(self, size: int) -> Any:
         """Returns a cupy.cuda.PinnedMemoryPointer. Raises MemoryError."""
@@ -385,7 +385,7 @@ def share(array: Any, pool: Optional[Pool] = None) -> Ticket:
     try:
         address, nbytes = source.find(start)
     except (NotFoundError, InvalidArgumentError) as error:
-        raise NotFoundError("the array does not lie in that pool: gpumem.copy() makes one that can "
-                            "be shared, gpumem.publish() one that outlives this process") from error
+        raise NotFoundError("the array is not in that pool: share a copy, made with gpumem.copy(), "
+                            "or publish the array with gpumem.publish()") from error
     layout = Layout(found.shape, found.dtype, found.strides, found.ptr - address, "cupy")
     return Ticket(_gpumem.pool_share(source.handle, address, nbytes), layout)

@@ -43,17 +43,17 @@ class Holder:
 
 @dataclass(frozen=True)
 class Denial:
-    """The reason of a denial, as data. `asked`, `used` and `limit` are bytes for memory, else
+    """The reason for a denial, as data. `asked`, `used` and `limit` are bytes for memory, else
     counts."""
 
     cause: Cause
     tenant: str
-    device: str  # its UUID; "" if no device is concerned
+    device: str  # its UUID; "" if the cause is not about one device
     asked: int
     used: int
     limit: int
-    help: str  # what would help, in words
-    limited_tenant: str  # the tenant above `tenant` whose limit it is; "": the latter
+    help: str  # advice, in one sentence
+    limited_tenant: str  # the parent of `tenant` with the limit; "": `tenant` itself
     holders: Tuple[Holder, ...]  # a few users of the memory, the largest first
 
     @property
@@ -89,11 +89,11 @@ class DeadlineExceededError(Error, TimeoutError):
 
 
 class NotFoundError(Error, LookupError):
-    """There is no such device, publication, event or ticket."""
+    """The device, publication, event or ticket does not exist."""
 
 
 class AlreadyExistsError(Error):
-    """The name is taken."""
+    """The name is in use."""
 
 
 class PermissionDeniedError(Error, PermissionError):
@@ -101,19 +101,19 @@ class PermissionDeniedError(Error, PermissionError):
 
 
 class ResourceExhaustedError(Error, MemoryError):
-    """Denied for want of memory or of a count; `denial` has the cause."""
+    """Denied: there is no memory left, or a limit is reached. `denial` has the cause."""
 
 
 class FailedPreconditionError(Error):
-    """Not in the present state: closed, lost, in a child after fork(), or in use."""
+    """Not possible in the present state: closed, lost, in use, or in a child after fork()."""
 
 
 class AbortedError(Error):
-    """A concurrent operation won."""
+    """A concurrent operation ended this one, such as the end of the session."""
 
 
 class OutOfRangeError(Error, IndexError):
-    """Beyond the end or the count."""
+    """Beyond the end of the memory, or beyond a count."""
 
 
 class UnimplementedError(Error, NotImplementedError):
@@ -121,7 +121,7 @@ class UnimplementedError(Error, NotImplementedError):
 
 
 class InternalError(Error):
-    """A driver's error, by its name, or an error of gpumem itself."""
+    """An error of the driver, by its name, or of gpumem."""
 
 
 class UnavailableError(Error, ConnectionError):
@@ -137,7 +137,7 @@ class UnauthenticatedError(Error):
 
 
 class UnknownError(Error):
-    """A status without a meaning."""
+    """An error without a more exact status."""
 
 
 _CLASSES: Dict[int, Type[Error]] = {

@@ -235,8 +235,8 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         for block in list(self._blocks.values()):
             if block.ptr <= address < block.ptr + block.nbytes:
                 return block
-        raise NotFoundError("this memory is none of gpumem's: only what Numba has made since "
-                            "gpumem.numba.use() can be shared here")
+        raise NotFoundError(f"the memory at {address:#x} is not gpumem's: only arrays that Numba "
+                            "makes after gpumem.numba.use() can be shared")
 
     def get_ipc_handle(self, memory: Any) -> Any:
         """Returns a handle that opens `memory` in another process: see the module."""
@@ -261,8 +261,9 @@ def _cuda_ipc_of(block: Block, client: Client) -> Tuple[bytes, int]:
     # "gmb_OFFSET_BYTES.SEGMENT"; the segment's ticket opens the segment here once more.
     head, *segments = str(block.share()).split(".")
     if len(segments) != 1:
-        raise FailedPreconditionError("the block lies in several segments, which have no IPC "
-                                      "handle in common: GPUMEM_POOL_GROW makes segments larger")
+        raise FailedPreconditionError(f"the block is in {len(segments)} segments, but an IPC "
+                                      "handle is of one: set GPUMEM_POOL_GROW to make segments "
+                                      "larger")
     with client.open(segments[0]) as segment:
         return segment.ipc_handle(), int(head.split("_")[1])
 
@@ -333,8 +334,8 @@ def _require_kind(kind: str) -> None:
     pool = Pool.default(0)
     if pool.kind != kind:
         raise FailedPreconditionError(
-            f"the process's default pool is of kind {pool.kind} by now, not {kind}: call "
-            "gpumem.numba.use() first of all")
+            f"the process's default pool exists already, with kind {pool.kind}, not {kind}: call "
+            "gpumem.numba.use() before any other use of it")
 
 
 # NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba

@@ -50,7 +50,7 @@ def _to_reuse(policies: Optional[Sequence[str]]) -> int:
     for policy in policies:
         if policy not in REUSE:
             raise InvalidArgumentError(
-                f"there is no reuse policy {policy!r}: {', '.join(REUSE)}")
+                f"unknown reuse policy {policy!r}: use {', '.join(REUSE)}")
         number |= REUSE[policy]
     return number
 

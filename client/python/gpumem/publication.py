@@ -71,7 +71,7 @@ def _named(value: Any) -> Tuple[bool, Dict[str, Any]]:
     if isinstance(value, Mapping):
         for name in value:
             if not isinstance(name, str):
-                raise InvalidArgumentError(f"arrays are named by str, not by {name!r}")
+                raise InvalidArgumentError(f"the name of an array must be str, not {name!r}")
         return False, dict(value)
     return True, {"": value}
 
@@ -134,12 +134,12 @@ def publish(client: "Client", name: str, value: Any, *, metadata: Any, access: s
                        "segment": index, "offset": array.offset if index is not None else 0,
                        "framework": arrays.framework_of(sources[key])})
     if not segments:
-        raise InvalidArgumentError("there is nothing to publish: no array has any elements")
+        raise InvalidArgumentError("there is nothing to publish: no array has elements")
     said = {"format": FORMAT, "single": single, "metadata": metadata, "arrays": listed}
     try:
         blob = json.dumps(said, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidArgumentError(f"JSON has no word for this metadata: {error}") from error
+        raise InvalidArgumentError(f"JSON cannot express the metadata: {error}") from error
     _gpumem.cuda_synchronize()
     return _gpumem.publish(client.handle, name, [segment.handle for segment in segments], blob,
                            to_scope(access), ephemeral, to_ms(expire_after), to_ms(timeout))
@@ -148,7 +148,7 @@ def publish(client: "Client", name: str, value: Any, *, metadata: Any, access: s
 def _of_type(value: Any, kind: type, what: str) -> Any:
     """Returns `value` if it is of that type, else raises; a bool is no int."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{what} is no {type(value).__name__}")
+        raise TypeError(f"{what} must be {kind.__name__}, not {type(value).__name__}")
     return value
 
 
@@ -169,8 +169,8 @@ def attach(client: "Client", name: str, *, version: int, wait: float, writable: 
     if made.version < version:
         there = made.version
         made.close(defer=True)
-        raise NotFoundError(f"publication {name!r} has version {there}, and no {version} yet: say "
-                            "how long to wait for it")
+        raise NotFoundError(f"publication {name!r} has version {there}, not {version} yet: pass "
+                            "`wait` to wait for that version")
     return made
 
 
@@ -211,12 +211,12 @@ class Publication(Mapping[str, Array]):
                 self.single = _of_type(said["single"], bool, "\"single\"")
                 self.metadata = said.get("metadata")
             if self.single and list(listed) != [""]:
-                raise ValueError("one array is said to be there, without a name, and is not")
+                raise ValueError("\"single\" is true, but there is not one array without a name")
             return listed
         except (KeyError, TypeError, ValueError, IndexError, AttributeError,
                 OverflowError) as error:
-            raise DataLossError(f"the metadata of publication {self.name!r} says that it is "
-                                f"{form}, and is not well-formed: {error!r:.300}") from error
+            raise DataLossError(f"the metadata of publication {self.name!r} names the format "
+                                f"{form}, but is not well-formed: {error!r:.300}") from error
 
     def _rows(self, said: Any, form: Any) -> Dict[str, Dict[str, Any]]:
         if form == FORMAT:
@@ -229,7 +229,7 @@ class Publication(Mapping[str, Array]):
             _of_type(name, str, "an array's name")
         listed = {name: self._checked(row) for name, row in rows}
         if len(listed) != len(rows):
-            raise ValueError("two arrays have one name")
+            raise ValueError("two arrays have the same name")
         return listed
 
     def _checked(self, row: Dict[str, Any]) -> Dict[str, Any]:
@@ -241,13 +241,13 @@ class Publication(Mapping[str, Array]):
         segment, offset = row["segment"], _of_type(row["offset"], int, "an offset")
         if segment is not None:
             if not 0 <= _of_type(segment, int, "a segment") < len(self._infos):
-                raise ValueError(f"there is no segment {segment}")
+                raise ValueError(f"segment {segment} does not exist; there are {len(self._infos)}")
             nbytes = self._infos[segment][1]
             if not 0 <= offset <= nbytes or offset + low < 0 or offset + high > nbytes:
-                raise ValueError(f"an array reaches beyond the {nbytes} bytes of its segment")
+                raise ValueError(f"an array exceeds the {nbytes} bytes of its segment")
             arrays.check_alignment(offset, shape, strides, dtype)
         elif high > low:
-            raise ValueError("an array of elements lies in no segment")
+            raise ValueError("an array with elements has no segment")
         return {"dtype": dtype, "shape": shape, "strides": strides, "segment": segment,
                 "offset": offset, "framework": _of_type(row["framework"], str, "a framework")}
 

@@ -96,8 +96,8 @@ class Memory(Placed, _gpumem.Memory):
         offset = to_offset(offset)
         low, high = extent(sizes, steps, found.itemsize)
         if offset < 0 or offset + low < 0 or offset + high > self.nbytes:
-            raise OutOfRangeError(f"{found.name}{list(sizes)} at byte {offset} reaches beyond the "
-                                  f"{self.nbytes} bytes that are there")
+            raise OutOfRangeError(f"{found.name}{list(sizes)} at byte {offset} exceeds the "
+                                  f"{self.nbytes} bytes of the memory")
         check_alignment(offset, sizes, steps, found)
         return Array(self._handle, self.ptr + offset, sizes, found, strides=steps,
                      place=self.place, readonly=self.readonly, owner=self, offset=offset,
@@ -280,7 +280,8 @@ class Block(Memory):
         Raises InvalidArgumentError for a block that was opened, not allocated.
         """
         if self.pool is None:
-            raise InvalidArgumentError("this block is another session's: pass its ticket on")
+            raise InvalidArgumentError(
+                "only the session that allocated the block can share it: pass on its ticket")
         return Ticket(_gpumem.pool_share(self.pool.handle, self.ptr, self.nbytes))
 
     def __repr__(self) -> str:

@@ -75,7 +75,7 @@ def _aligned(tensor: Any) -> Any:
     untrusted. A kernel that reads unaligned data ends its process's use of the GPU."""
     if tensor.numel() > 0 and tensor.data_ptr() % min(tensor.element_size(), 16) != 0:
         raise InvalidArgumentError(f"a tensor of {_name(tensor.dtype)} at {tensor.data_ptr():#x} is "
-                                   "not aligned")
+                                   f"not aligned to {min(tensor.element_size(), 16)} bytes")
     return tensor
 
 
@@ -218,11 +218,12 @@ def _tensors_of(what: Any) -> Dict[str, Any]:
     if isinstance(what, Mapping):
         for name, tensor in what.items():
             if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
-                raise InvalidArgumentError(f"{name!r} is no name of a tensor, or its value none: "
-                                           "publish a module, or a dict of tensors by name")
+                raise InvalidArgumentError(
+                    f"the entry {name!r} is not a tensor with a str as its name: publish a module, "
+                    "or a dict of tensors by name")
         return {name: tensor.detach() for name, tensor in what.items()}
     raise InvalidArgumentError(
-        f"a {type(what).__name__} is neither a module, a dict of tensors nor a tensor")
+        f"cannot publish {type(what).__name__}: pass a module, a dict of tensors or a tensor")
 
 
 def publish(name: str, what: Any, *, client: Optional[Client] = None, kind: Optional[str] = None,
@@ -294,14 +295,15 @@ def _put(module: Any, tensors: Mapping[str, Any], strict: bool, writable: bool) 
                     places[f"{prefix}.{leaf}" if prefix else leaf] = (table, leaf, old)
     missing, more = sorted(places.keys() - tensors.keys()), sorted(tensors.keys() - places.keys())
     if strict and (missing or more):
-        raise NotFoundError(f"the publication has no {missing[:3]}, and the module no {more[:3]} "
-                            f"({len(missing)} and {len(more)} in all): strict=False takes the rest")
+        raise NotFoundError(f"{len(missing)} tensors are only in the module {missing[:3]}, and "
+                            f"{len(more)} only in the publication {more[:3]}: pass strict=False to "
+                            "attach the others")
     for name, tensor in tensors.items():
         if name in places and (tuple(places[name][2].shape) != tuple(tensor.shape)
                                or places[name][2].dtype != tensor.dtype):
             old = places[name][2]
             raise InvalidArgumentError(
-                f"{name} is {_name(tensor.dtype)}{list(tensor.shape)} in the publication, and "
+                f"{name} is {_name(tensor.dtype)}{list(tensor.shape)} in the publication, but "
                 f"{_name(old.dtype)}{list(old.shape)} in the module")
     made: Dict[int, Any] = {}  # parameters that are one stay one
     for name, (table, leaf, old) in places.items():
@@ -361,11 +363,12 @@ def share_live(tensor: Any, pool: Optional[Pool] = None) -> Ticket:
     start = tensor.untyped_storage().data_ptr()
     wire, parts = _wire(tensor.dtype, tensor.element_size())
     if parts != 1:
-        raise InvalidArgumentError(f"{_name(tensor.dtype)} has no ticket of one array: use share()")
+        raise InvalidArgumentError(
+            f"share_live() does not support {_name(tensor.dtype)}: use share()")
     try:
         address, nbytes = source.find(start)
     except (NotFoundError, InvalidArgumentError) as error:
-        raise NotFoundError("the tensor does not lie in that pool: call gpumem.torch.use() before "
+        raise NotFoundError("the tensor is not in that pool: call gpumem.torch.use() before "
                             "PyTorch's first use of the GPU, or use share()") from error
     size = tensor.element_size()
     layout = Layout(tuple(tensor.shape), wire, tuple(step * size for step in tensor.stride()),

@@ -99,8 +99,8 @@ class Watch:
         known = {"segments_lost", "draining", "pressure", "revocation", "quota_changed", "ended",
                  "any"}
         if not known.issuperset(handlers):
-            raise TypeError(f"notices are {', '.join(sorted(known))}, not "
-                            f"{', '.join(sorted(set(handlers) - known))}")
+            raise TypeError(f"unknown notices {', '.join(sorted(set(handlers) - known))}: use "
+                            f"{', '.join(sorted(known))}")
         self._notices: "queue.SimpleQueue[Optional[Notice]]" = queue.SimpleQueue()
         self._handle = _gpumem.watch_start(client.handle, _teller(self._notices, dict(handlers)))
         _watches.add(self)
@@ -111,9 +111,9 @@ class Watch:
         try:
             notice = self._notices.get(timeout=None if math.isinf(timeout) else timeout)
         except queue.Empty:
-            raise TimeoutError(f"the daemon said nothing for {timeout} s") from None
+            raise TimeoutError(f"no notice of the daemon within {timeout} s") from None
         if notice is None:
-            self._notices.put(None)  # for the next who asks
+            self._notices.put(None)  # for the next call
             raise FailedPreconditionError("the watch is closed")
         return notice
 

@@ -152,7 +152,7 @@ def test_metadata_that_json_has_no_word_for(client):
     for _ in range(100_000):
         deep = [deep]
     for metadata in (float("nan"), {"x": float("inf")}, object(), deep):
-        with pytest.raises(gpumem.InvalidArgumentError, match="JSON has no word"):
+        with pytest.raises(gpumem.InvalidArgumentError, match="JSON cannot express"):
             client.publish("nan", np.ones(2), metadata=metadata)
 
 
@@ -218,7 +218,7 @@ def test_the_order_of_bytes_is_kept(client):
     assert np.asarray(copied).tolist() == [0, 1, 2] and copied.dtype == ">i4"
     assert np.asarray(gpumem.copy(np.arange(3, dtype="<i4")).view(big.dtype))[1] == 1 << 24
     assert gpumem.asarray(memoryview(big)).dtype == ">i4"
-    with pytest.raises(BufferError, match="no word"):
+    with pytest.raises(BufferError, match="has no type for"):
         copied.__dlpack__()
 
 
@@ -267,13 +267,13 @@ def test_interfaces_with_a_buffer():
 def test_a_file_is_no_array_and_stays_open(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     with open(tmp_path / "file", "rb") as file:
-        with pytest.raises(gpumem.InvalidArgumentError, match="no array"):
+        with pytest.raises(gpumem.InvalidArgumentError, match="is not an array"):
             gpumem.asarray(file)
         assert file.read() == b"abc"
 
 
-def test_numpy_makes_no_object_of_what_it_has_no_word_for(client):
-    with pytest.raises(TypeError, match="no word for bfloat16"):
+def test_numpy_makes_no_object_of_types_that_it_does_not_have(client):
+    with pytest.raises(TypeError, match="no type for bfloat16"):
         np.asarray(client.empty(3, "bfloat16"))
     place = gpumem.arrays.Place("GPU-x", "cuda", "vmm")
     with pytest.raises(TypeError, match="GPU's memory"):

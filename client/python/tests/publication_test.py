@@ -65,7 +65,7 @@ def test_versions_are_whole(client):
     assert np.asarray(first).tolist() == [0] * 4
     second = client.attach("v", version=2)
     assert second.version == 2 and np.asarray(second.value).tolist() == [1] * 4
-    with pytest.raises(gpumem.NotFoundError, match="has version 2, and no 3"):
+    with pytest.raises(gpumem.NotFoundError, match="has version 2, not 3"):
         client.attach("v", version=3)
     with pytest.raises(gpumem.DeadlineExceededError):
         client.attach("v", version=3, wait=0.01)
@@ -167,9 +167,9 @@ def test_others_metadata_is_theirs(client, blob):
 
 
 def test_what_cannot_be_published(client):
-    for value, match in (({1: np.zeros(3)}, "named by str"), (np.zeros(0), "nothing to publish"),
-                         ({}, "nothing to publish"), ("text", "is no array"),
-                         ({"a": [1, 2]}, "is no array")):
+    for value, match in (({1: np.zeros(3)}, "must be str"), (np.zeros(0), "nothing to publish"),
+                         ({}, "nothing to publish"), ("text", "is not an array"),
+                         ({"a": [1, 2]}, "is not an array")):
         with pytest.raises(gpumem.InvalidArgumentError, match=match):
             client.publish("wrong", value)
     with pytest.raises(gpumem.InvalidArgumentError, match="JSON"):

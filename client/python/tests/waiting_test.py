@@ -357,7 +357,7 @@ def test_a_watch_tells(client, daemon):
         assert told[1].quota == notice.quota == client.quota()
         daemon.ctl("quota", "set", "python", "--limit", "64MiB")
     assert watch.closed and other.closed
-    with pytest.raises(TypeError, match="notices are"):
+    with pytest.raises(TypeError, match="unknown notices nothing"):
         client.watch(nothing=print)
 
 
