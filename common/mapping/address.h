@@ -20,7 +20,7 @@ inline absl::Status CheckAddress(const void* address) {
 inline absl::Status AddressTaken(const void* address, uint64_t bytes) {
   return absl::FailedPreconditionError(absl::StrCat(
       "cannot map ", bytes, " bytes at 0x", absl::Hex(reinterpret_cast<uintptr_t>(address)),
-      ": something else is there, or no memory can be; ask for another address, or for none"));
+      ": the addresses are in use or not usable; request another address, or none"));
 }
 
 }  // namespace gpumem

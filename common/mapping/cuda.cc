@@ -118,8 +118,8 @@ absl::Status ExplainRefusal(const CudaDriver& driver, const Mappings& mappings,
     if (home < 0) {
       return absl::UnimplementedError(
           absl::StrCat(error.message(),
-                       "; as far as can be told for memory of a device that this process does "
-                       "not see, there is no peer access to it"));
+                       "; probably there is no peer access to the memory's device, which this "
+                       "process does not see (CUDA_VISIBLE_DEVICES)"));
     }
     for (const CUdevice device : devices) {
       absl::Status access = CheckPeerAccess(driver, device, home);
@@ -157,9 +157,10 @@ absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_
 }
 
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options) {
-  if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
+  if (requests.empty()) return absl::InvalidArgumentError("there are no descriptors to map");
   if (options.device_uuids.empty()) {
-    return absl::InvalidArgumentError("no device is named that is to use the memory");
+    return absl::InvalidArgumentError(
+        "memory of kind vmm needs at least one device that uses it; name one in map_devices");
   }
   if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
   uint64_t total = 0;
@@ -169,7 +170,8 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
           absl::StrCat("cannot map descriptor ", request.fd, " as ", request.bytes, " bytes"));
     }
     if (request.bytes > std::numeric_limits<uint64_t>::max() - total) {
-      return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+      return absl::ResourceExhaustedError(
+          "the sizes of the memory to map add up to more than 2^64 bytes");
     }
     total += request.bytes;
   }
@@ -204,9 +206,9 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
   // Once for the whole range and all devices: this is the slow call of the three.
   const CUresult result = driver.cuMemSetAccess(base, total, access->data(), access->size());
   if (result != CUDA_SUCCESS) {
-    const absl::Status error =
-        driver.Error(result, absl::StrCat("opening ", total, " bytes for ", access->size(),
-                                          " device(s), ", options.device_uuids.front(), " first"));
+    const absl::Status error = driver.Error(
+        result, absl::StrCat("giving ", access->size(), " device(s), the first of them ",
+                             options.device_uuids.front(), ", access to ", total, " bytes"));
     return absl::IsResourceExhausted(error) ? error
                                             : ExplainRefusal(driver, mappings, *devices, error);
   }

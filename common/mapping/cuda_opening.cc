@@ -43,7 +43,7 @@ absl::Status CheckPeerAccess(const CudaDriver& driver, CUdevice user, CUdevice h
   int access = 0;
   if (const CUresult result = driver.cuDeviceCanAccessPeer(&access, user, home);
       result != CUDA_SUCCESS) {
-    return driver.Error(result, "asking for peer access");
+    return driver.Error(result, "querying peer access");
   }
   if (access != 0) return absl::OkStatus();
   return absl::UnimplementedError(absl::StrCat(
@@ -59,7 +59,7 @@ absl::Status OpenError(const CudaDriver& driver, CUresult result, absl::string_v
     case CUDA_ERROR_INVALID_RESOURCE_TYPE:
     case CUDA_ERROR_NOT_FOUND:
       return absl::NotFoundError(
-          absl::StrCat(error.message(), ": its owner has freed it or is gone"));
+          absl::StrCat(error.message(), ": its owner has freed it or has ended"));
     default:
       return error;
   }
@@ -68,14 +68,14 @@ absl::Status OpenError(const CudaDriver& driver, CUresult result, absl::string_v
 absl::StatusOr<uint64_t> AllocationBytes(const CudaContext& context, CUdeviceptr at) {
   CUdeviceptr base = 0;
   size_t bytes = 0;
-  absl::Status status = context.Run("asking for the size of opened memory", [&] {
+  absl::Status status = context.Run("querying the size of opened memory", [&] {
     return context.driver().cuMemGetAddressRange_v2(&base, &bytes, at);
   });
   if (!status.ok()) return status;
   if (base == at) return bytes;
   return absl::InvalidArgumentError(
       absl::StrCat("the export data is of a part of an allocation, ", at - base,
-                   " bytes after its beginning; only whole ones can be opened"));
+                   " bytes after its start; only whole allocations can be opened"));
 }
 
 }  // namespace gpumem

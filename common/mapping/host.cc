@@ -64,8 +64,8 @@ absl::Status CheckRequest(const MapRequest& request, uint64_t* alignment) {
   }
   if (request.bytes == 0 || static_cast<uint64_t>(file.st_size) != request.bytes) {
     return absl::InvalidArgumentError(
-        absl::StrCat("descriptor ", request.fd, " cannot be mapped: it holds ", file.st_size,
-                     " bytes, not ", request.bytes, "; only the whole of it can be mapped"));
+        absl::StrCat("descriptor ", request.fd, " cannot be mapped: it has ", file.st_size,
+                     " bytes, not ", request.bytes, "; only all of it can be mapped"));
   }
   // Huge pages go to their own multiples only.
   *alignment = std::max(*alignment, static_cast<uint64_t>(file.st_blksize));
@@ -79,7 +79,7 @@ absl::Status MmapError(const char* what, uint64_t bytes) {
   if (error == ENOMEM || error == EAGAIN || error == ENFILE) {
     return absl::ResourceExhaustedError(
         absl::StrCat(absl::ErrnoToStatus(error, message).message(),
-                     "; check this process's memory limits and vm.max_map_count"));
+                     "; check the memory limits of this process (ulimit -v) and vm.max_map_count"));
   }
   return absl::InvalidArgumentError(absl::ErrnoToStatus(error, message).message());
 }
@@ -99,7 +99,7 @@ absl::StatusOr<char*> ReserveAnywhere(uint64_t bytes, uint64_t alignment) {
   const uint64_t page = 4096;
   const uint64_t spare = alignment > page ? alignment : 0;
   if (bytes > std::numeric_limits<size_t>::max() - spare) {
-    return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+    return absl::ResourceExhaustedError("the sizes of the memory to map exceed the address space");
   }
   void* const range = Reserve(nullptr, bytes + spare, 0);
   if (range == MAP_FAILED) return MmapError("reserving addresses for", bytes);
@@ -120,9 +120,10 @@ absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveHostAddresses(uint64_
 }
 
 absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const MapOptions& options) {
-  if (requests.empty()) return absl::InvalidArgumentError("nothing to map: no descriptors");
+  if (requests.empty()) return absl::InvalidArgumentError("there are no descriptors to map");
   if (!options.device_uuids.empty()) {
-    return absl::InvalidArgumentError("memory of the host backend is not mapped for GPUs");
+    return absl::InvalidArgumentError(
+        "GPUs cannot use memory of the host backend; leave map_devices empty");
   }
   if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
   uint64_t total = 0;
@@ -130,7 +131,8 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
   for (const MapRequest& request : requests) {
     if (absl::Status status = CheckRequest(request, &alignment); !status.ok()) return status;
     if (request.bytes > std::numeric_limits<size_t>::max() - total) {
-      return absl::ResourceExhaustedError("the memory to map exceeds the range of addresses");
+      return absl::ResourceExhaustedError(
+          "the sizes of the memory to map exceed the address space");
     }
     total += request.bytes;
   }

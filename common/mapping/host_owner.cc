@@ -42,7 +42,7 @@ absl::StatusOr<UniqueFd> AskOwner(const std::string& socket_path, const ExportDa
   absl::StatusOr<UnixMessage> answer = ReceiveMessage(owner->get(), deadline);
   if (!answer.ok()) return answer.status();
   if (answer->bytes != kHostIpcOpened || answer->fds.size() != 1) {
-    return absl::UnavailableError("its owner has freed it");
+    return absl::UnavailableError("the owner of the memory has freed it");
   }
   return std::move(answer->fds.front());
 }
@@ -54,8 +54,8 @@ absl::StatusOr<std::unique_ptr<Opening>> OpenFromOwner(const std::string& socket
                                                        absl::string_view kind) {
   absl::StatusOr<UniqueFd> fd = AskOwner(socket_path, data);
   if (absl::IsUnavailable(fd.status())) {
-    return absl::NotFoundError(absl::StrCat("the memory of kind ", kind,
-                                            " is not there: its owner has freed it or is gone"));
+    return absl::NotFoundError(absl::StrCat(
+        "the memory of kind ", kind, " no longer exists: its owner has freed it or has ended"));
   }
   if (!fd.ok()) return fd.status();
   struct stat file = {};

@@ -79,8 +79,9 @@ absl::StatusOr<std::unique_ptr<Mapping>> OpenCudaIpc(const std::string& device_u
   if (!users.ok()) return users.status();
   if (users->size() > 1) {
     return absl::UnimplementedError(
-        "memory of kind ipc is opened for one device: name one in map_devices, open it once more "
-        "for each other, or acquire it with kind vmm, which all can use at one address");
+        "memory of kind ipc can be opened for one device at a time; name one in map_devices and "
+        "open it again for each other device, or acquire it with kind vmm, which all devices use "
+        "at one address");
   }
   const std::optional<CUdevice> home = FindVisible(driver, device_uuid);
   if (users->empty()) {

@@ -23,11 +23,13 @@ absl::StatusOr<std::unique_ptr<Mapping>> OpenHostIpc(const std::string& runtime_
                                                      const MapOptions& options) {
   if (absl::Status status = CheckOpenOptions(options); !status.ok()) return status;
   if (!options.device_uuids.empty()) {
-    return absl::InvalidArgumentError("memory of the host backend is not opened for GPUs");
+    return absl::InvalidArgumentError(
+        "GPUs cannot use memory of the host backend; leave map_devices empty");
   }
   const std::optional<HostIpcHandle> parsed = FromExportData<HostIpcHandle>(handle);
   if (!parsed.has_value()) {
-    return absl::InvalidArgumentError("the export data is no handle of kind ipc of the host");
+    return absl::InvalidArgumentError(
+        "the export data is not a handle of kind ipc of the host backend");
   }
   return OpenedIpc().Get(handle, bytes, [&] {
     return OpenFromOwner(HostIpcSocket(runtime_dir, parsed->device_index), handle, "ipc");

@@ -67,8 +67,8 @@ class CudaPool : public ImportedPool, public std::enable_shared_from_this<CudaPo
     if (!users.ok()) return users.status();
     if (users->empty() && !home_.has_value()) {
       return absl::NotFoundError(
-          "this process does not see the device of the memory pool, and names no other that is to "
-          "use the memory; CUDA_VISIBLE_DEVICES and the container's devices must include it");
+          "this process does not see the device of the memory pool; add it to CUDA_VISIBLE_DEVICES "
+          "and to the container's devices, or name another device in map_devices");
     }
     for (const CUdevice user : *users) {
       if (absl::Status status = Admit(user); !status.ok()) return status;
@@ -111,7 +111,7 @@ class CudaPool : public ImportedPool, public std::enable_shared_from_this<CudaPo
     access.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     access.location.id = user;
     access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    absl::Status status = context_->Run("opening a memory pool for another device", [&] {
+    absl::Status status = context_->Run("giving another device access to a memory pool", [&] {
       return driver().cuMemPoolSetAccess(handle_, &access, 1);
     });
     if (status.ok()) users_.insert(user);
@@ -186,7 +186,7 @@ absl::StatusOr<std::shared_ptr<ImportedPool>> ImportCudaPool(const std::string& 
     // A CudaPool being destroyed finds no entry for itself, and leaves the handle to this one.
     all.pools.erase(*handle);
     (*context)->Call([&] { return driver.cuMemPoolDestroy(*handle); });
-    return driver.Error(made, "making a stream");
+    return driver.Error(made, "creating a stream");
   }
   auto pool = std::make_shared<CudaPool>(*std::move(context), home, stream, *handle);
   entry = {.self = pool.get(), .pool = pool};

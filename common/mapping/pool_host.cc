@@ -29,11 +29,12 @@ class HostPool : public ImportedPool {
                                                 const MapOptions& options) override {
     if (absl::Status status = CheckOpenOptions(options); !status.ok()) return status;
     if (!options.device_uuids.empty()) {
-      return absl::InvalidArgumentError("memory of the host backend is not opened for GPUs");
+      return absl::InvalidArgumentError(
+          "GPUs cannot use memory of the host backend; leave map_devices empty");
     }
     const std::optional<HostPoolData> parsed = FromExportData<HostPoolData>(data);
     if (!parsed.has_value() || parsed->inode != inode_) {
-      return absl::InvalidArgumentError("the export data is of no memory of this pool");
+      return absl::InvalidArgumentError("the export data is not of memory of this pool");
     }
     return openings_->Get(data, bytes, [&] {
       return OpenFromOwner(HostIpcSocket(runtime_dir_, parsed->device_index), data, "mempool");
@@ -54,10 +55,10 @@ absl::StatusOr<std::shared_ptr<ImportedPool>> ImportHostPool(const std::string& 
   struct stat file = {};
   if (fstat(fd, &file) != 0 || file.st_size != 0 || fcntl(fd, F_GET_SEALS) == -1) {
     return absl::InvalidArgumentError(
-        absl::StrCat("descriptor ", fd, " is no memory pool of the host backend"));
+        absl::StrCat("descriptor ", fd, " is not a memory pool of the host backend"));
   }
   UniqueFd own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!own.valid()) return absl::ErrnoToStatus(errno, "F_DUPFD_CLOEXEC");
+  if (!own.valid()) return absl::ErrnoToStatus(errno, "duplicating a memory pool's descriptor");
   return std::make_shared<HostPool>(runtime_dir, std::move(own), file.st_ino);
 }
 

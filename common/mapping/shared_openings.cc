@@ -31,7 +31,7 @@ absl::StatusOr<std::unique_ptr<Mapping>> SharedOpenings::Get(const ExportData& k
   if (entry.opening->bytes() != bytes) {
     absl::Status refused = absl::InvalidArgumentError(
         absl::StrCat("the export data is of ", entry.opening->bytes(), " bytes, not of ", bytes,
-                     "; only the whole of it can be opened"));
+                     "; only all of it can be opened"));
     if (entry.shares == 0) entries_.erase(found);
     return refused;
   }
@@ -52,7 +52,7 @@ absl::Status CheckOpenOptions(const MapOptions& options) {
   }
   if (options.address != nullptr) {
     return absl::UnimplementedError(
-        "memory of kinds ipc and mempool cannot be mapped at a wished address; acquire it with "
+        "memory of kinds ipc and mempool cannot be mapped at a requested address; acquire it with "
         "kind vmm");
   }
   return absl::OkStatus();
