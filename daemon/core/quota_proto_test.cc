@@ -3,42 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include "common/quota_keys.h"
+#include "daemon/core/quota/testing/every_field.h"
 
 namespace gpumemd {
 namespace {
 
 namespace v1 = gpumem::v1;
-using gpumem::kQuotaKeys;
-using gpumem::QuotaKey;
-using gpumem::QuotaUnit;
-
-QuotaOverride EveryField() {
-  QuotaOverride override{.values = {.limit_bytes = 1,
-                                    .device_limits = {{"GPU-1", 7}, {"GPU-2", 0}},
-                                    .total_limit_bytes = 2,
-                                    .pinned_limit_bytes = 8,
-                                    .max_segments = 3,
-                                    .max_sessions = 4,
-                                    .max_in_flight = 5,
-                                    .max_waiting = 12,
-                                    .max_publications = 13,
-                                    .max_retained_bytes = 6,
-                                    .guarantee_bytes = 9,
-                                    .device_guarantees = {{"GPU-1", 10}},
-                                    .priority = -11,
-                                    .kind = Kind::kIpc,
-                                    .scrub = true,
-                                    .revocable = true,
-                                    .release = ReleasePolicy::kOnExit}};
-  for (const QuotaKey& key : kQuotaKeys) {
-    if (key.unit != QuotaUnit::kTenant) override.set.emplace(key.field);
-  }
-  return override;
-}
 
 TEST(QuotaProto, EveryFieldGoesThereAndBack) {
   QuotaOverride override = EveryField();
+  override.values.device_limits["GPU-2"] = 0;
   const v1::QuotaOverride proto = ToProto("team", override);
   EXPECT_EQ(proto.tenant(), "team");
   EXPECT_EQ(proto.quota().limit_bytes(), 1u);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_join.h"
 #include "common/quota_keys.h"
+#include "daemon/core/quota/testing/every_field.h"
 
 namespace gpumemd {
 namespace {
@@ -19,30 +20,6 @@ using gpumem::QuotaUnit;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-QuotaOverride EveryField() {
-  QuotaOverride change{.values = {.limit_bytes = 1,
-                                  .device_limits = {{"GPU-1", 7}},
-                                  .total_limit_bytes = 2,
-                                  .pinned_limit_bytes = 8,
-                                  .max_segments = 3,
-                                  .max_sessions = 4,
-                                  .max_in_flight = 5,
-                                  .max_waiting = 12,
-                                  .max_publications = 13,
-                                  .max_retained_bytes = 6,
-                                  .guarantee_bytes = 9,
-                                  .device_guarantees = {{"GPU-1", 10}},
-                                  .priority = -11,
-                                  .kind = Kind::kIpc,
-                                  .scrub = true,
-                                  .revocable = true,
-                                  .release = ReleasePolicy::kOnExit}};
-  for (const QuotaKey& key : kQuotaKeys) {
-    if (key.unit != QuotaUnit::kTenant) change.set.emplace(key.field);
-  }
-  return change;
-}
 
 Quota Applied(const QuotaOverride& change, Quota quota = {}) {
   QuotaOverride override;
