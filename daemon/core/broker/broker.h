@@ -90,6 +90,9 @@ class Broker {
 
   // The longest wait of a request for memory that is on its way back to the driver.
   static constexpr absl::Duration kDisposalWait = absl::Seconds(10);
+  // Entries of a long list that are read per hold of the mutex. An entry that changes meanwhile is
+  // listed either as it was or as it is.
+  static constexpr size_t kListedAtOnce = 256;
 
   // --- Sessions --------------------------------------------------------------------
 

@@ -9,12 +9,6 @@
 #include "daemon/core/broker/update.h"
 
 namespace gpumemd {
-namespace {
-
-// Leases that are read per hold of the mutex.
-constexpr size_t kReadAtOnce = 256;
-
-}  // namespace
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
                                                     absl::Span<const Secret> tickets,
@@ -112,7 +106,7 @@ std::vector<LeaseId> Broker::LostLeases(const Call& call) const {
   std::vector<LeaseId> lost;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&mutex_);
-    next = ledger_.look().LostLeases(call.session(), *next, kReadAtOnce, lost);
+    next = ledger_.look().LostLeases(call.session(), *next, kListedAtOnce, lost);
   }
   return lost;
 }
@@ -121,7 +115,7 @@ Inspector::Revoked Broker::RevokedLeases(const Call& call) const {
   Inspector::Revoked revoked;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&mutex_);
-    next = ledger_.look().RevokedLeases(call.session(), *next, kReadAtOnce, revoked);
+    next = ledger_.look().RevokedLeases(call.session(), *next, kListedAtOnce, revoked);
   }
   return revoked;
 }

@@ -8,10 +8,6 @@
 namespace gpumemd {
 namespace {
 
-// Entries of a long list that are read per hold of the mutex. An entry that changes meanwhile is
-// listed either as it was or as it is.
-constexpr size_t kListedAtOnce = 256;
-
 // Any session may list the devices, and the driver may be slow to answer.
 constexpr absl::Duration kDriverAnswerHolds = absl::Milliseconds(100);
 
@@ -38,10 +34,10 @@ absl::StatusOr<std::vector<SessionView>> BrokerViews::ListSessions(absl::string_
     std::vector<SessionView> some;
     {
       TimedLock lock(&broker_.mutex_);
-      broker_.ledger_.look().View(left.subspan(0, kListedAtOnce), tenant, some);
+      broker_.ledger_.look().View(left.subspan(0, Broker::kListedAtOnce), tenant, some);
     }
     Append(std::move(some), views);
-    left.remove_prefix(std::min(left.size(), kListedAtOnce));
+    left.remove_prefix(std::min(left.size(), Broker::kListedAtOnce));
   }
   return views;
 }
@@ -61,10 +57,10 @@ absl::StatusOr<std::vector<SegmentView>> BrokerViews::ListSegments(absl::string_
     std::vector<SegmentView> some;
     {
       TimedLock lock(&broker_.mutex_);
-      broker_.ledger_.look().View(left.subspan(0, kListedAtOnce), tenant, device, some);
+      broker_.ledger_.look().View(left.subspan(0, Broker::kListedAtOnce), tenant, device, some);
     }
     Append(std::move(some), views);
-    left.remove_prefix(std::min(left.size(), kListedAtOnce));
+    left.remove_prefix(std::min(left.size(), Broker::kListedAtOnce));
   }
   return views;
 }
@@ -82,7 +78,7 @@ HoldersView BrokerViews::ListHolders(std::optional<SegmentId> only) const {
       std::vector<LeaseHolderView> some;
       {
         TimedLock lock(&broker_.mutex_);
-        next = broker_.ledger_.look().View(session, only, *next, kListedAtOnce, some);
+        next = broker_.ledger_.look().View(session, only, *next, Broker::kListedAtOnce, some);
       }
       Append(std::move(some), holders.leases);
     }
