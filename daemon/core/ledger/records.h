@@ -78,11 +78,13 @@ struct Session {
   uint32_t arriving = 0;                        // leases that its operations are about to give it
   absl::btree_set<SegmentId> exposed;           // segments that its process may map
   absl::btree_set<size_t> imported;             // devices on which it is an importer of the pool
-  // For a session that an earlier daemon began: whether its client has come back, and its grants
-  // from then, by request. The client may repeat requests whose answers it did not get.
+  // Whether the client of a session that an earlier daemon began has come back.
   Presence presence = Presence::kHere;
   uint32_t resumptions = 0;    // how often its client has connected anew
   bool may_reconcile = false;  // true after a reconnect, until its next call
+  // Leases by the request that they were granted to. The client may not have got the answer: if it
+  // repeats the request, it gets these leases. Filled by a restart of the daemon, for its earlier
+  // grants, and by Reconciliation::Reconcile, for the requests that the client states.
   absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
   absl::btree_set<WaiterId> attach_waiters;
   absl::btree_set<PublicationId> publications;  // that it made and that still exist
