@@ -51,6 +51,13 @@ bool Makes(const DeviceInfo& device, Kind kind) {
          std::find(device.kinds.begin(), device.kinds.end(), kind) != device.kinds.end();
 }
 
+// Returns the kind that decides about devices: for the default kind, that of the first device, as
+// in the daemon. Pinned memory, which has another kind, is then not eligible.
+Kind DefaultedKind(Kind kind, const std::vector<DeviceInfo>& devices) {
+  if (kind != Kind::kDefault || devices.empty() || devices.front().kinds.empty()) return kind;
+  return devices.front().kinds.front();
+}
+
 // Chooses as Client::Acquire does, before anything is acquired.
 absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welcome,
                                         const PoolOptions& options) {
@@ -68,8 +75,9 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
     if (!makers.ok()) return makers.status();
     among = *std::move(makers);
   } else {
+    const Kind kind = DefaultedKind(options.kind, *devices);
     for (const DeviceInfo& device : *devices) {
-      if (Makes(device, options.kind)) among.push_back(device.uuid);
+      if (Makes(device, kind)) among.push_back(device.uuid);
     }
   }
   absl::StatusOr<std::string> uuid = among.empty() ? std::string() : among.front();

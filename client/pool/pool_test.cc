@@ -298,6 +298,24 @@ TEST_F(MostFreePoolTest, ChoosesTheDeviceByItsObtainableBytes) {
   EXPECT_EQ(pool->MemGetInfo()->total_bytes, 64 * kMiB);
 }
 
+TEST_F(MostFreePoolTest, PinnedMemoryIsNotChosenForTheDefaultKind) {
+  Report(16 * kMiB, 24 * kMiB);
+  v1::Device& pinned = devices_.emplace_back();
+  pinned.set_device_uuid("PINNED-0");
+  pinned.set_backend(v1::BACKEND_HOST);
+  pinned.set_capacity_bytes(64 * kMiB);
+  pinned.set_granularity_bytes(FakeDaemon::kGranularity);
+  pinned.add_kinds(v1::KIND_PINNED);
+  v1::DeviceUsage& usage = usages_.emplace_back();
+  usage.set_device_uuid("PINNED-0");
+  usage.set_limit_bytes(64 * kMiB);
+  usage.set_obtainable_bytes(64 * kMiB);
+  FakeDaemon daemon({.devices = devices_, .device_usages = usages_});
+  EXPECT_EQ(MakePool(daemon, {.device = "most-free"})->device_uuid(), "HOST-1");
+  EXPECT_EQ(MakePool(daemon, {.device = "most-free", .kind = Kind::kPinned})->device_uuid(),
+            "PINNED-0");
+}
+
 TEST_F(MostFreePoolTest, ADeviceWithoutObtainableBytesIsNotChosen) {
   Report(0, 1 * kMiB);
   FakeDaemon daemon({.devices = devices_, .device_usages = usages_});
