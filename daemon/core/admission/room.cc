@@ -158,6 +158,21 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
   return standings;
 }
 
+Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke) {
+  const auto fits = [&](uint64_t used) {
+    return Plus(Plus(used, standing.asked), claim.asked) <= standing.limit;
+  };
+  const bool keeps_guarantees =
+      standing.more_need == 0 ||
+      Plus(Plus(standing.need, standing.more_need), claim.need) <= standing.limit;
+  const uint64_t held = standing.used - standing.recoverable;
+  if (!keeps_guarantees) return Fit::kBlocked;
+  if (fits(standing.used)) return Fit::kNow;
+  if (fits(held - standing.revoking)) return Fit::kSoon;
+  if (may_revoke && fits(held - standing.revocable)) return Fit::kRevoked;
+  return Fit::kBlocked;
+}
+
 Decision Room::Check(const Request& request, uint32_t reused, const Claims& claims,
                      bool exactly) const {
   Decision decision{.standings = StandingsOf(request, reused)};

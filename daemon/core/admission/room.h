@@ -23,6 +23,9 @@ QueueRank RankOf(const records::Request& request);
 // Returns all waiters in the order in which they are served.
 std::vector<WaiterId> WaitersInOrder(const LedgerState& state);
 
+// Compares one limit with a request. `may_revoke`: true if others may lose revocable memory for it.
+Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
+
 class Room {
  public:
   // `state` must outlive this.

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a request stands to its limits, once the ledger has added up the usage: arithmetic alone.
+// How a request stands to its limits, and the claims of those that wait before it: values alone.
+// Room (room.h) computes them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "daemon/core/denial.h"
@@ -46,12 +46,20 @@ struct Claim {
 };
 using ClaimKey = std::tuple<Denial::Cause, const records::Tenant*, size_t>;
 using Claims = std::map<ClaimKey, Claim>;
-Claim ClaimOn(const Claims& claims, const Standing& standing);
-// Returns the request's claims on the first `count` of its standings.
-std::vector<std::pair<ClaimKey, Claim>> ClaimsOf(const std::vector<Standing>& standings,
-                                                 size_t count);
-// Adds the same to the claims of other waiters.
-void AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims);
+// Returns what the claims take of that limit.
+inline Claim ClaimOn(const Claims& claims, const Standing& standing) {
+  auto it = claims.find({standing.cause, standing.whose, standing.device});
+  return it == claims.end() ? Claim{} : it->second;
+}
+// Adds a request's claims on the first `count` of its standings.
+inline void AddClaims(const std::vector<Standing>& standings, size_t count, Claims& claims) {
+  for (size_t i = 0; i < count; ++i) {
+    const Standing& standing = standings[i];
+    Claim& claim = claims[{standing.cause, standing.whose, standing.device}];
+    claim.asked = Plus(claim.asked, standing.asked);
+    claim.need = Plus(claim.need, standing.more_need);
+  }
+}
 
 enum class Fit {
   kNow,
@@ -60,8 +68,6 @@ enum class Fit {
   kRevoked,  // the same, if more is taken back
   kBlocked,  // needs a holder to release, or a higher limit
 };
-// `may_revoke`: true if others may lose revocable memory for it.
-Fit FitOf(const Standing& standing, const Claim& claim, bool may_revoke);
 
 // How a request stands to all limits.
 struct Decision {
