@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/core/admission/checks.h"
 #include "daemon/core/admission/refusals.h"
+#include "daemon/core/admission/request_checks.h"
 #include "daemon/core/admission/reuse.h"
-#include "daemon/core/admission/terms.h"
 #include "daemon/core/admission/trim.h"
 
 namespace gpumemd {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/core/admission/checks.h"
 #include "daemon/core/admission/reuse.h"
 #include "daemon/core/ledger/tenants.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "daemon/core/admission/checks.h"
+#include "daemon/core/admission/request_checks.h"
 #include "daemon/core/admission/wait_queue.h"
 
 namespace gpumemd {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/admission/checks.h"
 #include "daemon/core/admission/refusals.h"
+#include "daemon/core/admission/request_checks.h"
 #include "daemon/core/ledger/bounds.h"
 
 namespace gpumemd {

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
-#include "daemon/core/admission/checks.h"
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/ledger/bounds.h"
 
@@ -16,6 +15,50 @@ constexpr size_t kMaxAnswers = 64;
 
 bool SameProcess(const PeerIdentity& one, const PeerIdentity& other) {
   return one.pid == other.pid && one.start_time == other.start_time && one.start_time != 0;
+}
+
+// Returns RESOURCE_EXHAUSTED if the tenant, the user or the daemon has too many sessions.
+// `predecessor`: the tenant's session that ends as the new one begins. It may be another user's.
+absl::Status CheckSessionCount(const LedgerState& state, records::Tenant& tenant, uid_t uid,
+                               std::optional<SessionId> predecessor) {
+  const uint32_t replaced = predecessor ? 1 : 0;
+  const bool of_same_user = predecessor && state.sessions.at(*predecessor)->details.peer.uid == uid;
+  for (const records::Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const uint64_t limit = each->quota.max_sessions.value_or(UINT32_MAX);
+    const uint64_t used = each->tree_sessions - replaced;
+    if (used < limit) continue;
+    return DenyCount(tenant, Denial::Cause::kMaxSessions, 1, used, limit,
+                     "close sessions that are not needed (gpumemctl ps lists them)", each);
+  }
+  const auto own = state.sessions_of_uid.find(uid);
+  const uint64_t of_user =
+      own == state.sessions_of_uid.end() ? 0 : own->second - (of_same_user ? 1 : 0);
+  if (of_user >= state.bounds.max_sessions_per_uid) {
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_user,
+                     state.bounds.max_sessions_per_uid,
+                     "the user is at the limit of sessions (daemon.max_sessions_per_uid); close "
+                     "those that are not needed");
+  }
+  const uint64_t of_all = state.sessions.size() - replaced;
+  if (of_all >= state.bounds.max_sessions) {
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all, state.bounds.max_sessions,
+                     "the daemon is at its limit of sessions (daemon.max_sessions)");
+  }
+  if (of_user > 0 && of_all + state.bounds.reserved_sessions >= state.bounds.max_sessions) {
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all,
+                     state.bounds.max_sessions - state.bounds.reserved_sessions,
+                     "the last of the daemon's sessions (daemon.max_sessions) are reserved for "
+                     "users without a session");
+  }
+  return absl::OkStatus();
+}
+
+// Returns RESOURCE_EXHAUSTED if the tenant has too many calls in flight.
+absl::Status CheckInFlight(records::Tenant& tenant) {
+  const uint64_t limit = tenant.quota.max_in_flight.value_or(UINT32_MAX);
+  if (tenant.in_flight < limit) return absl::OkStatus();
+  return DenyCount(tenant, Denial::Cause::kMaxInFlight, 1, tenant.in_flight, limit,
+                   "wait for an answer before the next call, or put more segments into one call");
 }
 
 }  // namespace

@@ -1,29 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks of a request against everything but memory: counts of sessions, calls, leases and waiters,
-// whether leases may be revocable, and memory taken past the broker. Each refusal counts as a
-// denial of the tenant.
+// Checks of a request against everything but room for its memory: what it asks for, counts of
+// leases and waiters, whether leases may be revocable, and memory taken past the broker. A refusal
+// with RESOURCE_EXHAUSTED counts as a denial of the tenant.
 #pragma once
-
-#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/status.h"
-#include "daemon/core/ids.h"
+#include "absl/status/statusor.h"
+#include "daemon/core/ledger/operation.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/state.h"
 
 namespace gpumemd {
 
-// `predecessor`: the tenant's session that ends as the new one begins. It may be another user's.
-//   RESOURCE_EXHAUSTED  the tenant, the user or the daemon has too many sessions
-absl::Status CheckSessionCount(const LedgerState& state, records::Tenant& tenant, uid_t uid,
-                               std::optional<SessionId> predecessor);
+// What a request for memory comes to.
+struct AcquireTerms {
+  size_t device = 0;
+  Kind kind = Kind::kVmm;
+  uint64_t bytes = 0;  // of each segment, rounded up
+};
 
-//   RESOURCE_EXHAUSTED  the tenant has too many calls in flight
-absl::Status CheckInFlight(records::Tenant& tenant);
+// Returns the device, the kind and the size of the request's segments.
+//   NOT_FOUND         there is no such device
+//   INVALID_ARGUMENT  the request is for no bytes, too many segments, or more than the device has
+//   UNIMPLEMENTED     the device does not make the kind, or the kind cannot be revocable
+absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const records::Tenant& tenant,
+                                       const AcquireSpec& spec);
 
 //   RESOURCE_EXHAUSTED  with `more` leases, the session, its tenant or the daemon had too many
 absl::Status CheckLeaseCount(const LedgerState& state, records::Session& session, size_t more);

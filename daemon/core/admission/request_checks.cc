@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/core/admission/terms.h"
+#include "daemon/core/admission/request_checks.h"
 
 #include <algorithm>
 #include <optional>
@@ -8,13 +8,16 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "common/bytes.h"
+#include "daemon/core/admission/refusals.h"
 #include "daemon/core/admission/room.h"
 #include "daemon/core/ledger/bounds.h"
 
 namespace gpumemd {
 namespace {
 
+using Session = records::Session;
 using Tenant = records::Tenant;
 
 std::string KindNames(const std::vector<Kind>& kinds) {
@@ -117,6 +120,74 @@ absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const Tenant& t
   if (!rounded.ok()) return rounded.status();
   terms.bytes = *rounded;
   return terms;
+}
+
+absl::Status CheckLeaseCount(const LedgerState& state, Session& session, size_t more) {
+  struct Limit {
+    absl::string_view of;
+    uint64_t used;
+    uint32_t limit;
+  };
+  const Limit limits[] = {
+      {"the session", session.leases.size() + session.arriving,
+       state.bounds.max_leases_per_session},
+      {"the tenant", session.tenant->leases, state.bounds.max_leases_per_tenant},
+      {"the daemon", state.lease_count, state.bounds.max_leases},
+  };
+  for (const Limit& limit : limits) {
+    if (limit.used + more <= limit.limit) continue;
+    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, more, limit.used, limit.limit,
+                     absl::StrCat(limit.of,
+                                  " is at its limit of leases; release those that are not needed, "
+                                  "and open a segment once in each process"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckWaiting(const LedgerState& state, Tenant& tenant) {
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    const uint64_t limit = each->quota.max_waiting.value_or(UINT32_MAX);
+    if (each->tree_waiting < limit) continue;
+    return DenyCount(tenant, Denial::Cause::kMaxWaiting, 1, each->tree_waiting, limit,
+                     "wait until one of them is served, or ask for more in one call", each);
+  }
+  const uint64_t of_all = state.waiters.size() + state.attach_waiters.size();
+  if (of_all < state.bounds.max_waiting) return absl::OkStatus();
+  return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, of_all, state.bounds.max_waiting,
+                   "too many requests wait; try again later");
+}
+
+absl::Status CheckLeaseType(const LedgerState& state, const Session& session, bool revocable) {
+  if (revocable && !session.details.certain) {
+    return absl::FailedPreconditionError(
+        "a process that has just started cannot hold revocable leases: on a kernel older than 6.5 "
+        "the daemon cannot confirm which process to end; connect again after a second");
+  }
+  auto it = state.processes.find(state.ProcessOf(session));
+  if (it == state.processes.end() || it->second.revocable == revocable) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      revocable ? "this process holds leases that are not revocable, and would lose them if the "
+                  "daemon ended it to take back revocable leases: release them, or use another "
+                  "process for revocable leases"
+                : "this process holds revocable leases, and may be ended to take them back: "
+                  "release them, request a revocable lease, or use another process");
+}
+
+// A use on any device counts: the tenant has memory that was never granted.
+absl::Status CheckUnbrokered(const LedgerState& state, Tenant& tenant, uint64_t bytes) {
+  for (const UnbrokeredBytes& use : state.unbrokered) {
+    if (!use.denies) continue;
+    auto session = state.sessions.find(use.session);
+    if (session == state.sessions.end() || session->second->tenant != &tenant) continue;
+    Denial denial;
+    denial.cause = Denial::Cause::kUnbrokered;
+    denial.tenant = tenant.name;
+    denial.device_uuid = use.device_uuid;
+    denial.asked = bytes;
+    denial.used = state.UnbrokeredOf(tenant, use.device_uuid);
+    return Deny(tenant, denial);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace gpumemd
