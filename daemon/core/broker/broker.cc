@@ -134,15 +134,4 @@ void Broker::Settle() {
   if (heartbeat_ != nullptr && !std::exchange(changed_, true)) times_changed_ = true;
 }
 
-BrokerLoad Broker::Load() const {
-  BrokerLoad load{.sessions = ledger_.state().sessions.size(),
-                  .waiting = acquiring_.size() + attaching_.size(),
-                  .draining = ledger_.state().draining};
-  for (size_t i = 0; i < devices_.size(); ++i) {
-    (IsPinnedMemory(devices_[i]->info()) ? load.pinned : load.charged) +=
-        ledger_.state().charged(i);
-  }
-  return load;
-}
-
 }  // namespace gpumemd
