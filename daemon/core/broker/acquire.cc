@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// An Acquire from its beginning to its answer. It may wait for its turn, for minutes if the request
-// allows it; no thread waits with it.
+// An Acquire from its beginning to its answer, in this order: Advance, Reserve, Carry, Create,
+// HandOver, Taken. It may wait for its turn, for minutes if the request allows it; no thread waits
+// with it. Open and Attach begin and hand over in the same way.
 #include <algorithm>
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
+#include "daemon/core/failpoint.h"
 
 namespace gpumemd {
 namespace {
@@ -16,27 +19,6 @@ namespace {
 constexpr int kDriverAttempts = 4;
 
 }  // namespace
-
-absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
-  Acquisition& it = *acquisition;
-  if (it.begun == absl::InfinitePast()) it.begun = now_();
-  Update update(this);
-  if (it.operation) return true;
-  if (absl::StatusOr<bool> may = MayBegin(it); !may.ok() || !*may) return may;
-  it.operation = ledger_.reconciliation().Regrant(it.session, it.spec.request_id, it.spec.count);
-  if (it.operation) return true;
-  absl::StatusOr<Admission> admission = ledger_.admission().BeginAcquire(it.session, it.spec);
-  if (!admission.ok()) return Denied(it, admission.status());
-  it.operation = std::move(admission->operation);
-  if (it.operation) return true;
-  it.waiter = admission->waiter;
-  it.waited = true;
-  it.give_up = it.spec.waits ? it.wait_until : it.release_deadline;
-  it.press_again = now_();
-  acquiring_.Add(*it.waiter, acquisition, it.Due());
-  times_changed_ = true;
-  return false;  // it may be resumed at once
-}
 
 Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block) {
   using State = Progress::State;
@@ -63,6 +45,37 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
     if (std::optional<absl::StatusOr<std::vector<LeaseView>>> leases = Carry(it))
       return {State::kAnswered, Taken(it, *std::move(leases))};
   }
+}
+
+absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
+  Acquisition& it = *acquisition;
+  if (it.begun == absl::InfinitePast()) it.begun = now_();
+  Update update(this);
+  if (it.operation) return true;
+  if (absl::StatusOr<bool> may = MayBegin(it); !may.ok() || !*may) return may;
+  it.operation = ledger_.reconciliation().Regrant(it.session, it.spec.request_id, it.spec.count);
+  if (it.operation) return true;
+  absl::StatusOr<Admission> admission = ledger_.admission().BeginAcquire(it.session, it.spec);
+  if (!admission.ok()) return Denied(it, admission.status());
+  it.operation = std::move(admission->operation);
+  if (it.operation) return true;
+  it.waiter = admission->waiter;
+  it.waited = true;
+  it.give_up = it.spec.waits ? it.wait_until : it.release_deadline;
+  it.press_again = now_();
+  acquiring_.Add(*it.waiter, acquisition, it.Due());
+  times_changed_ = true;
+  return false;  // it may be resumed at once
+}
+
+absl::StatusOr<bool> Broker::MayBegin(WaitingRequest& it) {
+  if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
+  if (it.given_up) return GivenUp();
+  if (parks_) {
+    it.parked = true;
+    ++parked_;
+  }
+  return !parks_;
 }
 
 std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition& it) {
@@ -113,12 +126,140 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   return std::nullopt;
 }
 
+// Makes the fresh segments of an operation. Those made before a failure stay in memory_ for the
+// caller's Abort.
+absl::Status Broker::Create(const Operation& operation, bool* refused) {
+  *refused = false;
+  for (const Operation::Item& item : operation.items) {
+    if (!item.fresh) continue;
+    CreateSpec spec;
+    {
+      TimedLock lock(&mutex_);
+      spec = ledger_.operations().Creation(operation, item);
+    }
+    absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
+    if (!memory.ok()) return memory.status();
+    if (continuity_ != nullptr && (*memory)->fd() >= 0) {
+      Failpoint("keep-before");
+      const absl::Status kept = continuity_->Keep(item.segment, (*memory)->fd());
+      Failpoint("keep-after");
+      if (!kept.ok()) {
+        *refused = true;
+        return kept;
+      }
+    }
+    Update update(this);
+    memory_.emplace(item.segment, *std::move(memory));
+    ledger_.operations().Created(item.segment);
+  }
+  return absl::OkStatus();
+}
+
+Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver, bool may_block) {
+  using Outcome = HandedOver::Outcome;
+  Handover handover;
+  absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
+  absl::flat_hash_set<uint64_t> pools;
+  for (size_t begin = 0; begin < operation.items.size(); begin += kLeasesAtOnce) {
+    Update update(this);  // journals that its process may map them
+    absl::Status there = Describe(operation, begin, handover, pools);
+    if (!there.ok()) return {Outcome::kLost, there};
+  }
+  Failpoint("deliver-before");
+  if (absl::Status sent = deliver(handover); !sent.ok()) {
+    const bool would_block = !may_block && absl::IsDeadlineExceeded(sent);
+    return {would_block ? Outcome::kWouldBlock : Outcome::kFailed, sent};
+  }
+  Failpoint("deliver-after");
+  std::move(rollback).Cancel();
+  std::vector<LeaseView> leases;
+  for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));
+  size_t next = 0;
+  for (bool done = false; !done;) {
+    Update update(this);
+    if (next == 0) {
+      for (const ExportedPool& pool : handover.pools) {
+        pools_sent_[operation.session].insert(pool.id);
+      }
+      if (!handover.pools.empty()) ForgetOldPools(operation.session);
+    }
+    absl::StatusOr<bool> committed = ledger_.operations().Commit(operation, next, kLeasesAtOnce);
+    if (!committed.ok()) return {Outcome::kFailed, committed.status()};
+    done = *committed;
+  }
+  return {Outcome::kDone, std::move(leases)};
+}
+
+absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover& handover,
+                              absl::flat_hash_set<uint64_t>& pools) {
+  auto sent = pools_sent_.find(operation.session);
+  const size_t end = std::min(begin + kLeasesAtOnce, operation.items.size());
+  for (size_t i = begin; i < end; ++i) {
+    const Operation::Item& item = operation.items[i];
+    const Allocation& memory = *memory_.at(item.segment);
+    LeaseView lease = ledger_.look().Describe(item);
+    lease.revocable = operation.revocable;
+    const std::optional<ExportedPool> pool = memory.pool();
+    // The session learns of later losses once it has its lease.
+    if (memory.lost() || (TraitsOf(lease.kind).pooled && !pool)) {
+      ledger_.segments().MarkLost({item.segment});
+      return absl::FailedPreconditionError("the segment is lost: its CUDA context ended");
+    }
+    lease.export_data = memory.export_data();
+    if (pool) {
+      lease.pool_id = pool->id;
+      const bool has_it = sent != pools_sent_.end() && sent->second.contains(pool->id);
+      if (!has_it && pools.insert(pool->id).second) handover.pools.push_back(*pool);
+    }
+    handover.items.push_back({std::move(lease), memory.fd()});
+  }
+  return absl::OkStatus();
+}
+
+// Forgets pools that are gone: they come and go while a session lives.
+void Broker::ForgetOldPools(SessionId session) {
+  constexpr size_t kFew = 64;
+  absl::flat_hash_set<uint64_t>& sent = pools_sent_[session];
+  if (sent.size() <= kFew) return;
+  absl::flat_hash_set<uint64_t> living;
+  for (const auto& [id, memory] : memory_) {
+    if (const std::optional<ExportedPool> pool = memory->pool()) living.insert(pool->id);
+  }
+  absl::erase_if(sent, [&](uint64_t id) { return !living.contains(id); });
+}
+
+void Broker::Abort(const Operation& operation, bool handed_over) {
+  size_t next = 0;
+  for (bool done = false; !done;) {
+    Update update(this);
+    done = ledger_.operations().Abort(operation, handed_over, next, kLeasesAtOnce);
+  }
+}
+
 absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
   if (!leases.ok()) return leases;
   CountGrant(it, *leases);
   if (absl::Status kept = Keep(it, *leases); !kept.ok()) return kept;
   return leases;
+}
+
+absl::Status Broker::Keep(WaitingRequest& it, const std::vector<LeaseView>& leases) {
+  {
+    TimedLock lock(&mutex_);
+    if (!it.given_up) return absl::OkStatus();
+  }
+  std::vector<LeaseId> ids;
+  for (const LeaseView& lease : leases) ids.push_back(lease.lease);
+  // Or they have ended with their session.
+  ReleaseInParts(it.session, std::move(ids)).IgnoreError();
+  return GivenUp();
+}
+
+void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
+  if (leases.empty()) return;
+  acquires_[IndexOf(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(now_() -
+                                                                              acquisition.begun);
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,
@@ -140,12 +281,6 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const A
     mutex_.Await(absl::Condition(&resumed));
     resumed = false;
   }
-}
-
-void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
-  if (leases.empty()) return;
-  acquires_[IndexOf(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(now_() -
-                                                                              acquisition.begun);
 }
 
 }  // namespace gpumemd

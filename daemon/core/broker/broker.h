@@ -233,7 +233,7 @@ class Broker {
   };
   class Update;  // update.h
 
-  // The next five are common to Acquire and Attach (waiting.cc).
+  // The next five are common to Acquire and Attach.
   //
   // True if the request may begin; false if it is parked instead. Any error is its answer.
   absl::StatusOr<bool> MayBegin(WaitingRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

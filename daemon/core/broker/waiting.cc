@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an Acquire and an Attach have in common: they may wait for long without a thread, be given
-// up by their clients, and be left to the next daemon.
+// An Acquire or an Attach that waits, without a thread: how it is resumed, given up by its client,
+// or left to the next daemon.
 #include <memory>
 #include <utility>
 #include <vector>
@@ -10,32 +10,10 @@
 
 namespace gpumemd {
 
-absl::StatusOr<bool> Broker::MayBegin(WaitingRequest& it) {
-  if (!it.refused.ok()) return std::exchange(it.refused, absl::OkStatus());
-  if (it.given_up) return GivenUp();
-  if (parks_) {
-    it.parked = true;
-    ++parked_;
-  }
-  return !parks_;
-}
-
 void Broker::Resume(const std::shared_ptr<WaitingRequest>& request, absl::Status refused) {
   request->waiter.reset();
   request->refused = std::move(refused);
   resumed_.push_back(request);
-}
-
-absl::Status Broker::Keep(WaitingRequest& it, const std::vector<LeaseView>& leases) {
-  {
-    TimedLock lock(&mutex_);
-    if (!it.given_up) return absl::OkStatus();
-  }
-  std::vector<LeaseId> ids;
-  for (const LeaseView& lease : leases) ids.push_back(lease.lease);
-  // Or they have ended with their session.
-  ReleaseInParts(it.session, std::move(ids)).IgnoreError();
-  return GivenUp();
 }
 
 template <typename Request, typename Queue>
