@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+// What is common to all requests: a broker's beginning and end, the authentication of calls, and
+// how a change of the ledger ends.
 #include "daemon/core/broker/broker.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "daemon/core/broker/update.h"
@@ -72,6 +76,56 @@ Broker::~Broker() {
   memory.clear();
   devices_.clear();  // no thread calls CollectLost after this
 }
+
+// --- Calls -----------------------------------------------------------------------------
+
+absl::StatusOr<SessionId> Broker::FindSession(absl::string_view token) const {
+  Secret secret;
+  if (token.size() != secret.size()) {
+    return absl::UnauthenticatedError(
+        token.empty() ? "this call carries no session token; connect to the session socket first"
+                      : "this is not a session token");
+  }
+  std::memcpy(secret.data(), token.data(), secret.size());
+  absl::StatusOr<SessionId> session = ledger_.state().FindByToken(secret);
+  if (session.ok()) return session;
+  return absl::UnauthenticatedError(
+      "no live session has this token: the session has ended; connect again");
+}
+
+absl::StatusOr<Broker::Call> Broker::Authenticate(absl::string_view token) {
+  TimedLock lock(&mutex_);
+  absl::StatusOr<SessionId> session = FindSession(token);
+  if (!session.ok()) return session.status();
+  if (ledger_.state().sessions.at(*session)->presence != Presence::kHere) {
+    return absl::UnauthenticatedError(
+        "the session began with a previous daemon: its client must resume it first, with a Hello "
+        "on the session socket and a Reconcile");
+  }
+  if (absl::Status begun = ledger_.sessions().BeginCall(*session); !begun.ok()) {
+    return Denied(*session, "call", std::move(begun));
+  }
+  ++calls_;
+  return Call(this, *session);
+}
+
+BrokerCall::~BrokerCall() {
+  if (broker_ == nullptr) return;
+  Broker::Update update(broker_);
+  if (!watch_) --broker_->calls_;
+  watch_ ? broker_->ledger_.sessions().EndWatch(session_)
+         : broker_->ledger_.sessions().EndCall(session_);
+}
+
+absl::Status BrokerCall::BecomeWatch() {
+  TimedLock lock(&broker_->mutex_);
+  absl::Status become = broker_->ledger_.sessions().BecomeWatch(session_);
+  watch_ = become.ok();
+  if (watch_) --broker_->calls_;
+  return broker_->Denied(session_, "watch", std::move(become));
+}
+
+// --- Changes ---------------------------------------------------------------------------
 
 void Broker::Record() {
   if (!survivable_) return;

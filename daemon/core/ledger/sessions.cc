@@ -111,12 +111,6 @@ void Sessions::CountSession(const Session& session, int change) {
   }
 }
 
-absl::StatusOr<SessionId> Sessions::FindByToken(const Secret& token) const {
-  auto it = state_.tokens.find(token);
-  if (it == state_.tokens.end()) return absl::NotFoundError("no live session has this token");
-  return it->second;
-}
-
 absl::Status Sessions::BeginCall(SessionId id) {
   absl::StatusOr<Session*> session = state_.LiveSession(id);
   if (!session.ok()) return session.status();

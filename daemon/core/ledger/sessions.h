@@ -35,10 +35,6 @@ class Sessions {
   // Returns the status that Open would return, before anything is made for the session.
   absl::Status CheckRoom(absl::string_view tenant, const SessionDetails& details);
 
-  // Returns the session with this token.
-  //   NOT_FOUND  no live session has it
-  absl::StatusOr<SessionId> FindByToken(const Secret& token) const;
-
   // Counts a call that the session waits for.
   //   RESOURCE_EXHAUSTED  its tenant has too many
   //   ABORTED             the session has ended

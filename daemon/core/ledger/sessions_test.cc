@@ -17,11 +17,11 @@ TEST_F(SessionsTest, ATokenNamesALiveSession) {
   const Secret token = NewSecret();
   const auto session = ledger.OpenSession("team", {.client_name = "trainer"}, token);
   ASSERT_TRUE(session.ok());
-  EXPECT_EQ(*ledger.sessions().FindByToken(token), *session);
+  EXPECT_EQ(*ledger.state().FindByToken(token), *session);
   EXPECT_EQ(*ledger.look().TenantOf(*session), "team");
   Acquire(*session, kGranule);
   ledger.endings().SocketClosed(*session);
-  EXPECT_TRUE(absl::IsNotFound(ledger.sessions().FindByToken(token).status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.state().FindByToken(token).status()));
   const auto views = ledger.look().ListSessions("");
   ASSERT_EQ(views->size(), 1u);  // its process may still map the segment
   EXPECT_FALSE(views->at(0).live);
@@ -110,7 +110,7 @@ TEST_F(SessionEndTest, ALargeSessionEndsInParts) {
   EXPECT_TRUE(ledger.endings().HasAny());
   EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
   EXPECT_TRUE(absl::IsAborted(ledger.sessions().BeginCall(session)));
-  EXPECT_TRUE(absl::IsNotFound(ledger.sessions().FindByToken(token).status()));
+  EXPECT_TRUE(absl::IsNotFound(ledger.state().FindByToken(token).status()));
   EXPECT_TRUE(absl::IsNotFound(ledger.sessions().Resume(session, {})));
   EXPECT_EQ(ledger.look().ListSessions("team")->at(0).leases, 3u);
   EXPECT_EQ(Usage("team").leased, 3 * kGranule);

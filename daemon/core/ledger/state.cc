@@ -146,6 +146,12 @@ const LedgerState::Tenant* LedgerState::TreeOf(const Tenant& tenant) {
   return top;
 }
 
+absl::StatusOr<SessionId> LedgerState::FindByToken(const Secret& token) const {
+  auto it = tokens.find(token);
+  if (it == tokens.end()) return absl::NotFoundError("no live session has this token");
+  return it->second;
+}
+
 absl::StatusOr<LedgerState::Session*> LedgerState::LiveSession(SessionId id) {
   auto it = sessions.find(id);
   if (it == sessions.end() || !it->second->live) return SessionEnded();

@@ -94,6 +94,9 @@ struct LedgerState {
 
   // --- Sessions
 
+  // Returns the session with this token.
+  //   NOT_FOUND  no live session has it
+  absl::StatusOr<SessionId> FindByToken(const Secret& token) const;
   //   ABORTED  the session has ended, or there was none
   absl::StatusOr<Session*> LiveSession(SessionId id);
   static ProcessKey ProcessOf(const Session& session);

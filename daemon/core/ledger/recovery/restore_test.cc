@@ -30,7 +30,7 @@ TEST_F(LedgerRestoreTest, SessionKeepsItsTokenLeasesAndTickets) {
   EXPECT_EQ(restored.segments, 1u);
   EXPECT_EQ(restored.leases, 1u);
   EXPECT_THAT(restored.lost, IsEmpty());
-  EXPECT_EQ(ledger.sessions().FindByToken(token).value(), session);
+  EXPECT_EQ(ledger.state().FindByToken(token).value(), session);
   const std::vector<SessionView> sessions = *ledger.look().ListSessions("a");
   ASSERT_EQ(sessions.size(), 1u);
   EXPECT_EQ(sessions[0].details.client_name, "trainer");

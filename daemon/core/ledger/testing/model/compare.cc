@@ -191,7 +191,7 @@ absl::Status CompareFiltered(const LedgerModel& model, const Ledger& ledger,
     differences.Check("unbrokered", session_view->unbrokered, unbrokered);
     differences.Check("leased bytes", session_view->leased_bytes, bytes);
     differences.Check("age", session_view->age, now - session.opened);
-    const absl::StatusOr<SessionId> found = ledger.sessions().FindByToken(session.token);
+    const absl::StatusOr<SessionId> found = ledger.state().FindByToken(session.token);
     differences.Check<uint64_t>("found by token", found.ok() && *found == id, session.live);
     differences.Check("tenant of", ledger.look().TenantOf(id).value_or("?"), session.tenant);
     std::vector<LeaseId> lost;
