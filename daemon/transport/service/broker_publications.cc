@@ -1,53 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of gpumem.v1.Broker that are about publications.
-#include <algorithm>
+// The calls of gpumem.v1.Broker that are about publications, but for Attach (broker_service.cc).
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/service/session_call.h"
-#include "daemon/transport/service/waiting_call.h"
 
 namespace gpumemd {
 
 namespace v1 = gpumem::v1;
-
-namespace {
-
-// As waiting_call.h requires.
-struct AttachMethod {
-  using Request = v1::AttachRequest;
-  using Response = v1::AttachResponse;
-  using Record = Broker::Attachment;
-
-  static absl::Status Read(const Request& request, absl::Time deadline, Record& attachment) {
-    attachment.spec = {.name = request.name(),
-                       .version = request.wait_for_version(),
-                       .revocable = request.revocable(),
-                       .request_id = request.request_id()};
-    attachment.wait_until = deadline;
-    if (request.wait_ms() > 0) {
-      attachment.wait_until = std::min(deadline, absl::Now() + FromMilliseconds(request.wait_ms()));
-    }
-    return absl::OkStatus();
-  }
-
-  static absl::Status Write(Broker::AttachProgress progress, Response& response) {
-    if (!progress.attached.ok()) return progress.attached.status();
-    for (const LeaseView& lease : progress.attached->leases) {
-      *response.add_leases() = ToProto(lease);
-    }
-    response.set_version(progress.attached->publication.version);
-    response.set_tenant(progress.attached->publication.tenant);
-    response.set_metadata(std::move(progress.attached->metadata));
-    return absl::OkStatus();
-  }
-};
-
-}  // namespace
 
 grpc::ServerUnaryReactor* BrokerService::Publish(Context* context, const Bytes* request,
                                                  Bytes* response) {
@@ -66,11 +28,6 @@ grpc::ServerUnaryReactor* BrokerService::Publish(Context* context, const Bytes* 
         answer.set_version(*version);
         return answer;
       });
-}
-
-grpc::ServerUnaryReactor* BrokerService::Attach(Context* context, const Bytes* request,
-                                                Bytes* response) {
-  return ServeWaiting<AttachMethod>(context, request, response);
 }
 
 grpc::ServerUnaryReactor* BrokerService::Unpublish(Context* context, const Bytes* request,

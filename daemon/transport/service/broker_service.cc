@@ -1,53 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
+// The calls that may wait for memory or for a version: Acquire and Attach.
 #include "daemon/transport/service/broker_service.h"
 
 #include <algorithm>
-#include <cstring>
-#include <string>
-#include <type_traits>
+#include <memory>
+#include <optional>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/endpoints.h"
-#include "daemon/core/broker/views.h"
 #include "daemon/core/requested_kind.h"
-#include "daemon/transport/peer/who_am_i.h"
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/service/session_call.h"
 #include "daemon/transport/service/unary_call.h"
-#include "daemon/transport/service/waiting_call.h"
 
 namespace gpumemd {
 namespace {
 
 namespace v1 = gpumem::v1;
 
-// Returns the place of a request about interprocess events, by its oneof `place`.
-template <typename Request>
-Events::Place PlaceOf(const Request& request) {
-  Events::Place place;
-  if (request.place_case() == Request::kLeaseId) {
-    place.lease = LeaseId{request.lease_id()};
-  } else {
-    place.name = request.name();
-  }
-  return place;
-}
-
-// The tenant behind those that it is under, the outermost first.
-std::vector<std::string> PathOf(const Broker& broker, std::string tenant) {
-  std::vector<std::string> path;
-  while (!tenant.empty() && std::find(path.begin(), path.end(), tenant) == path.end()) {
-    path.insert(path.begin(), tenant);
-    absl::StatusOr<TenantView> view = broker.views().GetTenant(tenant);
-    tenant = view.ok() ? view->quota.parent : "";
-  }
-  return path;
-}
-
-// As waiting_call.h requires.
+// The part of a WaitingCall that is about an Acquire.
 struct AcquireMethod {
   using Request = v1::AcquireRequest;
   using Response = v1::AcquireResponse;
@@ -80,29 +51,118 @@ struct AcquireMethod {
   }
 };
 
-// Gives the reason and ends.
-class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
- public:
-  explicit RefusedWatch(const absl::Status& why) { Finish(ToAnswer(why)); }
-  void OnDone() override { delete this; }
+// The part of a WaitingCall that is about an Attach.
+struct AttachMethod {
+  using Request = v1::AttachRequest;
+  using Response = v1::AttachResponse;
+  using Record = Broker::Attachment;
+
+  static absl::Status Read(const Request& request, absl::Time deadline, Record& attachment) {
+    attachment.spec = {.name = request.name(),
+                       .version = request.wait_for_version(),
+                       .revocable = request.revocable(),
+                       .request_id = request.request_id()};
+    attachment.wait_until = deadline;
+    if (request.wait_ms() > 0) {
+      attachment.wait_until = std::min(deadline, absl::Now() + FromMilliseconds(request.wait_ms()));
+    }
+    return absl::OkStatus();
+  }
+
+  static absl::Status Write(Broker::AttachProgress progress, Response& response) {
+    if (!progress.attached.ok()) return progress.attached.status();
+    for (const LeaseView& lease : progress.attached->leases) {
+      *response.add_leases() = ToProto(lease);
+    }
+    response.set_version(progress.attached->publication.version);
+    response.set_tenant(progress.attached->publication.tenant);
+    response.set_metadata(std::move(progress.attached->metadata));
+    return absl::OkStatus();
+  }
 };
 
 }  // namespace
 
-grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Bytes* request,
-                                                     Bytes* response) {
-  if (parks_) return new ParkedCall<Reactor>;
-  Reactor* reactor = context->DefaultReactor();
-  absl::StatusOr<v1::ListDevicesResponse> answer = v1::ListDevicesResponse();
-  if (auto parsed = ParseRequest<v1::ListDevicesRequest>(*request); !parsed.ok()) {
-    answer = parsed.status();
-  } else {
-    for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/true)) {
-      *answer->add_devices() = ToProto(device);
+// A call being served. It may wait for long, and its client may go meanwhile. `Method` has:
+//   Request, Response  the messages
+//   Record             Broker::Acquisition or Broker::Attachment
+//   static absl::Status Read(const Request&, absl::Time deadline, Record&)
+//                      sets the spec and the deadlines
+//   static absl::Status Write(PROGRESS, Response&)
+//                      returns the status of an answered request, and adds what was granted
+template <typename Method>
+class BrokerService::WaitingCall final : public grpc::ServerUnaryReactor {
+ public:
+  WaitingCall(BrokerService* service, Bytes* response) : service_(service), response_(response) {}
+
+  // May delete `this`.
+  void Begin(Context* context, const Bytes* request) {
+    absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
+    if (!call.ok()) return AnswerWith(call.status());
+    call_.emplace(*std::move(call));
+    const auto parsed = ParseRequest<typename Method::Request>(*request);
+    if (!parsed.ok()) return AnswerWith(parsed.status());
+    auto record = std::make_shared<typename Method::Record>();
+    const absl::Time deadline = absl::FromChrono(context->deadline());
+    if (absl::Status read = Method::Read(*parsed, deadline, *record); !read.ok()) {
+      return AnswerWith(read);
     }
+    record_ = std::move(record);
+    record_->session = call_->session();
+    record_->deliver = [this](const Broker::Handover& handover, bool may_block) {
+      answer_.set_delivery_id(service_->next_delivery_++);
+      return service_->sessions_->Deliver(call_->session(), answer_.delivery_id(), handover,
+                                          may_block);
+    };
+    record_->resume = [this] { AdvanceOnWorker(); };
+    Advance(/*may_block=*/false);
   }
-  Answer(reactor, response, answer);
-  return reactor;
+
+  // Only now the last of gRPC's calls is over.
+  void OnDone() override { delete this; }
+
+  void OnCancel() override {
+    if (record_ != nullptr) service_->broker_->GiveUp(record_);
+  }
+
+ private:
+  using State = Broker::Progress::State;
+
+  // May delete `this`.
+  void Advance(bool may_block) {
+    auto progress = service_->broker_->Advance(record_, may_block);
+    if (progress.state == State::kWaits) return;
+    if (progress.state == State::kNeedsAThread) return AdvanceOnWorker();
+    if (absl::Status done = Method::Write(std::move(progress), answer_); !done.ok()) {
+      return AnswerWith(done);
+    }
+    AnswerWith(std::move(answer_));
+  }
+
+  void AdvanceOnWorker() {
+    service_->workers_.Run([this] { Advance(/*may_block=*/true); });
+  }
+
+  void AnswerWith(const absl::StatusOr<typename Method::Response>& answer) {
+    // Uncounts the call before answering: a client with the answer may make the next call.
+    call_.reset();
+    Answer(this, response_, answer);
+  }
+
+  BrokerService* const service_;
+  Bytes* const response_;
+  std::optional<Broker::Call> call_;
+  std::shared_ptr<typename Method::Record> record_;
+  typename Method::Response answer_;
+};
+
+template <typename Method>
+grpc::ServerUnaryReactor* BrokerService::ServeWaiting(Context* context, const Bytes* request,
+                                                      Bytes* response) {
+  if (parks_) return new ParkedCall<Reactor>;
+  auto* const call = new WaitingCall<Method>(this, response);
+  call->Begin(context, request);
+  return call;
 }
 
 grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
@@ -110,195 +170,9 @@ grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* 
   return ServeWaiting<AcquireMethod>(context, request, response);
 }
 
-std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
-    const Broker::Call& call, const v1::OpenRequest& request, bool may_wait) {
-  std::vector<Secret> tickets;
-  for (const std::string& text : request.tickets()) {
-    Secret& ticket = tickets.emplace_back();
-    if (text.size() != ticket.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a ticket is ", ticket.size(), " bytes; this has ", text.size()));
-    }
-    std::memcpy(ticket.data(), text.data(), ticket.size());
-  }
-  v1::OpenResponse response;
-  response.set_delivery_id(next_delivery_++);
-  absl::StatusOr<std::vector<LeaseView>> leases = broker_->Open(
-      call, tickets, request.revocable(), request.request_id(),
-      [&](const Broker::Handover& handover) {
-        return sessions_->Deliver(call.session(), response.delivery_id(), handover, may_wait);
-      });
-  if (!may_wait && absl::IsDeadlineExceeded(leases.status())) return std::nullopt;
-  if (!leases.ok()) return leases.status();
-  for (const LeaseView& lease : *leases) *response.add_leases() = ToProto(lease);
-  return response;
-}
-
-grpc::ServerUnaryReactor* BrokerService::Open(Context* context, const Bytes* request,
-                                              Bytes* response) {
-  return Serve<v1::OpenRequest>(context, request, response,
-                                [this](const Broker::Call& call, const v1::OpenRequest& open,
-                                       bool may_wait) { return DoOpen(call, open, may_wait); });
-}
-
-grpc::ServerUnaryReactor* BrokerService::Share(Context* context, const Bytes* request,
-                                               Bytes* response) {
-  return Serve<v1::ShareRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::ShareRequest& share,
-             bool) -> std::optional<absl::StatusOr<v1::ShareResponse>> {
-        if (!v1::TicketScope_IsValid(share.scope())) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "there is no ticket scope ", static_cast<int>(share.scope()), "; use TENANT or ANY"));
-        }
-        const TicketScope scope =
-            share.scope() == v1::TICKET_SCOPE_ANY ? TicketScope::kAny : TicketScope::kTenant;
-        absl::StatusOr<Secret> ticket = broker_->Share(call, LeaseId{share.lease_id()}, scope);
-        if (!ticket.ok()) return ticket.status();
-        v1::ShareResponse answer;
-        answer.set_ticket(ticket->data(), ticket->size());
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* request,
-                                                 Bytes* response) {
-  return Serve<v1::ReleaseRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::ReleaseRequest& release,
-             bool) -> std::optional<absl::StatusOr<v1::ReleaseResponse>> {
-        std::vector<LeaseId> leases;
-        for (uint64_t lease : release.lease_ids()) leases.push_back(LeaseId{lease});
-        const std::vector<uint64_t> requests(release.request_ids().begin(),
-                                             release.request_ids().end());
-        if (absl::Status done = broker_->Release(call, leases, requests); !done.ok()) return done;
-        return v1::ReleaseResponse();
-      });
-}
-
-grpc::ServerUnaryReactor* BrokerService::Reconcile(Context* context, const Bytes* request,
-                                                   Bytes* response) {
-  if (parks_) return new ParkedCall<Reactor>;
-  Reactor* reactor = context->DefaultReactor();
-  const auto answer = [&]() -> absl::StatusOr<v1::ReconcileResponse> {
-    auto parsed = ParseFew<v1::ReconcileRequest>(*request);
-    if (!parsed.ok()) return parsed.status();
-    std::vector<LeaseId> leases;
-    for (uint64_t lease : parsed->lease_ids()) leases.push_back(LeaseId{lease});
-    const std::vector<uint64_t> requests(parsed->request_ids().begin(),
-                                         parsed->request_ids().end());
-    absl::StatusOr<std::vector<LeaseId>> unknown =
-        broker_->Reconcile(TokenOf(*context), leases, requests);
-    if (!unknown.ok()) return unknown.status();
-    if (const auto session = broker_->SessionOf(TokenOf(*context)); session.ok()) {
-      sessions_->Reconciled(*session);
-    }
-    v1::ReconcileResponse reconciled;
-    for (LeaseId lease : *unknown) reconciled.add_unknown_lease_ids(ToInt(lease));
-    return reconciled;
-  }();
-  Answer(reactor, response, answer);
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* BrokerService::RegisterIpcEvent(Context* context, const Bytes* request,
-                                                          Bytes* response) {
-  return Serve<v1::RegisterIpcEventRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::RegisterIpcEventRequest& event,
-             bool) -> std::optional<absl::StatusOr<v1::RegisterIpcEventResponse>> {
-        ExportData handle;
-        if (event.handle().size() != handle.size()) {
-          return absl::InvalidArgumentError(absl::StrCat("a cudaIpcEventHandle_t is ",
-                                                         handle.size(), " bytes; this has ",
-                                                         event.handle().size()));
-        }
-        std::memcpy(handle.data(), event.handle().data(), handle.size());
-        absl::StatusOr<IpcEventId> id = broker_->RegisterEvent(
-            call, PlaceOf(event), event.device_uuid(), handle, event.request_id());
-        if (!id.ok()) return id.status();
-        v1::RegisterIpcEventResponse answer;
-        answer.set_event_id(ToInt(*id));
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* BrokerService::GetIpcEvents(Context* context, const Bytes* request,
-                                                      Bytes* response) {
-  return Serve<v1::GetIpcEventsRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::GetIpcEventsRequest& wanted,
-             bool) -> std::optional<absl::StatusOr<v1::GetIpcEventsResponse>> {
-        absl::StatusOr<std::vector<IpcEventView>> events =
-            broker_->GetEvents(call, PlaceOf(wanted));
-        if (!events.ok()) return events.status();
-        v1::GetIpcEventsResponse answer;
-        for (const IpcEventView& event : *events) *answer.add_events() = ToProto(event);
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* BrokerService::UnregisterIpcEvent(Context* context, const Bytes* request,
-                                                            Bytes* response) {
-  return Serve<v1::UnregisterIpcEventRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::UnregisterIpcEventRequest& event,
-             bool) -> std::optional<absl::StatusOr<v1::UnregisterIpcEventResponse>> {
-        absl::StatusOr<bool> handed_out =
-            broker_->UnregisterEvent(call, IpcEventId{event.event_id()});
-        if (!handed_out.ok()) return handed_out.status();
-        v1::UnregisterIpcEventResponse answer;
-        answer.set_handed_out(*handed_out);
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* BrokerService::WhoAmI(Context* context, const Bytes* request,
+grpc::ServerUnaryReactor* BrokerService::Attach(Context* context, const Bytes* request,
                                                 Bytes* response) {
-  return Serve<v1::WhoAmIRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::WhoAmIRequest&,
-             bool) -> std::optional<absl::StatusOr<v1::WhoAmIResponse>> {
-        absl::StatusOr<SessionServer::Recognition> who = sessions_->WhoIs(call.session());
-        if (!who.ok()) return who.status();
-        v1::WhoAmIResponse answer = ToProto(who->peer, who->match);
-        std::vector<std::string> path = PathOf(*broker_, answer.tenant());
-        answer.mutable_path()->Assign(path.begin(), path.end());
-        return answer;
-      });
-}
-
-grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes* request,
-                                                  Bytes* response) {
-  return Serve<v1::GetUsageRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::GetUsageRequest&,
-             bool) -> std::optional<absl::StatusOr<v1::GetUsageResponse>> {
-        absl::StatusOr<TenantView> tenant = broker_->Usage(call);
-        if (!tenant.ok()) return tenant.status();
-        v1::GetUsageResponse answer;
-        *answer.mutable_usage() = ToProto(*tenant);
-        *answer.mutable_quota() = ToProto(tenant->quota);
-        return answer;
-      });
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* context,
-                                                                 const Bytes* request) {
-  if (parks_) return new ParkedCall<grpc::ServerWriteReactor<Bytes>>;
-  const auto refuse = [&](const absl::Status& why) { return new RefusedWatch(why); };
-  absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
-  if (!call.ok()) return refuse(call.status());
-  const auto parsed = ParseRequest<v1::WatchRequest>(*request);
-  if (!parsed.ok()) return refuse(parsed.status());
-  absl::StatusOr<std::string> tenant = broker_->TenantOf(*call);
-  if (!tenant.ok()) return refuse(tenant.status());
-  if (absl::Status watches = call->BecomeWatch(); !watches.ok()) return refuse(watches);
-  const SessionId session = call->session();
-  auto* watch = hub_->Start(context, *std::move(call), *std::move(tenant));
-  // The session may have ended before the hub knew of its watch.
-  if (!broker_->IsLive(TokenOf(*context))) hub_->SessionEnded(session);
-  return watch;
+  return ServeWaiting<AttachMethod>(context, request, response);
 }
 
 }  // namespace gpumemd

@@ -83,7 +83,7 @@ class BrokerService final : public RawBroker {
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
-  // Serves an Acquire or an Attach (waiting_call.h).
+  // Serves an Acquire or an Attach.
   template <typename Method>
   class WaitingCall;
   template <typename Method>
