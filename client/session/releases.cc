@@ -8,7 +8,6 @@
 #include "absl/time/clock.h"
 #include "client/session/lease_book.h"
 #include "client/session/session.h"
-#include "client/session/session_calls.h"
 #include "common/failpoint.h"
 
 namespace gpumem::internal {

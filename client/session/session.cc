@@ -1,105 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
+// How a session makes its calls, and those whose answer is leases and a Delivery: Acquire, Open and
+// Attach.
 #include "client/session/session.h"
 
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/session/session_calls.h"
+#include "client/session/interrupt.h"
+#include "client/session/lease_book.h"
+#include "client/session/waiting_call.h"
 #include "common/failpoint.h"
 #include "common/grpc_status.h"
 
 namespace gpumem::internal {
 namespace {
 
+// How often a thread that waits for memory handles the session's pending work and calls `look`.
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
+// How often it reads the socket if the daemon may wait for that: a Delivery of many messages does
+// not fit into the socket's buffer.
+constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
+
 // The maximum time that a daemon that no longer answers takes to die. A daemon with much memory
 // needs some time between closing one socket and the other.
 constexpr absl::Duration kDying = absl::Seconds(10);
 
-absl::Status LostError() {
-  return absl::FailedPreconditionError(
-      "the segment is lost: the daemon that held it ended, and the next daemon did not restore it; "
-      "copy its contents, release it, and acquire another");
+absl::Status Cancelled() { return absl::CancelledError("the wait for memory was cancelled"); }
+
+std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
+  std::vector<uint64_t> ids;
+  for (const v1::Lease& lease : leases) ids.push_back(lease.lease_id());
+  return ids;
+}
+
+// Returns the end of a request's wait.
+absl::Time WaitEnds(uint64_t wait_ms) {
+  if (wait_ms >= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
+    return absl::InfiniteFuture();
+  }
+  return absl::Now() + absl::Milliseconds(static_cast<int64_t>(wait_ms));
 }
 
 }  // namespace
+
+Grant::Grant(std::shared_ptr<Session> session, std::shared_ptr<Connection> connection,
+             std::vector<v1::Lease> leases)
+    : session_(std::move(session)),
+      connection_(std::move(connection)),
+      leases_(std::move(leases)) {}
+
+Grant::~Grant() {
+  // The memory must be unmapped here before its lease ends.
+  fds_.clear();
+  if (session_ != nullptr) session_->Forget(IdsOf(leases_));
+}
 
 bool Session::forked() const { return ::getpid() != pid_; }
 
 absl::Time Session::Deadline(std::optional<absl::Duration> timeout) const {
   return absl::Now() + timeout.value_or(timeout_);
-}
-
-absl::StatusOr<v1::PublishResponse> Session::Publish(const v1::PublishRequest& request,
-                                                     absl::Time deadline) {
-  Failpoint("client-publish-asks");
-  absl::StatusOr<v1::PublishResponse> response = Ask(&v1::Broker::Stub::Publish, request, deadline);
-  Failpoint("client-publish-heard");
-  return response;
-}
-
-absl::StatusOr<v1::UnpublishResponse> Session::Unpublish(const v1::UnpublishRequest& request,
-                                                         absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::Unpublish, request, deadline);
-}
-
-absl::StatusOr<v1::ListPublicationsResponse> Session::ListPublications(
-    const v1::ListPublicationsRequest& request, absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::ListPublications, request, deadline);
-}
-
-absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request,
-                                                 absl::Time deadline) {
-  // First, since this may resume the session, and so may the call.
-  const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
-  if (!connection.ok()) return connection.status();
-  if (book_.IsLost(request.lease_id())) return LostError();
-  absl::StatusOr<v1::ShareResponse> response = Ask(&v1::Broker::Stub::Share, request, deadline);
-  if (!response.ok() && book_.IsLost(request.lease_id())) return LostError();
-  return response;
-}
-
-absl::StatusOr<v1::GetUsageResponse> Session::GetUsage(absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), deadline);
-}
-
-absl::StatusOr<v1::WhoAmIResponse> Session::WhoAmI(absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::WhoAmI, v1::WhoAmIRequest(), deadline);
-}
-
-absl::StatusOr<v1::ListDevicesResponse> Session::ListDevices(absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), deadline);
-}
-
-absl::StatusOr<v1::RegisterIpcEventResponse> Session::RegisterIpcEvent(
-    const v1::RegisterIpcEventRequest& request, absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::RegisterIpcEvent, request, deadline);
-}
-
-absl::StatusOr<v1::GetIpcEventsResponse> Session::GetIpcEvents(
-    const v1::GetIpcEventsRequest& request, absl::Time deadline) {
-  return Ask(&v1::Broker::Stub::GetIpcEvents, request, deadline);
-}
-
-absl::StatusOr<Session::EventStream> Session::Watch(grpc::ClientContext* context,
-                                                    absl::Time deadline) {
-  if (absl::Status status = CheckProcess(); !status.ok()) return status;
-  absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
-  if (!connection.ok()) return connection.status();
-  FlushPending(**connection, absl::Now() + kTimeout);
-  (*connection)->SetUp(*context, absl::InfiniteFuture());
-  EventStream stream;
-  stream.connection = *std::move(connection);
-  stream.reader = stream.connection->stub().Watch(context, v1::WatchRequest());
-  return stream;
-}
-
-void Session::Keep(std::shared_ptr<void> object) {
-  absl::MutexLock lock(&mutex_);
-  kept_.push_back(std::move(object));
 }
 
 absl::Status Session::CheckProcess() const {
@@ -109,6 +79,38 @@ absl::Status Session::CheckProcess() const {
       "process");
 }
 
+void Session::Keep(std::shared_ptr<void> object) {
+  absl::MutexLock lock(&mutex_);
+  kept_.push_back(std::move(object));
+}
+
+// --- Calls that are answered soon ---------------------------------------------------------
+
+template <typename Request, typename Response>
+absl::StatusOr<Grant> Session::CallForGrant(Method<Request, Response> method, Request request,
+                                            int count, absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    if (!connection.ok()) return connection.status();
+    Deliveries::Call call(&(*connection)->deliveries());
+    absl::StatusOr<Grant> grant = TakeGrant(
+        *connection, call, booked, Call(**connection, method, request, deadline), count, deadline);
+    if (!HasEnded(**connection, grant.status())) return grant;
+  }
+}
+
+absl::StatusOr<Grant> Session::Acquire(const v1::AcquireRequest& request, absl::Time deadline) {
+  return CallForGrant(&v1::Broker::Stub::Acquire, request,
+                      static_cast<int>(std::max(request.count(), 1u)), deadline);
+}
+
+absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline) {
+  return CallForGrant(&v1::Broker::Stub::Open, request, request.tickets_size(), deadline);
+}
+
 absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
@@ -116,16 +118,30 @@ absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline) {
   return connection;
 }
 
-bool Session::MayComeBack(const absl::Status& status) const {
-  return absl::IsUnavailable(status) && reconnector_.enabled() && reconnector_.over().ok();
+template <typename Response>
+absl::StatusOr<Grant> Session::TakeGrant(const ConnectionPtr& connection, Deliveries::Call& call,
+                                         LeaseBook::Request& request,
+                                         const absl::StatusOr<Response>& response, int count,
+                                         absl::Time deadline) {
+  if (!response.ok()) return response.status();
+  absl::StatusOr<std::vector<UniqueFd>> fds = call.Collect(response->delivery_id(), deadline);
+  // The memory did not come, and never will over this connection: it must be requested again.
+  if (absl::IsUnavailable(fds.status())) return fds.status();
+  Grant grant(shared_from_this(), connection,
+              {response->leases().begin(), response->leases().end()});
+  request.Granted(IdsOf(grant.leases()));
+  if (!fds.ok()) return fds.status();
+  if (response->leases_size() != count || fds->size() != grant.leases().size()) {
+    return absl::InternalError(absl::StrCat("asked for ", count, " segments, the daemon granted ",
+                                            response->leases_size(), " and sent the memory of ",
+                                            fds->size(), "; this is a defect of gpumem"));
+  }
+  grant.set_fds(*std::move(fds));
+  return grant;
 }
 
 bool Session::HasEnded(Connection& connection, const absl::Status& status) const {
   return absl::IsUnavailable(status) && reconnector_.enabled() && connection.ended();
-}
-
-absl::Status Session::Explain(const EventStream& stream, const grpc::Status& status) {
-  return Explain(*stream.connection, status, absl::Now() + kDying);
 }
 
 absl::Status Session::Explain(Connection& connection, const grpc::Status& status,
@@ -175,6 +191,138 @@ absl::Status Session::Explain(Connection& connection, const grpc::Status& status
     return absl::UnavailableError("the daemon has ended the call: it is stopping");
   }
   return result;
+}
+
+// --- Calls that may wait ----------------------------------------------------------------
+
+template <typename Request, typename Response>
+absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
+    AsyncMethod<Request, Response> method, Request request, const Wait& wait, absl::Time deadline,
+    const Disturbance& disturbance,
+    absl::FunctionRef<int(const std::type_identity_t<Response>&)> heard) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const Interrupt* const interrupt = disturbance.interrupt.get();
+  LeaseBook::Request booked(&book_);
+  request.set_request_id(booked.id());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
+    if (!connection.ok()) return connection.status();
+    if (interrupt != nullptr && interrupt->cancelled()) return Cancelled();
+    absl::StatusOr<Response> response = absl::UnknownError("");
+    absl::StatusOr<Grant> grant = [&] {
+      Deliveries::Call call(&(*connection)->deliveries(), wait.is_long);
+      response = CallWaiting(**connection, method, request, deadline, disturbance, wait.is_long);
+      const int count = response.ok() ? heard(*response) : 0;
+      // It was sent before the answer: the end of a long wait does not limit how long it may take.
+      return TakeGrant(*connection, call, booked, response, count,
+                       std::min(deadline, Deadline(std::nullopt)));
+    }();
+    if (grant.ok()) return Answered<Response>{*std::move(grant), *std::move(response)};
+    if (absl::IsCancelled(grant.status())) SettleCancelled(**connection);
+    if (!HasEnded(**connection, grant.status())) return grant.status();
+    if (wait.ends == absl::InfiniteFuture()) continue;
+    // Part of the wait is over already.
+    request.set_wait_ms(static_cast<uint64_t>(
+        std::max(wait.least_ms, absl::ToInt64Milliseconds(wait.ends - absl::Now()))));
+  }
+}
+
+absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& request,
+                                              absl::Time deadline, const Disturbance& disturbance) {
+  const int count = static_cast<int>(std::max(request.count(), 1u));
+  absl::StatusOr<Answered<v1::AcquireResponse>> answered = CallWaitingForGrant(
+      &v1::Broker::Stub::AsyncAcquire, request,
+      {.is_long = true, .ends = WaitEnds(request.wait_ms()), .least_ms = 0}, deadline, disturbance,
+      [count](const v1::AcquireResponse&) { return count; });
+  if (!answered.ok()) return answered.status();
+  return std::move(answered->grant);
+}
+
+absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& request,
+                                                  absl::Time deadline,
+                                                  const Disturbance& disturbance) {
+  Failpoint("client-attach-asks");
+  const absl::Time ends =
+      request.wait_ms() > 0 ? WaitEnds(request.wait_ms()) : absl::InfiniteFuture();
+  absl::StatusOr<Attached> attached =
+      CallWaitingForGrant(&v1::Broker::Stub::AsyncAttach, request,
+                          {.is_long = request.wait_for_version() > 0, .ends = ends, .least_ms = 1},
+                          deadline, disturbance, [](const v1::AttachResponse& response) {
+                            Failpoint("client-attach-heard");
+                            return response.leases_size();
+                          });
+  if (attached.ok()) attached->response.clear_leases();
+  return attached;
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
+                                              AsyncMethod<Request, Response> method,
+                                              const Request& request, absl::Time deadline,
+                                              const Disturbance& disturbance, bool waits) {
+  Interrupt* const interrupt = disturbance.interrupt.get();
+  bool gave_up = false;
+  const auto look = [&] {
+    if (connection.ended()) return absl::ZeroDuration();  // Explain() says why
+    FlushPending(connection, absl::Now() + kTimeout);
+    gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
+              (disturbance.look && disturbance.look());
+    if (gave_up) return absl::ZeroDuration();
+    if (!waits || connection.deliveries().HasPart()) return kReadEvery;
+    return disturbance.look ? kOwnLookEvery : kLookEvery;
+  };
+  grpc::ClientContext context;
+  connection.SetUp(context, deadline);
+  Response response;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> reader;
+  const grpc::Status status = WaitForAnswer(
+      context,
+      [&](grpc::CompletionQueue* queue, grpc::Status* end, void* tag) {
+        reader = (connection.stub().*method)(&context, request, queue);
+        reader->Finish(&response, end, tag);
+        Failpoint("client-call-sent");
+      },
+      interrupt, look);
+  if (status.ok()) return response;
+  if (gave_up && status.error_code() == grpc::StatusCode::CANCELLED && !connection.ended()) {
+    return Cancelled();
+  }
+  return Explain(connection, status, deadline);
+}
+
+void Session::SettleCancelled(Connection& connection) {
+  // Once the daemon, which already knows of the cancellation, has answered another call, its
+  // Delivery is here. It is given back.
+  v1::GetUsageResponse usage;
+  connection.Call(&v1::Broker::Stub::GetUsage, v1::GetUsageRequest(), &usage,
+                  absl::Now() + kTimeout);
+  Forget({});
+}
+
+absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Disturbance& disturbance,
+                                                              absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  while (true) {
+    absl::StatusOr<ConnectionPtr> connection =
+        reconnector_.Get(std::min(deadline, absl::Now() + kOwnLookEvery));
+    if (connection.ok()) {
+      FlushPending(**connection, std::min(deadline, absl::Now() + kTimeout));
+      return connection;
+    }
+    if (!MayComeBack(connection.status()) || absl::Now() >= deadline) return connection;
+    if ((disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) ||
+        (disturbance.look && disturbance.look())) {
+      return Cancelled();
+    }
+  }
+}
+
+bool Session::MayComeBack(const absl::Status& status) const {
+  return absl::IsUnavailable(status) && reconnector_.enabled() && reconnector_.over().ok();
+}
+
+absl::Status Session::Explain(const EventStream& stream, const grpc::Status& status) {
+  return Explain(*stream.connection, status, absl::Now() + kDying);
 }
 
 }  // namespace gpumem::internal

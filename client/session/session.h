@@ -164,6 +164,9 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   using ConnectionPtr = std::shared_ptr<Connection>;
 
+  // The maximum time that a destructor or a rollback waits for the daemon.
+  static constexpr absl::Duration kTimeout = absl::Seconds(1);
+
   Session(v1::Welcome welcome, const ConnectOptions& options, Greeting greeting,
           std::string runtime_dir, ConnectionPtr connection);
   ~Session() = default;
@@ -247,5 +250,25 @@ class Session : public std::enable_shared_from_this<Session> {
   // The daemon did not answer the last time. Until then it is not asked to release.
   absl::Time flush_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
 };
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::Ask(Method<Request, Response> method, const Request& request,
+                                      absl::Time deadline) {
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    if (!connection.ok()) return connection.status();
+    absl::StatusOr<Response> response = Call(**connection, method, request, deadline);
+    if (!HasEnded(**connection, response.status())) return response;
+  }
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Session::Call(Connection& connection, Method<Request, Response> method,
+                                       const Request& request, absl::Time deadline) {
+  Response response;
+  const grpc::Status status = connection.Call(method, request, &response, deadline);
+  if (!status.ok()) return Explain(connection, status, deadline);
+  return response;
+}
 
 }  // namespace gpumem::internal
