@@ -56,15 +56,6 @@ absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, Tic
   return *ticket;
 }
 
-void Leases::Add(LeaseId id, Lease lease) {
-  Session& session = *state_.sessions.at(lease.session);
-  Segment& segment = *state_.segments.at(lease.segment);
-  ++segment.leases;
-  session.leases.insert(id);
-  if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
-  state_.leases.Insert(id, std::move(lease));
-}
-
 void Leases::End(LeaseId id, bool unmapped) {
   const Lease lease = state_.leases.at(id);
   for (const std::optional<Secret>& ticket : lease.tickets) {
@@ -76,7 +67,7 @@ void Leases::End(LeaseId id, bool unmapped) {
   Session& session = *state_.sessions.at(lease.session);
   Segment& segment = *state_.segments.at(lease.segment);
   session.leases.erase(id);
-  Count(*session.tenant, -1);
+  state_.CountLeases(*session.tenant, -1);
   if (auto leased = session.leased.find(lease.segment); --leased->second == 0) {
     session.leased.erase(leased);
     session.leased_bytes -= segment.charge.bytes();
@@ -85,11 +76,6 @@ void Leases::End(LeaseId id, bool unmapped) {
   --segment.leases;
   if (unmapped) segments_.Unexpose(lease.segment, segment, lease.session, /*all=*/false);
   segments_.Settle(lease.segment, segment);
-}
-
-void Leases::Count(Tenant& tenant, int64_t change) {
-  tenant.leases += static_cast<uint64_t>(change);
-  state_.lease_count += static_cast<uint64_t>(change);
 }
 
 bool Leases::TrustsRelease(const Session& session, LeaseId lease) const {

@@ -39,12 +39,8 @@ class Leases {
   absl::StatusOr<Secret> Share(SessionId session, LeaseId lease, TicketScope scope,
                                const Secret& candidate);
 
-  // Adds the lease to its session.
-  void Add(LeaseId id, records::Lease lease);
   // `unmapped`: the session's process no longer maps the segment by this lease.
   void End(LeaseId id, bool unmapped);
-  // Counts leases, including those that operations are about to give.
-  void Count(records::Tenant& tenant, int64_t change);
   // True if a session that releases the lease is trusted to have unmapped the segment.
   bool TrustsRelease(const records::Session& session, LeaseId lease) const;
 

@@ -37,7 +37,7 @@ void Ledger::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
 }
 
 Restored Ledger::Restore(const JournalImage& image, const Survivors& survivors) {
-  return Restorer(&base_, &segments_, &tenants_, &sessions_, &publications_, &leases_, &endings_)
+  return Restorer(&base_, &segments_, &tenants_, &sessions_, &publications_, &endings_)
       .Restore(image, survivors);
 }
 

@@ -152,7 +152,7 @@ class Ledger {
   Sessions sessions_{&base_, &tenants_};
   Publications publications_{&base_, &segments_, &sessions_};
   Leases leases_{&base_, &segments_, &publications_};
-  Operations operations_{&base_, &segments_, &sessions_, &publications_, &leases_};
+  Operations operations_{&base_, &segments_, &sessions_, &publications_};
   Revocations revocations_{&base_, &room_};
   AdmissionControl admission_{&base_, &room_, &segments_, &operations_, &revocations_};
   Endings endings_{&base_, &segments_, &sessions_, &publications_, &leases_, &admission_};

@@ -146,7 +146,7 @@ void Operations::Pin(Operation& operation, Session& session, size_t steps) {
   ++session.operations;
   ++state_.open_operations;
   session.arriving += static_cast<uint32_t>(operation.items.size());
-  leases_.Count(*session.tenant, static_cast<int64_t>(operation.items.size()));
+  state_.CountLeases(*session.tenant, static_cast<int64_t>(operation.items.size()));
   for (const Operation::Item& item : operation.items) ++state_.segments.at(item.segment)->pins;
   Expose(operation, session, steps);
 }
@@ -201,10 +201,10 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
       StopArriving(session, /*ended=*/!live);
     }
     if (live && !operation.regrant) {
-      leases_.Add(item.lease, {.session = operation.session,
-                               .segment = item.segment,
-                               .publication = operation.publication,
-                               .request_id = operation.request_id});
+      state_.AddLease(item.lease, {.session = operation.session,
+                                   .segment = item.segment,
+                                   .publication = operation.publication,
+                                   .request_id = operation.request_id});
       changes_.Touch(item.lease);
       if (segment.lost) effects_.orphaned.insert(operation.session);
       if (segment.charge.revoking()) effects_.revoked.insert(operation.session);
@@ -225,7 +225,7 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
 // Counts a lease as arrived at the session. `ended`: it ended before the session had it.
 void Operations::StopArriving(Session& session, bool ended) {
   --session.arriving;
-  if (ended) leases_.Count(*session.tenant, -1);
+  if (ended) state_.CountLeases(*session.tenant, -1);
 }
 
 void Operations::Abort(const Operation& operation, bool handed_over) {

@@ -20,7 +20,6 @@
 #include "absl/types/span.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/base.h"
-#include "daemon/core/ledger/leases.h"
 #include "daemon/core/ledger/operation.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
@@ -32,16 +31,14 @@ namespace gpumemd {
 class Operations {
  public:
   // All must outlive this.
-  Operations(LedgerBase* base, Segments* segments, Sessions* sessions, Publications* publications,
-             Leases* leases)
+  Operations(LedgerBase* base, Segments* segments, Sessions* sessions, Publications* publications)
       : state_(base->state),
         changes_(base->changes),
         auditor_(base->auditor),
         effects_(base->effects),
         segments_(*segments),
         sessions_(*sessions),
-        publications_(*publications),
-        leases_(*leases) {}
+        publications_(*publications) {}
 
   // Returns an operation on the segments behind the tickets.
   //   ABORTED              the session has ended
@@ -110,7 +107,6 @@ class Operations {
   Segments& segments_;
   Sessions& sessions_;
   Publications& publications_;
-  Leases& leases_;
 };
 
 }  // namespace gpumemd

@@ -158,4 +158,18 @@ absl::StatusOr<LedgerState::Session*> LedgerState::LiveSession(SessionId id) {
   return it->second.get();
 }
 
+void LedgerState::AddLease(LeaseId id, records::Lease lease) {
+  Session& session = *sessions.at(lease.session);
+  Segment& segment = *segments.at(lease.segment);
+  ++segment.leases;
+  session.leases.insert(id);
+  if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
+  leases.Insert(id, std::move(lease));
+}
+
+void LedgerState::CountLeases(Tenant& tenant, int64_t change) {
+  tenant.leases += static_cast<uint64_t>(change);
+  lease_count += static_cast<uint64_t>(change);
+}
+
 }  // namespace gpumemd

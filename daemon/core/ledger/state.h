@@ -100,6 +100,10 @@ struct LedgerState {
   //   ABORTED  the session has ended, or there was none
   absl::StatusOr<Session*> LiveSession(SessionId id);
   static ProcessKey ProcessOf(const Session& session);
+  // Adds the lease to its session and its segment. CountLeases counts it, from the beginning of the
+  // operation that is about to give it.
+  void AddLease(LeaseId id, records::Lease lease);
+  void CountLeases(Tenant& tenant, int64_t change);
   // Returns the answer that the session's request was given before, if it is still remembered.
   static std::optional<uint64_t> AnswerTo(const Session& session, uint64_t request);
   // Return the bytes that processes took past the broker.

@@ -186,8 +186,8 @@ void Restorer::RestoreHolders(const JournalImage& image) {
       if (!record.tickets[scope]) continue;
       state_.tickets.Insert(*record.tickets[scope], {id, static_cast<TicketScope>(scope)});
     }
-    leases_.Add(id, lease);
-    leases_.Count(*session->second->tenant, 1);
+    state_.AddLease(id, lease);
+    state_.CountLeases(*session->second->tenant, 1);
     if (auto source = state_.publications.find(record.publication);
         source != state_.publications.end()) {
       Publication& publication = source->second;

@@ -12,7 +12,6 @@
 #include "daemon/core/journal/image.h"
 #include "daemon/core/ledger/base.h"
 #include "daemon/core/ledger/endings.h"
-#include "daemon/core/ledger/leases.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
@@ -53,7 +52,7 @@ class Restorer {
  public:
   // All must outlive this.
   Restorer(LedgerBase* base, Segments* segments, Tenants* tenants, Sessions* sessions,
-           Publications* publications, Leases* leases, Endings* endings)
+           Publications* publications, Endings* endings)
       : state_(base->state),
         changes_(base->changes),
         effects_(base->effects),
@@ -61,7 +60,6 @@ class Restorer {
         tenants_(*tenants),
         sessions_(*sessions),
         publications_(*publications),
-        leases_(*leases),
         endings_(*endings) {}
 
   Restored Restore(const JournalImage& image, const Survivors& survivors);
@@ -87,7 +85,6 @@ class Restorer {
   Tenants& tenants_;
   Sessions& sessions_;
   Publications& publications_;
-  Leases& leases_;
   Endings& endings_;
 };
 
