@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// How operations begin, and what they say about fresh memory. How they end: operation_ends.cc.
 #include "daemon/core/ledger/operations.h"
 
 #include <algorithm>
@@ -178,95 +179,6 @@ void Operations::Expose(Operation& operation, Session& session, size_t steps) {
     }
     if (TraitsOf(segment.kind).pooled) segments_.Import(operation.session, session, segment.device);
   }
-}
-
-// --- The end of an operation --------------------------------------------------------------
-
-absl::Status Operations::Commit(const Operation& operation) {
-  size_t next = 0;
-  return Commit(operation, next, SIZE_MAX).status();
-}
-
-absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next, size_t steps) {
-  Session& session = *state_.sessions.at(operation.session);
-  const bool live = session.live;
-  for (; next < operation.items.size() && steps > 0; ++next, --steps) {
-    const Operation::Item& item = operation.items[next];
-    Segment& segment = *state_.segments.at(item.segment);
-    --segment.pins;
-    if (segment.charge.revocable()) segment.charge.MarkChanged();  // it can be revoked now
-    if (operation.regrant) {
-      --state_.regranting;
-    } else {
-      StopArriving(session, /*ended=*/!live);
-    }
-    if (live && !operation.regrant) {
-      state_.AddLease(item.lease, {.session = operation.session,
-                                   .segment = item.segment,
-                                   .publication = operation.publication,
-                                   .request_id = operation.request_id});
-      changes_.Touch(item.lease);
-      if (segment.lost) effects_.orphaned.insert(operation.session);
-      if (segment.charge.revoking()) effects_.revoked.insert(operation.session);
-    } else if (!operation.regrant) {
-      publications_.Detach(operation.publication, operation.session);
-    }
-    segments_.Settle(item.segment, segment);
-  }
-  if (next < operation.items.size()) return false;
-  --state_.open_operations;
-  --session.operations;
-  if (live && !operation.regrant) auditor_.Granted(operation);
-  sessions_.ForgetIfDone(operation.session, session);
-  if (!live) return absl::AbortedError("the session ended while the request was being served");
-  return true;
-}
-
-// Counts a lease as arrived at the session. `ended`: it ended before the session had it.
-void Operations::StopArriving(Session& session, bool ended) {
-  --session.arriving;
-  if (ended) state_.CountLeases(*session.tenant, -1);
-}
-
-void Operations::Abort(const Operation& operation, bool handed_over) {
-  size_t next = 0;
-  Abort(operation, handed_over, next, SIZE_MAX);
-}
-
-bool Operations::Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps) {
-  Session& session = *state_.sessions.at(operation.session);
-  // First all mappings by its process, then the states of the segments.
-  const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
-  for (; next < unexposed && steps > 0; ++next, --steps) {
-    const Operation::Item& item = operation.items[next];
-    Segment& segment = *state_.segments.at(item.segment);
-    segments_.Unexpose(item.segment, segment, operation.session, /*all=*/false);
-    if (TraitsOf(segment.kind).pooled) {
-      segments_.Unimport(operation.session, session, segment.device, /*all=*/false);
-    }
-  }
-  for (; next < unexposed + operation.items.size() && steps > 0; ++next, --steps) {
-    const Operation::Item& item = operation.items[next - unexposed];
-    Segment& segment = *state_.segments.at(item.segment);
-    if (operation.regrant) {
-      --state_.regranting;
-    } else {
-      StopArriving(session, /*ended=*/true);
-      publications_.Detach(operation.publication, operation.session);
-    }
-    --segment.pins;
-    if (segment.charge.revocable()) segment.charge.MarkChanged();  // as in Commit
-    if (item.fresh && !handed_over && !(segment.made && state_.HeldByPool(segment))) {
-      segments_.Doom(item.segment, segment);
-    } else {
-      segments_.Settle(item.segment, segment);
-    }
-  }
-  if (next < unexposed + operation.items.size()) return false;
-  --state_.open_operations;
-  --session.operations;
-  sessions_.ForgetIfDone(operation.session, session);
-  return true;
 }
 
 // --- Fresh memory ----------------------------------------------------------------------
