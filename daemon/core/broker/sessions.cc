@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions: how they begin, and what is asked about them.
+// Sessions: how they begin, and questions about them.
 #include <algorithm>
 #include <utility>
 
