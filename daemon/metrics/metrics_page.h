@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's metrics for Prometheus: docs/metrics.md, in that order.
+// The daemon's metrics for Prometheus: docs/reference/metrics.md, in that order.
 //
 // The number of series is bounded. Tenants beyond `max_tenants`, those with the smallest charges,
 // are shown as one, kOtherTenants.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon's endpoint for Prometheus: a listener as configured, and the page's contents
-// (docs/metrics.md).
+// (docs/reference/metrics.md).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The documents' examples work: check_docs.py tries each of README.md and docs/*.md. It also
-// describes how documents mark examples for other places.
+// The documents' examples work: check_docs.py tries README.md, CONTRIBUTING.md and all documents
+// in docs/. It also describes how documents mark examples for other places.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -37,14 +37,15 @@ std::string Read(const std::string& path) {
 
 std::vector<std::string> Documents() {
   std::vector<std::string> documents = {"README.md", "CONTRIBUTING.md"};
-  for (const auto& each : fs::directory_iterator("docs")) {
+  for (const auto& each : fs::recursive_directory_iterator("docs")) {
     if (each.path().extension() == ".md") documents.push_back(each.path());
   }
   return documents;
 }
 
 std::string NameOf(const ::testing::TestParamInfo<std::string>& info) {
-  return absl::StrReplaceAll(fs::path(info.param).stem().string(), {{"-", "_"}});
+  return absl::StrReplaceAll(fs::path(info.param).replace_extension().string(),
+                             {{"-", "_"}, {"/", "_"}});
 }
 
 struct Result {

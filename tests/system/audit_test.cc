@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The audit of a real daemon and its clients: each event once, with its actor, and in its
-// documented form (docs/audit.md, which a unit test compares with AuditKinds).
+// documented form (docs/reference/audit.md, which a unit test compares with AuditKinds).
 // audit_operator_test.cc has the operators.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A daemon without a network, and systemd's proxy before its unix socket, as docs/metrics.md has
-// it.
+// A daemon without a network, and systemd's proxy before its unix socket, as
+// docs/reference/metrics.md has it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -229,7 +229,7 @@ TEST_F(Metrics, AreServedOverIpv6) {
   }
 }
 
-// 17 for each tenant, 10 more for each of its devices, as docs/metrics.md promises.
+// 17 for each tenant, 10 more for each of its devices, as docs/reference/metrics.md promises.
 TEST_F(Metrics, TheNumberOfSeriesIsAsDocumented) {
   Start("listen = \"127.0.0.1:0\"", kTenants);
   auto client = daemon_->Connect("a");
@@ -281,7 +281,7 @@ TEST(MetricsOverACrash, RestartsAreCountedAndWhatIsHeldGoesOn) {
   }
 }
 
-// --- docs/metrics.md -----------------------------------------------------------------
+// --- docs/reference/metrics.md -----------------------------------------------------------------
 
 // A metric as the documentation or the daemon knows it.
 struct Known {
@@ -298,7 +298,7 @@ std::ostream& operator<<(std::ostream& out, const Known& known) {
 // Parses the rows "| `name` | type | unit | `label`, `label` | question |".
 std::map<std::string, Known> Documented() {
   std::map<std::string, Known> all;
-  std::ifstream file("docs/metrics.md");
+  std::ifstream file("docs/reference/metrics.md");
   for (std::string line; std::getline(file, line);) {
     const std::vector<std::string> cells = absl::StrSplit(line, '|');
     if (!absl::StartsWith(line, "| `") || cells.size() < 7) continue;
@@ -347,7 +347,7 @@ TEST_F(Metrics, TheDocumentationListsExactlyWhatIsServed) {
   EXPECT_THAT(Documented(), ::testing::ContainerEq(served));
 
   // So it does with the causes of denials.
-  std::ifstream file("docs/metrics.md");
+  std::ifstream file("docs/reference/metrics.md");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   for (const auto& [series, value] : SeriesOf(Page())) {
     if (!absl::StartsWith(series, "gpumem_denials_total{tenant=\"a\"")) continue;

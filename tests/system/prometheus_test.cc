@@ -319,7 +319,7 @@ TEST_F(PrometheusTest, EverySeriesOfAlertsDocsAndDashboardIsServed) {
   StartDaemon();
   auto answer = HttpGet(url_);
   ASSERT_OK(answer);
-  for (const char* file : {kAlerts, "docs/metrics.md", "deploy/grafana/gpumem.json"}) {
+  for (const char* file : {kAlerts, "docs/reference/metrics.md", "deploy/grafana/gpumem.json"}) {
     const std::string text = ReadFile(file);
     int found = 0;
     for (size_t at = 0; (at = text.find("gpumem_", at)) != std::string::npos;) {

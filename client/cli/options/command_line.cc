@@ -309,8 +309,8 @@ class Parser {
             "  gpumemctl events --follow --tenant a      new events, until Ctrl-C\n"
             "  gpumemctl events --follow --json --event denied --event revoked\n"
             "Events are grants, denials, releases, revocations, reclaims, sessions, and\n"
-            "changes of quotas and the configuration (docs/audit.md lists them). With --json\n"
-            "each line is an object.");
+            "changes of quotas and the configuration. docs/reference/audit.md lists them.\n"
+            "With --json each line is an object.");
     AddEventsOptions(events, &events_);
     Add(&app_, "doctor", &doctor_, "Check this machine and its daemon.",
         "Example: sudo gpumemctl doctor\n"

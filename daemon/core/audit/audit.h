@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The audit: which tenant got, was denied, lost and gave back how much memory, and why; and what
-// operators and the daemon itself changed. One record for each event, as data; docs/audit.md lists
-// them all.
+// operators and the daemon itself changed. One record for each event, as data;
+// docs/reference/audit.md lists them all.
 //
 // The broker makes the records under its mutex and does no I/O for them. A writer takes them out of
 // an AuditRing (audit_ring.h). A record holds no secret: no token, no ticket. It holds names that

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All events. docs/audit.md describes them for people, and a test compares the two.
+// All events. docs/reference/audit.md describes them for people, and a test compares the two.
 #include <syslog.h>
 
 #include "daemon/core/audit/audit.h"

@@ -268,7 +268,7 @@ TEST(AuditKindsTest, CountInEnglish) {
             "ended");
 }
 
-// Returns the table of events that docs/audit.md must have.
+// Returns the table of events that docs/reference/audit.md must have.
 std::string Table() {
   const auto priority = [](int level) {
     return level == LOG_ERR       ? "err"
@@ -294,10 +294,10 @@ std::string Table() {
 
 TEST(AuditDocument, HasEveryEventWithItsFields) {
   std::stringstream text;
-  text << std::ifstream("docs/audit.md").rdbuf();
+  text << std::ifstream("docs/reference/audit.md").rdbuf();
   const std::string document = text.str();
   EXPECT_NE(document.find("|---|---|---|---|---|\n" + Table() + "\n"), std::string::npos)
-      << "docs/audit.md should say:\n"
+      << "docs/reference/audit.md should say:\n"
       << Table();
   // Every field is explained in the table of fields.
   std::set<std::string> fields;

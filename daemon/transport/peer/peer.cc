@@ -121,7 +121,7 @@ absl::StatusOr<std::string> FindGroupNames() {
         "the machine's control groups are not visible from this daemon's cgroup namespace: rules "
         "that ask for pod, qos, container, unit or cgroup are skipped for clients in other "
         "containers; mount the machine's /sys/fs/cgroup into this one, read-only "
-        "(docs/containers.md)");
+        "(docs/how-to/containers.md)");
   }
   return NamespaceRoot();
 }

@@ -51,9 +51,9 @@ grpc::Status EventStreams::Serve(const v1::WatchEventsRequest& request,
   const std::set<std::string> events(request.events().begin(), request.events().end());
   for (const std::string& name : events) {
     if (IsEvent(name)) continue;
-    return {
-        grpc::StatusCode::INVALID_ARGUMENT,
-        absl::StrCat("there is no event \"", name.substr(0, 64), "\" (docs/audit.md lists all)")};
+    return {grpc::StatusCode::INVALID_ARGUMENT,
+            absl::StrCat("there is no event \"", name.substr(0, 64),
+                         "\" (docs/reference/audit.md lists all)")};
   }
   const absl::Cleanup leave = [this] { --streams_; };
   if (++streams_ > kMost) {
