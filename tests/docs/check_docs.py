@@ -19,6 +19,8 @@ Meaning of a block's words:
     json, python     parsed
     yaml, promql     left to their own tests (//tests/system:prometheus_test)
     text, mermaid    nothing to try: pictures and layouts
+
+Links to files and headings of the checkout have to lead somewhere.
 """
 
 import argparse
@@ -33,6 +35,7 @@ import tempfile
 import time
 
 import blocks as documents
+import links
 import usage
 from blocks import Mistake
 from shell import Shell
@@ -246,6 +249,7 @@ def main():
                         known.check(where, text)
                     except Mistake as mistake:
                         mistakes.append(str(mistake))
+                mistakes += links.broken_links(document)
         except Mistake as mistake:
             mistakes.append(str(mistake))
         finally:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The documents' examples work: check_docs.py tries README.md, CONTRIBUTING.md and all documents
-// in docs/. It also describes how documents mark examples for other places.
+// The documents' examples work: check_docs.py tries README.md, CONTRIBUTING.md, SECURITY.md and
+// all documents in docs/. It also describes how documents mark examples for other places.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -36,7 +36,7 @@ std::string Read(const std::string& path) {
 }
 
 std::vector<std::string> Documents() {
-  std::vector<std::string> documents = {"README.md", "CONTRIBUTING.md"};
+  std::vector<std::string> documents = {"README.md", "CONTRIBUTING.md", "SECURITY.md"};
   for (const auto& each : fs::recursive_directory_iterator("docs")) {
     if (each.path().extension() == ".md") documents.push_back(each.path());
   }
@@ -131,6 +131,9 @@ TEST_F(WrongDocs, AreFound) {
   EXPECT_THAT(Complaint("```toml\n[audit]\noutput = 3\n```\n"), HasSubstr("audit.output"));
   EXPECT_THAT(Complaint("```cpp\nint x = \"y\";\n```\n"), HasSubstr("does not compile"));
   EXPECT_THAT(Complaint("```json\n{\n```\n"), HasSubstr(":1: "));
+  EXPECT_EQ(Complaint("# A `b`: c\n\n[a](#a-b-c), [e](https://example.org)\n"), "");
+  EXPECT_THAT(Complaint("\n[a](no-such-file.md)\n"), HasSubstr(":2: there is no "));
+  EXPECT_THAT(Complaint("# A\n\n[a](#b)\n"), HasSubstr("has no heading #b"));
 }
 
 // --- The commands for a machine with the service ----------------------------------------
