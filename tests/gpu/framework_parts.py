@@ -269,7 +269,7 @@ def cupy_memory_pool(gpumem):
 
 
 def cupy_refusal(gpumem):
-    """As in docs/reference/cpp.md: CuPy does not check for a null pointer of an allocator in C."""
+    """As in docs/reference/c.md: CuPy does not check for a null pointer of an allocator in C."""
     import cupy
     allocator = cupy_allocator(gpumem)
 
