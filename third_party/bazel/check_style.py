@@ -135,8 +135,8 @@ def declares_function(path, code):
 
 
 def paragraphs(text):
-    """The prose of a Markdown document: no code, no tables, no headings."""
-    text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
+    """The prose of a Markdown document: no code, no hidden blocks, no tables, no headings."""
+    text = re.sub(r"^```.*?^```|^<!--.*?-->", "", text, flags=re.S | re.M)
     blocks, block = [], []
     for line in text.split("\n"):
         if not line.strip() or line.lstrip().startswith(("#", "|", "<")):
