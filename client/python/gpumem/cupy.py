@@ -13,19 +13,23 @@ cupy.cuda.CFunctionAllocator). A block is for work on CuPy's current stream at t
 array is made. It is freed on that stream, as with CuPy's own pool: wait for the work of other
 streams that use the memory first.
 
+After use(), cupy.get_default_memory_pool() returns the pool of gpumem, so its figures and limit are
+true: call use() before a program asks CuPy for its pool. CUPY_GPU_MEMORY_LIMIT is honoured for
+pools without a limit. cupy.cuda.Device.mem_info answers the device; mem_info() answers the quota.
+
 Streams on which arrays were made are kept until no memory of theirs is left, so that none is
 destroyed before. Streams of other libraries (cupy.cuda.ExternalStream) must outlive the arrays made
 on them; their owner has to keep them. Before such a stream is destroyed, call
 pool.pool.forget_stream(stream.ptr). PyTorch's streams live for ever.
 
-While a stream is being captured into a graph it gets no new memory, and frees are deferred until
-the capture ends: make arrays before.
+A stream that is being captured into a graph gets no new memory: make arrays before. Frees are
+deferred until the capture ends.
 
 Memory hooks (cupy.cuda.MemoryHook) are called: malloc and free for every array, and alloc, after
 the fact, for those that made the pool lease more. While a hook is in force Python runs on the path.
 
-`use(cupy_pool=True)` puts CuPy's own MemoryPool on top of gpumem's instead: CuPy keeps free memory,
-and gives it back only by its free_all_blocks().
+`use(cupy_pool=True)` puts CuPy's own MemoryPool on top, which keeps free memory until its
+free_all_blocks().
 """
 from __future__ import annotations
 
@@ -40,14 +44,14 @@ import cupy  # type: ignore[import]
 from cupy.cuda import memory as _memory  # type: ignore[import]
 from cupy.cuda import memory_hook as _memory_hook
 
-from . import _cuda, _gpumem, default_client
+from . import _cuda, _cupy_defaults, _gpumem, default_client
 from ._units import UNLIMITED
 from .arrays import asarray
 from .errors import (Error, InvalidArgumentError, NotFoundError, ResourceExhaustedError)
 from .pool import Pool, PoolStats
 from .segment import Layout, Ticket
 
-__all__ = ["MemoryPool", "PinnedMemoryPool", "share", "unuse", "use", "using"]
+__all__ = ["MemoryPool", "PinnedMemoryPool", "mem_info", "share", "unuse", "use", "using"]
 
 _LEGACY_AND_PER_THREAD = (0, 1, 2)  # CUDA's built-in streams
 
@@ -176,6 +180,7 @@ class MemoryPool(_Counts):
     malloc: Callable[[int], Any]
 
     def __init__(self, pool: Optional[Pool] = None) -> None:
+        _cupy_defaults.honour_limit(pool)
         self._pool = pool
         self._pool_of = _always(pool)
         # The state must not refer to this object: the garbage collector cannot see it.
@@ -351,9 +356,7 @@ def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> A
         made = cupy.cuda.MemoryPool(_base_allocator(pool))
     else:
         made = _shaped(pool)
-    cupy.cuda.set_allocator(made.malloc)
-    if pinned:
-        cupy.cuda.set_pinned_memory_allocator(PinnedMemoryPool().malloc)
+    _cupy_defaults.replace(made, PinnedMemoryPool() if pinned else None)
     return made
 
 
@@ -367,8 +370,12 @@ def using(pool: Any = None) -> Iterator[Any]:
 
 def unuse() -> None:
     """Makes CuPy use its default pools again. Existing arrays stay in their memory."""
-    cupy.cuda.set_allocator(cupy.get_default_memory_pool().malloc)
-    cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
+    _cupy_defaults.restore()
+
+
+def mem_info(device: Optional[int] = None) -> Tuple[int, int]:
+    """Returns (free, total) bytes of a device (None: the current one) by the tenant's quota."""
+    return Pool.default(cupy.cuda.runtime.getDevice() if device is None else device).mem_info()
 
 
 def share(array: Any, pool: Optional[Pool] = None) -> Ticket:
