@@ -16,6 +16,10 @@ several at a time, and inside cuda.defer_cleanup().
 Pinned and mapped arrays lie in brokered memory of kind pinned, if the node has that kind. The
 driver allocates write-combined ones, and pins the program's arrays for cuda.pinned().
 
+Managed arrays (cuda.managed_array) are the driver's: processes cannot share managed memory, so the
+daemon cannot own it, and no tenant is charged. GPUMEM_NUMBA_MANAGED, or use(managed=), says what
+happens: "warn" (the default) warns once, "allow" does not, "refuse" raises CudaAPIError 801.
+
 IPC arrays (DeviceNDArray.get_ipc_handle()): in a pool of kind ipc the handle is a real
 cudaIpcMemHandle_t, with the block's offset, which any CUDA program opens. Memory of the other kinds
 has no such handle, since the driver makes them for cudaMalloc alone. There the handle is a ticket
@@ -27,6 +31,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import warnings
 import weakref
 from typing import Any, Dict, List, Optional, Set, Tuple
 
@@ -36,13 +41,13 @@ from numba.cuda.cudadrv import driver as _driver  # type: ignore[import]
 from . import _gpumem, connect, default_client
 from .client import Client
 from .errors import (Error, FailedPreconditionError, InvalidArgumentError, NotFoundError,
-                     ResourceExhaustedError)
+                     ResourceExhaustedError, UnimplementedError)
 from .pool import Pool
 from .segment import Block
 
 __all__ = ["MemoryManager", "TicketHandle", "use"]
 
-_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_OUT_OF_MEMORY, _NOT_SUPPORTED = 2, 801  # CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_SUPPORTED
 _WITH_BINDING = bool(getattr(_driver, "USE_NV_BINDING", True))  # cuda-python's types, or ctypes'
 
 
@@ -203,6 +208,11 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         """Undoes mempin(). Older versions of Numba call it; newer ones do this themselves."""
         _driver.driver.cuMemHostUnregister(pointer)
 
+    def memallocmanaged(self, size: int, attach_global: bool) -> Any:
+        """Allocates managed memory of the driver, which is not charged, or refuses to."""
+        _check_managed()
+        return super().memallocmanaged(size, attach_global)
+
     def get_memory_info(self) -> Any:
         """Returns numba.cuda.MemoryInfo(free, total) in bytes, by the tenant's quota."""
         free, total = self.pool.mem_info()
@@ -268,6 +278,30 @@ def _cuda_ipc_of(block: Block, client: Client) -> Tuple[bytes, int]:
         return segment.ipc_handle(), int(head.split("_")[1])
 
 
+_MANAGED_VARIABLE = "GPUMEM_NUMBA_MANAGED"
+_MANAGED_SETTINGS = ("warn", "allow", "refuse")
+_has_warned_of_managed = False
+
+
+def _check_managed() -> None:
+    """Applies the setting for managed memory: see the module."""
+    global _has_warned_of_managed  # pylint: disable=global-statement
+    setting = os.environ.get(_MANAGED_VARIABLE) or "warn"
+    if setting not in _MANAGED_SETTINGS:
+        raise InvalidArgumentError(f"{_MANAGED_VARIABLE}: \"{setting}\" is not "
+                                   + ", ".join(_MANAGED_SETTINGS))
+    if setting == "refuse":
+        error = UnimplementedError(
+            f"managed memory is not brokered, and {_MANAGED_VARIABLE} refuses it: device_array() "
+            "and mapped_array() are brokered")
+        raise _driver.CudaAPIError(_NOT_SUPPORTED, str(error)) from error
+    if setting == "warn" and not _has_warned_of_managed:
+        _has_warned_of_managed = True
+        warnings.warn(f"managed memory is not brokered and not charged to the tenant ("
+                      f"{_MANAGED_VARIABLE}=allow or refuse ends this warning)", RuntimeWarning,
+                      stacklevel=5)
+
+
 class TicketHandle:
     """The numba.cuda.IpcHandle of memory of kinds other than ipc: a pickle of it opens the memory
     in another process of the tenant, through the broker."""
@@ -317,13 +351,20 @@ class TicketHandle:
         return TicketHandle, (self.ticket, self.size, self.offset)
 
 
-def use(kind: Optional[str] = None) -> None:
+def use(kind: Optional[str] = None, *, managed: Optional[str] = None) -> None:
     """Makes Numba take all memory from gpumem. Call it before Numba's first use of the GPU in this
     process: existing contexts keep their managers.
 
     kind: of the default pool, for example "ipc" for real IPC handles; None: as GPUMEM_POOL_KIND
-    says. Raises FailedPreconditionError if that pool already has another kind.
+    says. managed: "warn", "allow" or "refuse" for managed arrays; None: as GPUMEM_NUMBA_MANAGED
+    says. Raises FailedPreconditionError if that pool already has another kind, and
+    InvalidArgumentError for another setting.
     """
+    if managed is not None:
+        if managed not in _MANAGED_SETTINGS:
+            raise InvalidArgumentError(f"managed=\"{managed}\" is not "
+                                       + ", ".join(_MANAGED_SETTINGS))
+        os.environ[_MANAGED_VARIABLE] = managed
     if kind is not None:
         os.environ["GPUMEM_POOL_KIND"] = kind  # which the library sees, too
         _require_kind(kind)

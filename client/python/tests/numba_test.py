@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import sys
+import warnings
 
 import gpumem
 import pytest
@@ -114,6 +115,33 @@ def test_pinned_and_mapped(manager):
     assert manager.pinned_pool.stats().used_blocks == 0
     assert manager.memhostalloc(10, wc=True)[0] == "the driver's own"
     assert manager.mempin(None, 1, 2)[0] == "pinned by the driver"
+
+
+def test_managed_memory_is_warned_of_once(manager, monkeypatch):
+    monkeypatch.delenv("GPUMEM_NUMBA_MANAGED", raising=False)
+    with pytest.warns(RuntimeWarning, match="not charged"):
+        assert manager.memallocmanaged(10, True) == ("managed by the driver", 10, True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert manager.memallocmanaged(20, False)[1:] == (20, False)
+
+
+def test_managed_memory_is_allowed_or_refused(manager, driver, monkeypatch):
+    monkeypatch.setattr(gpumem.numba, "_has_warned_of_managed", False)
+    monkeypatch.setenv("GPUMEM_NUMBA_MANAGED", "allow")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert manager.memallocmanaged(10, True)
+    gpumem.numba.use(managed="refuse")
+    with pytest.raises(driver.CudaAPIError) as refused:
+        manager.memallocmanaged(10, True)
+    assert refused.value.code == 801
+    assert isinstance(refused.value.__cause__, gpumem.UnimplementedError)
+    monkeypatch.setenv("GPUMEM_NUMBA_MANAGED", "perhaps")
+    for call in (lambda: manager.memallocmanaged(10, True),
+                 lambda: gpumem.numba.use(managed="perhaps")):
+        with pytest.raises(gpumem.InvalidArgumentError):
+            call()
 
 
 def test_a_reset_ends_what_lives(manager):

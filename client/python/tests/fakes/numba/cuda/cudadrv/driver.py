@@ -136,6 +136,9 @@ class HostOnlyCUDAMemoryManager:
     def memhostalloc(self, size, mapped=False, portable=False, wc=False):
         return ("the driver's own", size, mapped, portable, wc)
 
+    def memallocmanaged(self, size, attach_global):
+        return ("managed by the driver", size, attach_global)
+
     def mempin(self, owner, pointer, size, mapped=False):
         return ("pinned by the driver", owner, pointer, size, mapped)
 
