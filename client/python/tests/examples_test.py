@@ -24,6 +24,7 @@ def _daemon():
     ("inference_server", ["--mib", "16", "--kills", "2"], "answers the same after"),
     ("pipeline", ["--frames", "50"], "50 frames of 2.1 MB went through 4 slots, each read whole"),
     ("numba_kernel", [], "the sum is 1099511627776"),
+    ("jax_weights", [], "the sum is 393466"),
 ])
 def test_an_example(daemon, name, arguments, words):
     done = subprocess.run([sys.executable, str(EXAMPLES / f"{name}.py"), *arguments], check=False,
