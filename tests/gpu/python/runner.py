@@ -33,9 +33,10 @@ name = "python"
 tenant = "python"
 default = true
 """
-TESTS = ("test_arrays", "test_cupy", "test_numba", "test_torch_use", "test_torch", "test_cuda_core",
-         "test_cuda_runtime")
-EXAMPLES = ("two_frameworks", "inference_server", "pipeline", "numba_kernel")
+TESTS = ("test_arrays", "test_cupy", "test_cupy_calls", "test_numba", "test_numba_calls", "test_jax",
+         "test_torch_use", "test_torch", "test_cuda_core", "test_cuda_runtime", "test_cuda_calls",
+         "test_works_with")
+EXAMPLES = ("two_frameworks", "inference_server", "pipeline", "numba_kernel", "jax_weights")
 NUMBA_OWN = ("cudadrv.test_cuda_memory", "cudadrv.test_cuda_ndarray",
              "cudadrv.test_cuda_array_slicing", "cudadrv.test_cuda_auto_context",
              "cudadrv.test_cuda_devicerecord", "cudadrv.test_deallocations",
@@ -152,8 +153,7 @@ def own_tests_command(targets, done):
 
 def run_tests(part, args, environment, targets, limit, command_of=pytest_command):
     """Runs all tests of the targets. If the process dies, another one runs the rest."""
-    report = pathlib.Path(args.out) / f"{part.name}.jsonl"
-    log = pathlib.Path(args.out) / f"{part.name}.log"
+    report, log = (pathlib.Path(args.out) / f"{part.name}.{end}" for end in ("jsonl", "log"))
     report.touch()
     environment = dict(environment, GPUMEM_REPORT=str(report))
     end = time.monotonic() + limit
@@ -295,8 +295,8 @@ def bench(args, name):
 
 def versions():
     print("python", sys.version.split()[0], "root" if os.geteuid() == 0 else "not root")
-    for name in ("gpumem", "numpy", "torch", "cupy-cuda13x", "cupy", "numba", "numba-cuda",
-                 "cuda-python", "cuda-bindings", "cuda-core", "cuda-pathfinder"):
+    for name in ("libgpumem", "numpy", "torch", "jax", "jaxlib", "cupy-cuda13x", "cupy", "numba",
+                 "numba-cuda", "cuda-python", "cuda-bindings", "cuda-core", "cuda-pathfinder"):
         try:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
@@ -375,7 +375,7 @@ def main():
             if line and room > 0:
                 print(line)
     for part in parts:
-        if part.name.startswith("numba-own") and part.name != "numba-own-without":
+        if part.name in ("numba-own", "numba-own-ipc"):
             print(f"{part.name}: {part.passed} passed, {part.skipped} skipped, {part.failed} failed, "
                   f"of which {also_without[part.name]} fail also without gpumem")
     reasons = collections.Counter(

@@ -6,10 +6,19 @@ import socket
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
 MIB = 1 << 20
+
+
+def eventually(condition, what, limit_s=30):
+    """Waits until the condition is true; fails if it never is."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.005)
 
 
 def child(code, *arguments, timeout=150, environment=None, fails=False, sends_fd=None):
