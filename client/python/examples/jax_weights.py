@@ -5,7 +5,7 @@
     python3 jax_weights.py
 
 Both ways go by DLPack. JAX has no hook for an allocator: the weights are brokered memory, and what
-JAX calculates is memory of its own until gpumem.publish() copies it. Without a GPU JAX uses the
+JAX calculates lies past the broker until gpumem.publish() copies it. Without a GPU JAX uses the
 CPU, and without JAX NumPy does the work.
 """
 import importlib.util
@@ -47,6 +47,7 @@ def infer(name, result):
 
 
 def run(function, *arguments):
+    """Blocks until a new process has run the function."""
     process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
     process.start()
     process.join()

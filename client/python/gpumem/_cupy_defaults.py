@@ -43,7 +43,7 @@ def replace(device_pool: Any, pinned_pool: Any = None) -> None:
 
 
 def restore() -> None:
-    """Makes CuPy use its own default pools."""
+    """Makes CuPy allocate by the default pools that it had at first."""
     replace(None, _own_pinned_pool)
 
 

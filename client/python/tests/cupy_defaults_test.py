@@ -95,7 +95,7 @@ def test_a_limit_that_is_none_is_refused(adapter, pool, monkeypatch, text):
 
 @pytest.mark.parametrize("text, limit", [(str(20 * MIB), 20 * MIB), ("12.5%", LIMIT // 8)])
 def test_cupys_limit_holds_for_the_default_pools(daemon, monkeypatch, text, limit):
-    """In a process of its own, which has no default pools yet; those of other devices come later."""
+    """A new process has no default pools yet; those of other devices come later."""
     monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", text)
     monkeypatch.delenv("GPUMEM_POOL_LIMIT", raising=False)
     said = run_python(f"""

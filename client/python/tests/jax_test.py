@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX and brokered arrays on the host backend, by DLPack both ways: with JAX where it is installed,
-else with a stand-in."""
+"""JAX and brokered arrays on the host backend, by DLPack both ways: with JAX if that is
+installed, else with a stand-in."""
 import gc
 import importlib.util
 import sys
@@ -19,6 +19,7 @@ def _jax():
 
 
 def filled(client):
+    """Returns a brokered array whose last element is 5."""
     array = client.empty((2, 3), "float32")
     gpumem.arrays.copy_into(array, gpumem.asarray(memoryview(bytes(24)).cast("f", (2, 3))))
     memoryview(array)[1, 2] = 5

@@ -12,6 +12,7 @@ TO_DEVICE = cudart.cudaMemcpyKind.cudaMemcpyDeviceToDevice
 
 
 def made_stream(how=cudart.cudaStreamNonBlocking):
+    """Returns a new stream."""
     return ok(cudart.cudaStreamCreateWithFlags(how))
 
 

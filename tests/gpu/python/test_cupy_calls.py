@@ -26,6 +26,7 @@ def restored():
 
 
 def charged():
+    """Returns the bytes that the tenant is charged with."""
     return gpumem.default_client().usage().charged
 
 

@@ -16,10 +16,12 @@ adapter.use()
 
 
 def context():
+    """Returns Numba's current context."""
     return cuda.current_context()
 
 
 def manager():
+    """Returns the plugin of that context."""
     return context().memory_manager
 
 

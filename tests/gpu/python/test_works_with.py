@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Libraries that take CUDA memory by its address, on brokered memory: torch.multiprocessing, NCCL,
-GPUDirect. What is not installed is skipped."""
+GPUDirect. A test skips if its library is not installed."""
 import ctypes
 import importlib.util
 import os
