@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of cuda.bindings.runtime that test_cuda_runtime.py does not make."""
+import numpy as np
 import pytest
 
 from support import MIB
@@ -144,8 +145,12 @@ def test_positions_in_three_dimensions(device, client):
 
 def test_what_is_not_charged(device, client):
     """Calls that succeed and take memory past the broker: cudaMalloc, cudaMallocPitch,
-    cudaMallocManaged, cudaMallocHost, cudaHostAlloc, cudaMallocAsync, cudaHostRegister."""
+    cudaMalloc3D, cudaMallocManaged, cudaMallocHost, cudaHostAlloc, cudaMallocAsync,
+    cudaHostRegister."""
     charged = client.usage().charged
+    host = np.zeros(MIB, dtype="uint8")
+    ok(cudart.cudaHostRegister(host.ctypes.data, host.nbytes, cudart.cudaHostRegisterDefault))
+    cube = ok(cudart.cudaMalloc3D(cudart.make_cudaExtent(64, 8, 4)))
     pointer = ok(cudart.cudaMalloc(MIB))
     pitched, _ = ok(cudart.cudaMallocPitch(1000, 10))
     managed = ok(cudart.cudaMallocManaged(MIB, cudart.cudaMemAttachGlobal))
@@ -157,7 +162,8 @@ def test_what_is_not_charged(device, client):
     assert with_segment - segment.nbytes <= charged
     ok(cudart.cudaMemcpy(segment.ptr, pointer, 1000, cudart.cudaMemcpyKind.cudaMemcpyDefault))
     ok(cudart.cudaFreeAsync(ordered, 0))
-    for one in (pointer, pitched, managed):
+    ok(cudart.cudaHostUnregister(host.ctypes.data))
+    for one in (pointer, pitched, managed, cube.ptr):
         ok(cudart.cudaFree(one))
     for one in (pinned, other):
         ok(cudart.cudaFreeHost(one))

@@ -85,11 +85,25 @@ def test_methods_of_mapped_arrays():
 
 
 def test_split_of_a_mapped_array():
+    """mapped_array lies in gpumem's pinned pool, and MappedNDArray.split works on it."""
+    used = manager().pinned_pool.stats().used_bytes
     mapped = cuda.mapped_array(10, dtype="int64")
+    assert manager().pinned_pool.stats().used_bytes > used
     mapped[:] = np.arange(10)
     parts = list(mapped.split(4))
     assert [part.size for part in parts] == [4, 4, 2]
     assert parts[2].copy_to_host().tolist() == [8, 9]
+
+
+def test_a_record_is_copied_both_ways():
+    """DeviceRecord.copy_to_device and copy_to_host."""
+    dtype = np.dtype([("a", "int32"), ("b", "float64")])
+    record, back = np.zeros(1, dtype), np.zeros(1, dtype)
+    device = cuda.to_device(record[0])
+    record["a"], record["b"] = 7, 2.5
+    device.copy_to_device(record[0])
+    device.copy_to_host(back)
+    assert back[0]["a"] == 7 and back[0]["b"] == 2.5
 
 
 def test_managed_array():
