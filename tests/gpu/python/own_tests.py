@@ -6,7 +6,7 @@ as reporter.py does.
     own_tests.py MODULE ... [--without TEST ...]
 
 pytest finds numba-cuda's tests by their files, and imports them by a wrong name. Each module has a
-separate process, since some reset the device, after which not all works (docs/python.md).
+separate process, since some reset the device, after which not all works (docs/python/results.md).
 """
 import argparse
 import importlib
