@@ -299,7 +299,7 @@ def _check_managed() -> None:
         _has_warned_of_managed = True
         warnings.warn(f"managed memory is not brokered and not charged to the tenant ("
                       f"{_MANAGED_VARIABLE}=allow or refuse ends this warning)", RuntimeWarning,
-                      stacklevel=5)
+                      stacklevel=6)  # managed_array()'s caller
 
 
 class TicketHandle:

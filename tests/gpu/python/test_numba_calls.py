@@ -65,14 +65,14 @@ METHODS_OF_MAPPED_ARRAYS = """
     def told(call):
         try:
             return call()
-        except AttributeError as error:
+        except Exception as error:
             return type(error).__name__
     mapped = cuda.mapped_array(10, dtype="int64")
     mapped[:] = 5
     print(told(lambda: mapped.copy_to_host().sum()))
     print(told(lambda: mapped.copy_to_device(np.full(10, 7)) or np.asarray(mapped).sum()))
     print([part.size for part in mapped.split(4)])
-    print(list(mapped.split(4))[2].copy_to_host().tolist())
+    print(told(lambda: list(mapped.split(4))[2].copy_to_host().tolist()))
 """
 
 
