@@ -10,11 +10,10 @@
 #include "client/cli/text/format.h"
 #include "client/cli/text/table.h"
 #include "client/cli/views/holdings.h"
+#include "client/cli/views/top_meters.h"
 
 namespace gpumem::cli {
 namespace {
-
-constexpr size_t kWidestMeter = 48;
 
 // A row of the table, and its sort key.
 struct Row {
@@ -215,31 +214,6 @@ Line Header(const TopData& data, const TopState& state) {
 size_t Meters(const TopData& data, size_t rows) {
   const auto devices = static_cast<size_t>(data.status.devices_size());
   return rows == 0 ? devices : std::min(devices, rows / 3);
-}
-
-void AddMeters(const TopData& data, size_t count, bool exact, size_t columns,
-               std::vector<Line>* lines) {
-  const DeviceList devices(data.status.devices().begin(), data.status.devices().end());
-  size_t width = 0;
-  for (const v1::Device& device : devices) {
-    width = std::max(width, WidthOf(ShortDevice(devices, device.device_uuid())));
-  }
-  width = std::min(width, columns / 4);
-  for (size_t i = 0; i < count; ++i) {
-    const v1::Device& device = devices[i];
-    const std::string name = Shortened(ShortDevice(devices, device.device_uuid()), width);
-    Line line(absl::StrCat(name, std::string(width - WidthOf(name), ' '), " "));
-    Line meter = MeterOf(device.charged_bytes(), device.capacity_bytes(),
-                         std::clamp<size_t>(columns / 4, 12, kWidestMeter));
-    line.Add(meter);
-    line.Add(absl::StrCat(" ", Size(device.charged_bytes(), exact), " of ",
-                          Size(device.capacity_bytes(), exact)));
-    const uint64_t outside = HoldingsOn(device, data.tenants).outside;
-    if (outside > 0) {
-      line.Add(absl::StrCat(", ", Size(outside, exact), " past"), Style::kWarning);
-    }
-    lines->push_back(std::move(line));
-  }
 }
 
 std::vector<Line> Help() {

@@ -74,6 +74,22 @@ TEST(TopViewTest, ByTenantTheLargestFirst) {
             "training   104.00 MiB  32.00 MiB           -          -         2         1\n");
 }
 
+TEST(TopViewTest, GpusHaveTheirModel) {
+  TopData data = Data();
+  for (v1::Device& device : *data.status.mutable_devices()) {
+    device.set_backend(v1::BACKEND_CUDA);
+    device.set_name("NVIDIA H100 80GB HBM3");
+  }
+  EXPECT_THAT(
+      Shown(data, {}),
+      HasSubstr("\n0 HOST-00000000 H100 80GB H~ [|||            19%] 1.50 GiB of 8.00 GiB\n"));
+  EXPECT_THAT(
+      Shown(data, {}, 0, 120),
+      HasSubstr("\n0 HOST-00000000 H100 80GB HBM3 [|||||                    19%] 1.50 GiB of"));
+  // Narrow terminals have no room for it.
+  EXPECT_THAT(Shown(data, {}, 0, 60), Not(HasSubstr("H1")));
+}
+
 TEST(TopViewTest, ByProcess) {
   TopData data = Data();
   // A second session of the first process.
