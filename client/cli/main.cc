@@ -22,18 +22,25 @@ namespace {
 // Prints an error to stderr, as one line of JSON or as text.
 void PrintError(const absl::Status& status, bool json) {
   const std::string text =
-      json ? OneLine(ErrorJson(status))
+      json ? DocumentLine(ErrorJson(status))
            : absl::StrCat("gpumemctl: ", PrintableLines(status.message()), "\n");
+  std::fputs(text.c_str(), stderr);
+}
+
+void PrintWarning(const std::string& warning, bool json) {
+  const std::string text = json ? DocumentLine(WarningJson(warning))
+                                : absl::StrCat("gpumemctl: warning: ", warning, "\n");
   std::fputs(text.c_str(), stderr);
 }
 
 int Main(const std::vector<std::string>& arguments) {
   CommandLine line = ParseCommandLine(arguments);
   if (!line.error.empty()) {
-    PrintError(absl::InvalidArgumentError(absl::StrCat(line.error, " (see gpumemctl --help)")),
+    PrintError(absl::InvalidArgumentError(absl::StrCat(line.error, "; see gpumemctl help")),
                line.global.json);
     return kExitUsage;
   }
+  for (const std::string& warning : line.warnings) PrintWarning(warning, line.global.json);
   if (!line.command) {  // help or version
     Print(line.text);
     return kExitOk;
@@ -42,7 +49,9 @@ int Main(const std::vector<std::string>& arguments) {
   // One overload of Run for each command: commands.h.
   const absl::Status status =
       std::visit([&](const auto& command) { return Run(command, line.global); }, *line.command);
-  if (!status.ok()) PrintError(status, line.global.json);
+  if (!status.ok() && !status.GetPayload(kSilentPayload).has_value()) {
+    PrintError(status, line.global.json);
+  }
   return ExitCodeOf(status);
 }
 

@@ -87,7 +87,7 @@ void PublishFile(benchmark::State& state, const TheFile& file, bool cached, bool
   const std::string name = absl::StrCat("publish/", Way(cached), checksum ? "" : "/no-checksum");
   const std::string command =
       absl::StrCat(testing::ProgramPath("gpumemctl"), " --runtime-dir ", bed->daemon->runtime_dir(),
-                   " publish ", kName, " --file ", file.path(), " --tenant fresh",
+                   " publish ", kName, " --file ", file.path(), " --as fresh",
                    checksum ? "" : " --no-checksum", " > /dev/null");
   for (auto _ : state) {
     file.Place(cached);

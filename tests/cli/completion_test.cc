@@ -92,7 +92,7 @@ TEST_P(CompletionTest, Commands) {
 TEST_P(CompletionTest, Options) {
   EXPECT_THAT(Complete({"gpumemctl", "quota", "set", "--total"}), ElementsAre("--total-limit"));
   EXPECT_THAT(Complete({"gpumemctl", "trim", "--"}),
-              IsSupersetOf({"--tenant", "--keep", "--runtime-dir", "--json"}));
+              IsSupersetOf({"--tenant", "--keep", "--runtime-dir", "--json", "--dry-run"}));
   EXPECT_THAT(Complete({"gpumemctl", "trim", "--"}), Not(Contains("--total-limit")));
 }
 
@@ -105,13 +105,15 @@ TEST_P(CompletionTest, WordsAndFiles) {
               ElementsAre("total-limit"));
   EXPECT_THAT(Complete({"gpumemctl", "publish", "x", "--file", dir_ + "/comp"}),
               ElementsAre(script_));
+  EXPECT_THAT(Complete({"gpumemctl", "completion", "f"}), ElementsAre("fish"));
+  EXPECT_THAT(Complete({"gpumemctl", "status", "--output", "j"}), ElementsAre("json"));
   // A number of bytes has no completion, and is no file.
-  EXPECT_THAT(Complete({"gpumemctl", "hold", "--bytes", ""}), IsEmpty());
+  EXPECT_THAT(Complete({"gpumemctl", "hold", "--size", ""}), IsEmpty());
 }
 
 TEST_P(CompletionTest, NamesThatTheDaemonKnows) {
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "1MiB"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "1MiB"}, &held);
   EXPECT_THAT(Complete({"gpumemctl", "--runtime-dir", dir_, "ps", "--tenant", ""}),
               ElementsAre(tenant_));
   EXPECT_THAT(Complete({"gpumemctl", "--runtime-dir", dir_, "segments", "--device", "HOST"}),

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
   std::unique_ptr<Process> holder =
-      Start({"hold", "--bytes", "3MiB", "--count", "2", "--device", "1", "--fill", "--json"});
+      Start({"hold", "--size", "3MiB", "--count", "2", "--device", "1", "--fill", "--json"});
   std::vector<json> held;
   for (int i = 0; i < 2; ++i) {
     held.push_back(json::parse(holder->ReadLine(absl::Now() + kTimeout).value_or("")));
@@ -68,12 +68,15 @@ TEST_F(GpumemctlTest, ShowsWhatAHolderHolds) {
 
   holder->Signal(SIGTERM);
   json released = json::parse(holder->ReadLine(absl::Now() + kTimeout).value_or(""));
-  EXPECT_EQ(released, (json{{"event", "released"}, {"segments", 2}, {"size_bytes", 8 * kMiB}}));
+  EXPECT_EQ(released, (json{{"schema_version", 1},
+                            {"event", "released"},
+                            {"segments", 2},
+                            {"size_bytes", 8 * kMiB}}));
   EXPECT_EQ(holder->Wait(absl::Now() + kTimeout), 0);
 }
 
 TEST_F(GpumemctlTest, WhatIsSetIsShownAndCanBeTakenBack) {
-  std::unique_ptr<Process> holder = Start({"hold", "--bytes", "2MiB", "--json"});
+  std::unique_ptr<Process> holder = Start({"hold", "--size", "2MiB", "--json"});
   ASSERT_TRUE(holder->ReadLine(absl::Now() + kTimeout).has_value());
   const Answer set = Run({"quota", "set", tenant_, "--guarantee", "8MiB", "--priority", "-5",
                           "--device-guarantee", "1=4MiB", "--scrub"});
@@ -111,30 +114,30 @@ TEST_F(GpumemctlTest, ReloadWithoutAFileSaysSo) {
 }
 
 TEST_F(GpumemctlTest, AQuotaThatIsSetHolds) {
-  std::unique_ptr<Process> holder = Start({"hold", "--bytes", "2MiB", "--json"});
+  std::unique_ptr<Process> holder = Start({"hold", "--size", "2MiB", "--json"});
   ASSERT_TRUE(holder->ReadLine(absl::Now() + kTimeout).has_value());
   Answer set = Run({"quota", "set", tenant_, "--limit", "6MiB", "--device", "1=4MiB", "--json"});
   EXPECT_EQ(set.code, 0) << set.text;
   EXPECT_EQ(set.AsJson()["quota"]["limit_bytes"], 6 * kMiB);
   EXPECT_EQ(set.AsJson()["quota"]["devices"][0]["limit_bytes"], 4 * kMiB);
 
-  EXPECT_EQ(Run({"hold", "--bytes", "4MiB", "--for", "1ms"}).code, 0);
-  Answer denied = Run({"hold", "--bytes", "6MiB", "--for", "1ms", "--json"});
+  EXPECT_EQ(Run({"hold", "--size", "4MiB", "--for", "1ms"}).code, 0);
+  Answer denied = Run({"hold", "--size", "6MiB", "--for", "1ms", "--json"});
   EXPECT_EQ(denied.code, 5);
   json denial = denied.AsJson()["error"]["denial"];
   EXPECT_EQ(denied.AsJson()["error"]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_EQ(denial["cause"], "device_limit");
   EXPECT_EQ(denial["asked"], 6 * kMiB);
   EXPECT_EQ(denial["limit"], 6 * kMiB);
-  EXPECT_EQ(Run({"hold", "--bytes", "5MiB", "--for", "1ms", "--device", "1"}).code, 5);
+  EXPECT_EQ(Run({"hold", "--size", "5MiB", "--for", "1ms", "--device", "1"}).code, 5);
 
   EXPECT_EQ(Run({"quota", "set", tenant_, "--clear", "limit"}).code, 0);
-  EXPECT_EQ(Run({"hold", "--bytes", "6MiB", "--for", "1ms"}).code, 0);
+  EXPECT_EQ(Run({"hold", "--size", "6MiB", "--for", "1ms"}).code, 0);
 }
 
 TEST_F(GpumemctlTest, OpensATicketReadOnly) {
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB", "--fill"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "2MiB", "--fill"}, &held);
   EXPECT_EQ(held["ipc_handle"], nullptr);
   EXPECT_THAT(held["address"].get<std::string>(), testing::StartsWith("0x"));
   json opened;
@@ -150,7 +153,7 @@ TEST_F(GpumemctlTest, OpensATicketReadOnly) {
 
 TEST_F(GpumemctlTest, PinnedMemoryHasItsOwnLimit) {
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB", "--kind", "pinned", "--fill"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "2MiB", "--kind", "pinned", "--fill"}, &held);
   EXPECT_EQ(held["kind"], "pinned");
   const std::string pinned = held["device_uuid"];
   EXPECT_THAT(pinned, testing::StartsWith("PINNED-"));
@@ -163,8 +166,8 @@ TEST_F(GpumemctlTest, PinnedMemoryHasItsOwnLimit) {
                    .AsJson();
   EXPECT_EQ(quota["quota"]["pinned_limit_bytes"], 4 * kMiB);
   EXPECT_EQ(quota["usage"]["charged_bytes"], 0);
-  EXPECT_EQ(Run({"hold", "--bytes", "2MiB", "--kind", "pinned", "--for", "1ms"}).code, 0);
-  Answer denied = Run({"hold", "--bytes", "4MiB", "--kind", "pinned", "--for", "1ms", "--json"});
+  EXPECT_EQ(Run({"hold", "--size", "2MiB", "--kind", "pinned", "--for", "1ms"}).code, 0);
+  Answer denied = Run({"hold", "--size", "4MiB", "--kind", "pinned", "--for", "1ms", "--json"});
   EXPECT_EQ(denied.code, 5);
   EXPECT_EQ(denied.AsJson()["error"]["denial"]["limit"], 4 * kMiB);
   EXPECT_THAT(denied.AsJson()["error"]["denial"]["help"].get<std::string>(),
@@ -180,7 +183,7 @@ TEST_F(GpumemctlTest, PinnedMemoryHasItsOwnLimit) {
 TEST_F(GpumemctlTest, TellsWhatIsLost) {
   json held;
   std::unique_ptr<Process> holder =
-      Hold({"--bytes", "2MiB", "--kind", "ipc", "--show-handle"}, &held);
+      Hold({"--size", "2MiB", "--kind", "ipc", "--show-handle"}, &held);
   EXPECT_EQ(held["kind"], "ipc");
   EXPECT_THAT(held["ipc_handle"].get<std::string>(), testing::MatchesRegex("[0-9a-f]{128}"));
   json opened;
@@ -194,7 +197,8 @@ TEST_F(GpumemctlTest, TellsWhatIsLost) {
   ASSERT_EQ(kill(context, SIGKILL), 0);
 
   const std::string line = holder->ReadLine(absl::Now() + kTimeout).value_or("{}");
-  EXPECT_EQ(json::parse(line), (json{{"event", "lost"},
+  EXPECT_EQ(json::parse(line), (json{{"schema_version", 1},
+                                     {"event", "lost"},
                                      {"lease_ids", {held["lease_id"]}},
                                      {"segment_ids", {held["segment_id"]}}}));
   EXPECT_EQ(json::parse(opener->ReadLine(absl::Now() + kTimeout).value_or("{}"))["lease_ids"],
@@ -207,7 +211,7 @@ TEST_F(GpumemctlTest, TellsWhatIsLost) {
   EXPECT_EQ(late.AsJson()["error"]["code"], "FAILED_PRECONDITION");
 
   // The next one makes another context.
-  EXPECT_EQ(Run({"hold", "--bytes", "2MiB", "--kind", "ipc", "--for", "1ms"}).code, 0);
+  EXPECT_EQ(Run({"hold", "--size", "2MiB", "--kind", "ipc", "--for", "1ms"}).code, 0);
   End(*opener);
   End(*holder);
 }
@@ -218,7 +222,7 @@ TEST_F(GpumemctlTest, ShowsSetsAndTrimsPools) {
   EXPECT_EQ(Run({"pool"}).text, none);
   json held;
   std::unique_ptr<Process> holder =
-      Hold({"--bytes", "4MiB", "--kind", "mempool", "--device", "1"}, &held);
+      Hold({"--size", "4MiB", "--kind", "mempool", "--device", "1"}, &held);
   EXPECT_EQ(held["kind"], "mempool");
 
   json pools = Run({"pool", "--json"}).AsJson()["pools"];
@@ -267,10 +271,10 @@ TEST_F(GpumemctlTest, WhoamiTellsWhoAndWhy) {
 TEST_F(GpumemctlTest, ExitCodes) {
   EXPECT_EQ(Run({"status"}).code, 0);
   EXPECT_EQ(Run({"whoami", "--json"}).AsJson()["tenant"], tenant_);
-  EXPECT_EQ(Run({"hold", "--bytes", "1TiB"}).code, 1);
+  EXPECT_EQ(Run({"hold", "--size", "1TiB"}).code, 1);
   EXPECT_EQ(Run({"hold"}).code, 2);
   EXPECT_EQ(Run({"--runtime-dir", "/no/such/folder", "devices"}).code, 3);
-  EXPECT_EQ(Run({"whoami", "--tenant", "somebody-else"}).code, 4);
+  EXPECT_EQ(Run({"whoami", "--as", "somebody-else"}).code, 4);
   EXPECT_EQ(Run({"quota", "get", "nobody"}).code, 6);
   EXPECT_EQ(Run({"segments", "--device", "9"}).code, 6);
   Answer error = Run({"quota", "get", "nobody", "--json"});
@@ -282,8 +286,70 @@ TEST_F(GpumemctlTest, DrainingAdmitsNoSessionUntilResumed) {
   EXPECT_EQ(Run({"drain", "--json"}).AsJson()["draining"], true);
   EXPECT_EQ(Run({"whoami"}).code, 3);
   EXPECT_THAT(Run({"status"}).text, HasSubstr("draining"));
-  EXPECT_EQ(Run({"drain", "--resume"}).text, "Admitting new sessions and requests again.\n");
+  EXPECT_EQ(Run({"undrain"}).text, "Admitting new sessions and requests again.\n");
   EXPECT_EQ(Run({"whoami"}).code, 0);
+}
+
+TEST_F(GpumemctlTest, DeprecatedSpellingsWarnOnce) {
+  ASSERT_EQ(Run({"drain"}).code, 0);
+  EXPECT_EQ(Run({"drain", "--resume"}).text,
+            "gpumemctl: warning: --resume is deprecated: use gpumemctl undrain\n"
+            "Admitting new sessions and requests again.\n");
+  const Answer json_too = Run({"drain", "--resume", "--json"});
+  EXPECT_EQ(json::parse(json_too.text.substr(0, json_too.text.find('\n')))["warning"]["message"],
+            "--resume is deprecated: use gpumemctl undrain");
+  EXPECT_EQ(Run({"hold", "--bytes", "2MiB", "--tenant", tenant_, "--for", "1ms"}).code, 0);
+}
+
+TEST_F(GpumemctlTest, ADryRunChangesNothing) {
+  json held;
+  std::unique_ptr<Process> holder = Hold({"--size", "4MiB", "--kind", "mempool"}, &held);
+  EXPECT_EQ(Run({"drain", "--dry-run"}).text,
+            "gpumemctl drain would do this:\n"
+            "  no new sessions or requests are admitted\n"
+            "  present sessions keep what they hold: 1 session, 1 segment\n");
+  EXPECT_EQ(Run({"undrain", "--dry-run"}).text, "gpumemctl undrain would change nothing.\n");
+  const json quota =
+      Run({"quota", "set", tenant_, "--limit", "2MiB", "--dry-run", "--json"}).AsJson();
+  EXPECT_EQ(quota["dry_run"], true);
+  EXPECT_EQ(quota["command"], "quota set");
+  EXPECT_EQ(quota["effects"][0], "limit: 2.00 MiB (now none)");
+  EXPECT_THAT(quota["effects"][1].get<std::string>(), HasSubstr("4.00 MiB of 2.00 MiB in use"));
+  EXPECT_EQ(Run({"quota", "get", tenant_, "--json"}).AsJson()["quota"]["limit_bytes"], nullptr);
+  EXPECT_EQ(Run({"trim", "--dry-run"}).text, "gpumemctl trim would change nothing.\n");
+  EXPECT_EQ(Run({"quota", "unset", tenant_, "--dry-run"}).code, 0);
+  EXPECT_EQ(Run({"pool", "trim", tenant_, "--dry-run"}).code, 0);
+  EXPECT_EQ(Run({"pool", "trim", tenant_, "--device", "1", "--dry-run"}).code, 6);
+  EXPECT_EQ(Run({"unpublish", "none", "--dry-run"}).code, 6);
+  EXPECT_EQ(Run({"unpublish", "a/none", "--dry-run"}).code, 6);
+  EXPECT_EQ(Run({"whoami"}).code, 0);
+  End(*holder);
+}
+
+TEST_F(GpumemctlTest, ANumberIsTheSameDeviceInEachCommand) {
+  const json devices = Run({"devices", "--json"}).AsJson()["devices"];
+  json held;
+  std::unique_ptr<Process> holder = Hold({"--size", "2MiB", "--device", "1"}, &held);
+  EXPECT_EQ(held["device_uuid"], devices[1]["device_uuid"]);
+  EXPECT_EQ(Run({"segments", "--device", "1", "--json"}).AsJson()["segments"].size(), 1u);
+  End(*holder);
+  EXPECT_EQ(Run({"hold", "--size", "2MiB", "--device", "9", "--for", "1ms"}).code, 6);
+}
+
+TEST_F(GpumemctlTest, TellsAboutItself) {
+  Process bare({.argv = {"client/cli/gpumemctl"}, .stderr_too = true});
+  std::string overview;
+  while (auto line = bare.ReadLine(absl::Now() + kTimeout)) absl::StrAppend(&overview, *line, "\n");
+  EXPECT_EQ(bare.Wait(absl::Now() + kTimeout), 0);
+  EXPECT_THAT(overview, HasSubstr("\nCommands that show the state:\n"));
+  EXPECT_EQ(Run({"help", "hold"}).text, Run({"hold", "--help"}).text);
+  EXPECT_THAT(Run({"version"}).text, HasSubstr("gpumemctl 0."));
+  EXPECT_EQ(Run({"version", "--json"}).AsJson()["schema_version"], 1);
+  EXPECT_THAT(Run({"completion", "bash"}).text, HasSubstr("complete -F _gpumemctl gpumemctl"));
+  const Answer unknown = Run({"statsu"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_EQ(unknown.text,
+            "gpumemctl: unknown command \"statsu\" (did you mean status?); see gpumemctl help\n");
 }
 
 }  // namespace

@@ -57,12 +57,12 @@ uid = {uid}
 
 # The holders while the pictures are taken.
 HOLDERS = [
-    ["--tenant", "serving", "--bytes", "512MiB", "--count", "4"],
-    ["--tenant", "serving", "--bytes", "256MiB", "--count", "2", "--device", "1"],
-    ["--tenant", "training", "--bytes", "1GiB", "--count", "2"],
-    ["--tenant", "training", "--bytes", "384MiB", "--count", "3", "--device", "1"],
-    ["--tenant", "nightly", "--bytes", "768MiB", "--revocable"],
-    ["--tenant", "serving", "--bytes", "128MiB", "--kind", "pinned"],
+    ["--as", "serving", "--size", "512MiB", "--count", "4"],
+    ["--as", "serving", "--size", "256MiB", "--count", "2", "--device", "1"],
+    ["--as", "training", "--size", "1GiB", "--count", "2"],
+    ["--as", "training", "--size", "384MiB", "--count", "3", "--device", "1"],
+    ["--as", "nightly", "--size", "768MiB", "--revocable"],
+    ["--as", "serving", "--size", "128MiB", "--kind", "pinned"],
 ]
 
 
@@ -257,17 +257,17 @@ class Load:
         for arguments in HOLDERS:
             self.hold(arguments)
         # Retained: memory that a session of a tenant that goes on has released.
-        leaving = self.hold(["--tenant", "training", "--bytes", "512MiB", "--count", "2"])
+        leaving = self.hold(["--as", "training", "--size", "512MiB", "--count", "2"])
         leaving.send_signal(signal.SIGTERM)
         leaving.wait()
         weights = self.folder + "/weights.bin"
         with open(weights, "wb") as file:
             file.write(os.urandom(1 << 20) * 64)
-        self.ctl("publish", "llama", "--file", weights, "--tenant", "serving")
+        self.ctl("publish", "llama", "--file", weights, "--as", "serving")
         # Denied, and waiting.
-        self.ctl("hold", "--tenant", "serving", "--bytes", "4GiB", "--for", "1ms", check=False)
+        self.ctl("hold", "--as", "serving", "--size", "4GiB", "--for", "1ms", check=False)
         waiting = subprocess.Popen(
-            [self.gpumemctl, "--runtime-dir", self.run, "hold", "--tenant", "nightly", "--bytes",
+            [self.gpumemctl, "--runtime-dir", self.run, "hold", "--as", "nightly", "--size",
              "5GiB", "--wait", "1h"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.children.append(waiting)
         deadline = time.monotonic() + PATIENCE

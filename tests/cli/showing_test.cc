@@ -13,8 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "tests/cli/gpumemctl.h"
-#include "tests/cli/pseudo_terminal.h"
+#include "tests/cli/terminal_fixture.h"
 #include "tests/support/child.h"
 
 namespace gpumem {
@@ -28,17 +27,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-class ShowingTest : public GpumemctlTest {
+class ShowingTest : public TerminalTest {
  protected:
-  std::unique_ptr<PseudoTerminal> InTerminal(
-      std::vector<std::string> arguments, PseudoTerminal::Size size = {},
-      const std::map<std::string, std::string>& environment = {}) {
-    std::vector<std::string> argv = {"client/cli/gpumemctl", "--runtime-dir", dir_};
-    argv.insert(argv.end(), arguments.begin(), arguments.end());
-    return std::make_unique<PseudoTerminal>(argv, size, environment);
-  }
-  static absl::Time Soon() { return absl::Now() + kTimeout; }
-
   // A worker's session goes a moment after its process does.
   void WaitUntilNobodyIsThere() {
     const absl::Time deadline = Soon();
@@ -49,19 +39,11 @@ class ShowingTest : public GpumemctlTest {
   }
 };
 
-// Success if no line is wider than `columns`.
-::testing::AssertionResult Fits(const std::string& text, size_t columns) {
-  for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    if (line.size() > columns) return ::testing::AssertionFailure() << line;
-  }
-  return ::testing::AssertionSuccess();
-}
-
 // --- top ---------------------------------------------------------------------------------
 
 TEST_F(ShowingTest, TopFollowsKeysAndTheDaemon) {
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "16MiB"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "16MiB"}, &held);
   auto top = InTerminal({"top", "--interval", "50ms"});
   // Which is the last line: before it comes, the terminal may have read a part of the picture.
   ASSERT_TRUE(top->WaitFor("s sort: held", Soon())) << top->written();
@@ -86,7 +68,7 @@ TEST_F(ShowingTest, TopFollowsKeysAndTheDaemon) {
 
   // Changes are shown without a key.
   json more;
-  std::unique_ptr<Process> second = Hold({"--bytes", "4MiB"}, &more);
+  std::unique_ptr<Process> second = Hold({"--size", "4MiB"}, &more);
   EXPECT_TRUE(top->WaitFor(absl::StrCat(20 * kMiB), Soon()));
   End(*second);
   End(*holder);
@@ -100,7 +82,7 @@ TEST_F(ShowingTest, TopScrollsAndFollowsTheSizeOfTheTerminal) {
   std::vector<std::unique_ptr<Process>> holders;
   for (int i = 0; i < 6; ++i) {
     json held;
-    holders.push_back(Hold({"--bytes", "2MiB"}, &held));
+    holders.push_back(Hold({"--size", "2MiB"}, &held));
   }
   // 24 rows have room for all; nine for a heading, three devices, and two processes.
   auto top = InTerminal({"top", "--by", "process", "--interval", "1h"});
@@ -149,7 +131,7 @@ TEST_F(ShowingTest, ColoursAreLeftOutOnRequest) {
   const std::string reversed = "\x1b[7m";
   EXPECT_THAT(last_look({}, {}), HasSubstr(reversed));
   for (const std::string& look :
-       {last_look({"--no-color"}, {}), last_look({}, {{"NO_COLOR", "1"}})}) {
+       {last_look({"--color", "never"}, {}), last_look({}, {{"NO_COLOR", "1"}})}) {
     EXPECT_THAT(look, AllOf(Not(HasSubstr(reversed)), HasSubstr("\x1b[?1049h")));
   }
   // A terminal that knows nothing is only written to.
@@ -159,7 +141,7 @@ TEST_F(ShowingTest, ColoursAreLeftOutOnRequest) {
 
 TEST_F(ShowingTest, TopForProgramsAndFiles) {
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "2MiB"}, &held);
   const std::string text =
       Run({"top", "--iterations", "2", "--interval", "1ms", "--by", "process"}).text;
   EXPECT_THAT(text, AllOf(StartsWith("gpumemd "), Not(HasSubstr("\x1b")),
@@ -174,13 +156,13 @@ TEST_F(ShowingTest, TopForProgramsAndFiles) {
 
 TEST_F(ShowingTest, MapDrawsWhoHoldsWhat) {
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "16MiB"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "16MiB"}, &held);
   const std::string text = Run({"map", "--device", "0", "--rows", "2"}).text;
   // A quarter of two lines of 78 characters.
   EXPECT_THAT(text, HasSubstr(absl::StrCat("\n  ", std::string(39, 'A'), std::string(39, '.'),
                                            "\n  ", std::string(78, '.'), "\n")));
   EXPECT_THAT(text, AllOf(HasSubstr(absl::StrCat("A  ", tenant_)), HasSubstr("25%")));
-  EXPECT_THAT(Run({"--bytes", "map"}).text, HasSubstr(absl::StrCat(16 * kMiB)));
+  EXPECT_THAT(Run({"--exact", "map"}).text, HasSubstr(absl::StrCat(16 * kMiB)));
   EXPECT_THAT(Run({"map", "--exact"}).text, HasSubstr(absl::StrCat(48 * kMiB)));
 
   const json devices = Run({"map", "--json"}).AsJson()["devices"];
@@ -195,7 +177,7 @@ TEST_F(ShowingTest, MapDrawsWhoHoldsWhat) {
                                                  {"held_bytes", 16 * kMiB}}}));
   EXPECT_EQ(Run({"map", "--device", "9"}).code, 6);
 
-  auto narrow = InTerminal({"map", "--no-color"}, {.rows = 50, .columns = 60});
+  auto narrow = InTerminal({"map", "--color=never"}, {.rows = 50, .columns = 60});
   EXPECT_EQ(narrow->Wait(Soon()), 0);
   EXPECT_TRUE(Fits(PlainText(narrow->written()), 60));
   EXPECT_THAT(narrow->written(), HasSubstr(std::string(58, 'A')));
@@ -204,7 +186,7 @@ TEST_F(ShowingTest, MapDrawsWhoHoldsWhat) {
 
 TEST_F(ShowingTest, PsFitsATerminalOf80Columns) {
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "2MiB"}, &held);
   auto ps = InTerminal({"ps"});
   EXPECT_EQ(ps->Wait(Soon()), 0);
   const std::string text = PlainText(ps->written());
@@ -219,7 +201,7 @@ TEST_F(ShowingTest, PsFitsATerminalOf80Columns) {
 
 TEST_F(ShowingTest, DescribeTellsWhatRefersToWhat) {
   json held, opened;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "2MiB"}, &held);
   std::unique_ptr<Process> opener = Hold({"--open", held["ticket"]}, &opened);
   const std::string segment = absl::StrCat(held["segment_id"].get<uint64_t>());
   const std::string lease = absl::StrCat(opened["lease_id"].get<uint64_t>());
@@ -290,7 +272,7 @@ TEST_F(ShowingTest, EventsTellWhatHappenedAndWhatHappens) {
   };
   EXPECT_EQ(next("started")["number"], 1);
   json held;
-  std::unique_ptr<Process> holder = Hold({"--bytes", "2MiB"}, &held);
+  std::unique_ptr<Process> holder = Hold({"--size", "2MiB"}, &held);
   EXPECT_EQ(next("session-opened")["pid"], holder->pid());
   const json granted = next("granted");
   EXPECT_EQ(granted["tenant"], tenant_);
@@ -298,7 +280,7 @@ TEST_F(ShowingTest, EventsTellWhatHappenedAndWhatHappens) {
   EXPECT_EQ(granted["segment"], json::array({held["segment_id"]}));
   EXPECT_EQ(Run({"quota", "set", tenant_, "--limit", "4MiB"}).code, 0);
   EXPECT_EQ(next("quota-set")["tenant"], tenant_);
-  EXPECT_EQ(Run({"hold", "--bytes", "8MiB", "--for", "1ms"}).code, 5);
+  EXPECT_EQ(Run({"hold", "--size", "8MiB", "--for", "1ms"}).code, 5);
   EXPECT_EQ(next("denied")["limit"], 4 * kMiB);
   End(*holder);
   EXPECT_EQ(next("released")["bytes"], 2 * kMiB);
@@ -310,6 +292,8 @@ TEST_F(ShowingTest, EventsTellWhatHappenedAndWhatHappens) {
   const Answer denied = Run({"events", "--event", "denied"});
   EXPECT_EQ(denied.code, 0);
   EXPECT_THAT(denied.text, ::testing::ContainsRegex("^[0-9][0-9]:[0-9:.]+  denied   .*" + tenant_));
+  EXPECT_THAT(Run({"events", "--event", "denied", "--since", "1h"}).text, HasSubstr(tenant_));
+  EXPECT_EQ(Run({"events", "--since", "1ns"}).text, "");
   EXPECT_EQ(Run({"events", "--tenant", "nobody"}).text, "");
   EXPECT_EQ(Run({"events", "--event", "explosion"}).code, 1);
 }
@@ -350,10 +334,14 @@ TEST_F(ShowingTest, DoctorLooksAtADaemon) {
 TEST_F(ShowingTest, DoctorWorksWithoutADaemon) {
   daemon_.reset();
   const Answer answer = Run({"doctor"});
-  EXPECT_EQ(answer.code, 1);
+  EXPECT_EQ(answer.code, 9);
   EXPECT_THAT(answer.text, AllOf(HasSubstr(absl::StrCat("there is no daemon at ", dir_)),
                                  HasSubstr("-> start one")));
-  EXPECT_EQ(Run({"--runtime-dir", "/no/such/folder", "doctor"}).code, 1);
+  EXPECT_EQ(Run({"--runtime-dir", "/no/such/folder", "doctor"}).code, 9);
+  // One document: standard error, which Answer::text has too, is empty.
+  const Answer document = Run({"doctor", "--json"});
+  EXPECT_EQ(document.code, 9);
+  EXPECT_GE(document.AsJson().value("problems", 0), 1) << document.text;
 }
 
 TEST_F(ShowingTest, DoctorSaysWhatAnOrdinaryUserCannotSee) {

@@ -104,7 +104,7 @@ void MeetTheLimit(Stage& stage) {
   stage.Check(stage.Ask({"quota", "get", kInference})["usage"]["denials"] == 2,
               "the daemon counted two denials");
   // The same from the shell, with an exit code for scripts.
-  stage.Show({"hold", "--bytes", "1MiB", "--for", "1s", "--tenant", kInference}, 5);
+  stage.Show({"hold", "--size", "1MiB", "--for", "1s", "--as", kInference}, 5);
   greedy->WriteLine("go");
   stage.Check(greedy->Wait(absl::Now() + kTimeout) == 0, "greedy ends");
 }

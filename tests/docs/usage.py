@@ -80,17 +80,22 @@ class Known:
             elif self._has(usage, word):
                 level += (word,)
                 usage = self._usage(program, level)
-            elif "Subcommands:" in usage and not self._is_value(words, number, word):
+            elif self._subcommands(usage) and not self._is_value(words, number, word):
                 raise Mistake(f"{where}: {' '.join((program, *level))} knows no \"{word}\": {text}")
 
     @staticmethod
-    def _has(usage, word):
-        subcommands = usage.partition("Subcommands:\n")[2].partition("\n\n")[0]
-        return re.search(rf"^  {re.escape(word)}\s", subcommands, re.M) is not None
+    def _subcommands(usage):
+        """The names in the groups of commands."""
+        groups = re.findall(r"^(?:Other c|C)ommands\b[^\n]*:\n((?:  .*\n)+)", usage, re.M)
+        return re.findall(r"^  ([a-z][a-z-]*)\s", "".join(groups), re.M)
+
+    @classmethod
+    def _has(cls, usage, word):
+        return word in cls._subcommands(usage)
 
     @staticmethod
     def _is_value(words, number, word):
-        return (number > 0 and words[number - 1].startswith("--")) or not re.match(r"[a-z]", word)
+        return (number > 0 and re.match(r"--|-[a-z]$", words[number - 1])) or not re.match(r"[a-z]", word)
 
     def _usage(self, program, level):
         return self._ask([os.path.join(self._programs, program), *level, "--help"])

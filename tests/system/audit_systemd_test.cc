@@ -95,7 +95,7 @@ TEST_F(AuditUnderSystemd, IsFoundByItsFields) {
   EXPECT_THAT(started.value("MESSAGE", ""), HasSubstr("started, host backend"));
   EXPECT_EQ(started.value("_PID", ""), machine_->Property("gpumemd", "MainPID"));
 
-  const auto held = Ctl({"hold", "--bytes", "4MiB", "--for", "10ms"});
+  const auto held = Ctl({"hold", "--size", "4MiB", "--for", "10ms"});
   ASSERT_EQ(held.code, 0) << held.output;
   const Json granted = One({"GPUMEM_EVENT=granted", "GPUMEM_TENANT=team"});
   EXPECT_EQ(granted.value("GPUMEM_BYTES", ""), "4194304");

@@ -31,6 +31,10 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options);
 // Uses what this user may see of the machine, and of the daemon if there is one.
 absl::Status Run(const DoctorCommand& command, const GlobalOptions& options);
 
+// Without a daemon.
+absl::Status Run(const CompletionCommand& command, const GlobalOptions& options);
+absl::Status Run(const VersionCommand& command, const GlobalOptions& options);
+
 // As a worker: requires no privilege.
 absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options);
@@ -42,7 +46,7 @@ absl::Status Run(const VerifyCommand& command, const GlobalOptions& options);
 
 // As a worker; through the admin socket if the name contains a tenant.
 absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options);
-absl::Status RunUnpublishOf(const std::string& full_name, const GlobalOptions& options);
+absl::Status RunUnpublishOf(const UnpublishCommand& command, const GlobalOptions& options);
 absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options);
 absl::Status RunQuotaOf(const std::string& tenant, const GlobalOptions& options);
 

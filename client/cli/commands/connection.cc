@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -21,6 +22,8 @@ namespace {
 // A daemon that refuses says why. One that shuts down may close a connection that it has just
 // accepted.
 constexpr int kMostHangUps = 3;
+// A daemon that accepts a connection writes to it at once.
+constexpr absl::Duration kHello = absl::Seconds(5);
 constexpr absl::Duration kPause = absl::Milliseconds(50);
 
 absl::Status AdminRefusal(const std::string& path) {
@@ -48,10 +51,11 @@ absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
 // closed without a reason. The daemon checks the peer's identity and, if it refuses it, sends the
 // reason and closes (common/http2_refusal.h). A gRPC server that accepts a connection sends first
 // (HTTP/2 SETTINGS).
-std::optional<absl::Status> Refused(int fd, const std::string& path) {
+std::optional<absl::Status> Refused(int fd, const std::string& path, absl::Duration timeout) {
   pollfd event{.fd = fd, .events = POLLIN, .revents = 0};
   std::array<char, 1024> bytes;
-  if (poll(&event, 1, 5000) <= 0) return std::nullopt;
+  const absl::Duration wait = std::min(timeout, kHello);
+  if (poll(&event, 1, static_cast<int>(absl::ToInt64Milliseconds(wait))) <= 0) return std::nullopt;
   const ssize_t size = recv(fd, bytes.data(), bytes.size(), MSG_PEEK | MSG_DONTWAIT);
   if (size <= 0)
     return absl::UnavailableError(absl::StrCat("the daemon closed the connection to ", path));
@@ -72,16 +76,18 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(const std::string& runtime_dir) {
+absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
+    const std::string& runtime_dir, std::optional<absl::Duration> timeout) {
+  const absl::Duration of_each_call = timeout.value_or(kCallTimeout);
   const std::string path = SocketPath(runtime_dir, kAdminSocket);
   for (int hang_ups = 0; hang_ups < kMostHangUps; ++hang_ups) {
     if (hang_ups > 0) absl::SleepFor(kPause);
     absl::StatusOr<UniqueFd> fd = Connect(runtime_dir);
     if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
     if (!fd.ok()) return fd.status();
-    const std::optional<absl::Status> refused = Refused(fd->get(), path);
+    const std::optional<absl::Status> refused = Refused(fd->get(), path, of_each_call);
     if (!refused) {
-      return std::make_unique<AdminConnection>(runtime_dir,
+      return std::make_unique<AdminConnection>(runtime_dir, of_each_call,
                                                v1::Admin::NewStub(MakeChannel(*std::move(fd))));
     }
     if (!absl::IsUnavailable(*refused)) return *refused;
@@ -92,7 +98,7 @@ absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(const std::string&
 
 absl::Status AdminConnection::Reconnect() {
   absl::SleepFor(kPause);
-  absl::StatusOr<std::unique_ptr<AdminConnection>> next = ConnectAdmin(runtime_dir_);
+  absl::StatusOr<std::unique_ptr<AdminConnection>> next = ConnectAdmin(runtime_dir_, timeout_);
   if (next.ok()) stub_ = std::move((*next)->stub_);
   return next.status();
 }

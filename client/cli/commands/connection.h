@@ -7,6 +7,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -20,30 +21,36 @@
 
 namespace gpumem::cli {
 
-// The maximum time of a call, including the wait for the next daemon.
+// The maximum time of a call, including the wait for the next daemon, if the user names none.
 inline constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 
 // A connection to the service for operators.
 class AdminConnection {
  public:
-  AdminConnection(std::string runtime_dir, std::unique_ptr<v1::Admin::Stub> stub)
-      : runtime_dir_(std::move(runtime_dir)), stub_(std::move(stub)) {}
+  AdminConnection(std::string runtime_dir, absl::Duration timeout,
+                  std::unique_ptr<v1::Admin::Stub> stub)
+      : runtime_dir_(std::move(runtime_dir)), timeout_(timeout), stub_(std::move(stub)) {}
 
   v1::Admin::Stub& stub() { return *stub_; }
+  // The maximum time of a call.
+  absl::Duration timeout() const { return timeout_; }
   // Reconnects after a short pause. Statuses as ConnectAdmin.
   absl::Status Reconnect();
 
  private:
   const std::string runtime_dir_;
+  const absl::Duration timeout_;
   std::unique_ptr<v1::Admin::Stub> stub_;
 };
 
 // Connects to the daemon in `runtime_dir`. Waits for a daemon while its socket listens without one,
 // as with systemd's socket units and gpumem-keeper.
+// `timeout` is that of each call.
 //   UNAVAILABLE        no daemon there
 //   PERMISSION_DENIED  this user may not use it
 //   RESOURCE_EXHAUSTED  it has no room for another connection
-absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(const std::string& runtime_dir);
+absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
+    const std::string& runtime_dir, std::optional<absl::Duration> timeout = std::nullopt);
 
 // Returns the error of a call that changes state and whose daemon ended: UNAVAILABLE.
 absl::Status MayBeDone(const absl::Status& end);
@@ -58,7 +65,7 @@ absl::StatusOr<Response> Call(AdminConnection& admin,
                               const Request& request) {
   const std::string& name = Request::descriptor()->name();
   const bool repeatable = absl::StartsWith(name, "Get") || absl::StartsWith(name, "List");
-  const absl::Time deadline = absl::Now() + kCallTimeout;
+  const absl::Time deadline = absl::Now() + admin.timeout();
   while (true) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(deadline));

@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
+#include "client/cli/commands/output.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
-#include "client/cli/text/terminal.h"
 #include "client/cli/views/describe_view.h"
 #include "client/cli/views/snapshot.h"
 
@@ -133,15 +133,14 @@ Json DescribeJson(const Snapshot& snapshot, const Thing& thing) {
 }  // namespace
 
 absl::Status Run(const DescribeCommand& command, const GlobalOptions& options) {
-  auto admin = ConnectAdmin(options.runtime_dir);
+  auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
   if (!admin.ok()) return admin.status();
   absl::StatusOr<Snapshot> snapshot = Take(**admin);
   if (!snapshot.ok()) return snapshot.status();
   absl::StatusOr<Thing> thing = Find(*snapshot, command.subject, command.name);
   if (!thing.ok()) return thing.status();
-  Print(options.json
-            ? Pretty(DescribeJson(*snapshot, *thing))
-            : DescribeView(*snapshot, *thing, options.exact, Stdout(options.no_color).columns));
+  Print(options.json ? Document(DescribeJson(*snapshot, *thing))
+                     : DescribeView(*snapshot, *thing, options.exact, LayoutFor(options).columns));
   return absl::OkStatus();
 }
 

@@ -20,7 +20,7 @@ namespace gpumem::cli {
 
 absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
   StopSignals signals;
-  auto admin = ConnectAdmin(options.runtime_dir);
+  auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
   if (!admin.ok()) return admin.status();
   grpc::ClientContext context;
   auto reader = (*admin)->stub().WatchEvents(&context, command.request);
@@ -43,11 +43,12 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
 
   v1::EventRecord record;
   while (reader->Read(&record)) {
+    if (absl::FromUnixNanos(static_cast<int64_t>(record.time_unix_ns())) < command.since) continue;
     if (options.json) {
-      Print(OneLine(EventJson(record)));
+      Print(DocumentLine(EventJson(record)));
     } else {
       // Never truncated: the reason is at the end.
-      const Output output = Stdout(options.no_color);
+      const Output output = Stdout(options.color);
       Print(ToString(EventLines(record, absl::Now(), absl::LocalTimeZone()), output.colour,
                      kAnyWidth));
     }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 
 namespace gpumem::cli {
 
@@ -15,6 +16,7 @@ inline constexpr int kExitNoRoom = 5;
 inline constexpr int kExitNotFound = 6;
 inline constexpr int kExitRevoked = 7;
 inline constexpr int kExitDiffers = 8;
+inline constexpr int kExitProblem = 9;
 
 // Marks a status that reports revoked memory.
 inline constexpr char kRevokedPayload[] = "gpumemctl/revoked";
@@ -22,9 +24,21 @@ inline constexpr char kRevokedPayload[] = "gpumemctl/revoked";
 // Marks a status that reports memory with other bytes than were published.
 inline constexpr char kDiffersPayload[] = "gpumemctl/differs";
 
+// Marks a status that reports a problem that the command was to look for.
+inline constexpr char kProblemPayload[] = "gpumemctl/problem";
+
+// Marks a status whose message the command's output has already: it is not printed.
+inline constexpr char kSilentPayload[] = "gpumemctl/silent";
+
+inline absl::Status Silent(absl::Status status) {
+  status.SetPayload(kSilentPayload, absl::Cord());
+  return status;
+}
+
 inline int ExitCodeOf(const absl::Status& status) {
   if (status.GetPayload(kRevokedPayload).has_value()) return kExitRevoked;
   if (status.GetPayload(kDiffersPayload).has_value()) return kExitDiffers;
+  if (status.GetPayload(kProblemPayload).has_value()) return kExitProblem;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

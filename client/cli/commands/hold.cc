@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/cli/commands/client_devices.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/exit_code.h"
 #include "client/cli/text/format.h"
@@ -43,19 +44,6 @@ constexpr absl::Duration kConnecting = absl::Seconds(10);
 constexpr absl::Duration kGetting = absl::Seconds(30);
 
 constexpr uint8_t kFillByte = 0xA5;
-
-// Returns the client's devices in the protocol's form, which the rest of gpumemctl uses.
-absl::StatusOr<DeviceList> ListDevices(Client& client) {
-  absl::StatusOr<std::vector<DeviceInfo>> devices = client.Devices();
-  if (!devices.ok()) return devices.status();
-  DeviceList list;
-  for (const DeviceInfo& info : *devices) {
-    v1::Device& device = list.emplace_back();
-    device.set_index(static_cast<uint32_t>(list.size() - 1));
-    device.set_device_uuid(info.uuid);
-  }
-  return list;
-}
 
 absl::Status Fill(const Segment& segment) {
   std::unique_ptr<DeviceCopier> copier = DeviceCopier::ForHost();
@@ -120,15 +108,16 @@ absl::Status PrintHeld(const Client& client, const std::vector<Segment>& segment
     json["ticket"] = ticket->value;
     json["ipc_handle"] = nullptr;
     if (*handle) json["ipc_handle"] = **handle;
-    lines += OneLine(json);
+    lines += DocumentLine(json);
   }
   if (options.json) {
     Print(lines);
     return absl::OkStatus();
   }
-  Print(absl::StrCat(table.ToString(), handles.empty() ? "" : handles.ToString(), "Holding ",
-                     Size(bytes, options.exact), " as tenant ", Printable(client.tenant()),
-                     ", session ", client.session_id(), ", ",
+  Print(absl::StrCat(table.ToString({kAnyWidth, options.headers}),
+                     handles.empty() ? "" : handles.ToString({kAnyWidth, options.headers}),
+                     "Holding ", Size(bytes, options.exact), " as tenant ",
+                     Printable(client.tenant()), ", session ", client.session_id(), ", ",
                      command.duration
                          ? absl::StrCat("for ", absl::FormatDuration(*command.duration))
                          : "until SIGINT (Ctrl-C) or SIGTERM",
@@ -142,7 +131,7 @@ void PrintReleased(size_t segments, uint64_t bytes, const GlobalOptions& options
     json["event"] = "released";
     json["segments"] = segments;
     json["size_bytes"] = bytes;
-    Print(OneLine(json));
+    Print(DocumentLine(json));
   } else {
     Print(absl::StrCat("Released ", Size(bytes, options.exact), ".\n"));
   }
@@ -174,7 +163,7 @@ class LossReport {
       json["event"] = "lost";
       json["lease_ids"] = leases;
       json["segment_ids"] = segments;
-      line = OneLine(json);
+      line = DocumentLine(json);
     } else {
       line =
           absl::StrCat("gpumemctl: lost ", segments.size() == 1 ? "segment " : "segments ",
@@ -201,13 +190,26 @@ class Happening {
   const UniqueFd fd_;
 };
 
+// Returns the command with devices as the client names them. Statuses as DeviceForClient.
+absl::StatusOr<HoldCommand> WithDevices(HoldCommand command, const DeviceList& devices) {
+  std::vector<DeviceName*> names = {&command.device};
+  for (DeviceName& name : command.map_devices) names.push_back(&name);
+  for (DeviceName* name : names) {
+    absl::StatusOr<DeviceName> resolved = DeviceForClient(devices, *name);
+    if (!resolved.ok()) return resolved.status();
+    *name = *std::move(resolved);
+  }
+  return command;
+}
+
 absl::StatusOr<std::vector<Segment>> Get(Client& client, const HoldCommand& command,
-                                         const CancelToken& cancel) {
+                                         const GlobalOptions& options, const CancelToken& cancel) {
+  const absl::Duration timeout = options.timeout.value_or(kGetting);
   if (!command.tickets.empty()) {
     return client.OpenMany(command.tickets, {.read_only = command.read_only,
                                              .map_devices = command.map_devices,
                                              .revocable = command.revocable,
-                                             .timeout = kGetting});
+                                             .timeout = timeout});
   }
   return client.AcquireMany({.bytes = command.bytes,
                              .device = command.device,
@@ -216,7 +218,7 @@ absl::StatusOr<std::vector<Segment>> Get(Client& client, const HoldCommand& comm
                              .wait = command.wait,
                              .cancel = cancel,
                              .revocable = command.revocable,
-                             .timeout = kGetting},
+                             .timeout = timeout},
                             command.count);
 }
 
@@ -230,7 +232,7 @@ void TellWaiting(const HoldCommand& command, const GlobalOptions& options) {
     json["size_bytes"] = bytes;
     json["wait_ms"] = nullptr;
     if (!for_ever) json["wait_ms"] = absl::ToInt64Milliseconds(command.wait);
-    line = OneLine(json);
+    line = DocumentLine(json);
   } else {
     line = absl::StrCat(
         "gpumemctl: waiting for ", Size(bytes, options.exact),
@@ -246,11 +248,11 @@ absl::StatusOr<std::vector<Segment>> GetUnlessStopped(Client& client, const Hold
                                                       StopSignals& signals) {
   constexpr absl::Duration kMoment = absl::Milliseconds(300);
   const CancelToken cancel;
-  if (command.wait == absl::ZeroDuration()) return Get(client, command, cancel);
+  if (command.wait == absl::ZeroDuration()) return Get(client, command, options, cancel);
   absl::StatusOr<std::vector<Segment>> segments;
   const Happening done;
   std::thread getter([&] {
-    segments = Get(client, command, cancel);
+    segments = Get(client, command, options, cancel);
     done.Happen();
   });
   StopSignals::Event event = signals.Wait(absl::Now() + kMoment, done.fd());
@@ -273,7 +275,7 @@ void TellEnded(const absl::Status& why, const GlobalOptions& options) {
     Json json = Json::object();
     json["event"] = "session_ended";
     json["message"] = std::string(why.message());
-    line = OneLine(json);
+    line = DocumentLine(json);
   } else {
     line = absl::StrCat("gpumemctl: ", Printable(why.message()),
                         "; held memory stays mapped, and is no longer charged to a tenant\n");
@@ -302,7 +304,7 @@ class Revocations {
       json["event"] = "revoked";
       json["lease_ids"] = heard_.lease_ids;
       json["until_end_ms"] = absl::ToInt64Milliseconds(heard_.until_end);
-      std::fputs(OneLine(json).c_str(), stderr);
+      std::fputs(DocumentLine(json).c_str(), stderr);
     }
     absl::Status status = absl::AbortedError(
         "the daemon revoked the memory for another tenant's guarantee; hold has released it");
@@ -318,19 +320,22 @@ class Revocations {
 
 }  // namespace
 
-absl::Status Run(const HoldCommand& command, const GlobalOptions& options) {
+absl::Status Run(const HoldCommand& given, const GlobalOptions& options) {
   StopSignals signals;
   auto client = Client::Connect({.runtime_dir = options.runtime_dir,
-                                 .tenant = command.tenant,
+                                 .tenant = given.as,
                                  .name = "gpumemctl hold",
                                  // An operator wants a quick answer. A socket that the service
                                  // manager holds listens also without a daemon.
-                                 .timeout = kConnecting,
+                                 .timeout = options.timeout.value_or(kConnecting),
                                  .wait = false});
   if (!client.ok()) return client.status();
   absl::StatusOr<DeviceList> devices = ListDevices(**client);
   if (!devices.ok()) return devices.status();
 
+  absl::StatusOr<HoldCommand> resolved = WithDevices(given, *devices);
+  if (!resolved.ok()) return resolved.status();
+  const HoldCommand& command = *resolved;
   auto segments = GetUnlessStopped(**client, command, options, signals);
   if (!segments.ok()) return segments.status();
   if (command.fill) {

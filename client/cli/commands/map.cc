@@ -54,7 +54,7 @@ Json MapJson(const DeviceList& devices, const v1::ListTenantsResponse& tenants) 
 }  // namespace
 
 absl::Status Run(const MapCommand& command, const GlobalOptions& options) {
-  auto admin = ConnectAdmin(options.runtime_dir);
+  auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
   if (!admin.ok()) return admin.status();
   auto status = Call(**admin, &Admin::Stub::GetStatus, v1::GetStatusRequest());
   if (!status.ok()) return status.status();
@@ -67,10 +67,10 @@ absl::Status Run(const MapCommand& command, const GlobalOptions& options) {
     std::erase_if(devices, [&](const v1::Device& each) { return each.device_uuid() != *uuid; });
   }
   if (options.json) {
-    Print(Pretty(MapJson(devices, *tenants)));
+    Print(Document(MapJson(devices, *tenants)));
     return absl::OkStatus();
   }
-  const Output output = Stdout(options.no_color);
+  const Output output = Stdout(options.color);
   const size_t columns = PictureWidth(output);
   Print(ToString(MapView(devices, *tenants,
                          {.columns = columns, .rows = command.rows, .exact = options.exact}),

@@ -58,7 +58,7 @@ std::string JsonLine(const TopData& data) {
   json["status"] = ToJson(data.status);
   json.update(ToJson(data.tenants));
   json.update(ToJson(data.sessions));
-  return OneLine(json);
+  return DocumentLine(json);
 }
 
 // Prints one snapshot after another, for programs, files, and terminals that cannot be drawn on.
@@ -69,7 +69,7 @@ absl::Status PrintLooks(const TopCommand& command, const GlobalOptions& options,
     if (options.json) {
       Print(JsonLine(data));
     } else {
-      const Output output = Stdout(options.no_color);
+      const Output output = Stdout(options.color);
       const std::vector<Line> lines = TopView(data, 0, output.columns, &state);
       Print(absl::StrCat(shown > 1 ? "\n" : "", ToString(lines, output.colour, output.columns)));
     }
@@ -92,7 +92,7 @@ absl::Status Draw(const TopCommand& command, const GlobalOptions& options, Sourc
   absl::Time next = seen + command.interval;
   uint32_t looks = 1;
   while (true) {
-    const Output output = Stdout(options.no_color);
+    const Output output = Stdout(options.color);
     terminal.Draw(ToString(TopView(data, output.rows, output.columns, &state), output.colour,
                            output.columns));
     if (command.iterations && looks >= *command.iterations) return absl::OkStatus();
@@ -136,7 +136,7 @@ absl::Status Run(const TopCommand& command, const GlobalOptions& options) {
   // Before the switch of the screen, so that an error is not lost on it.
   absl::StatusOr<TopData> data = source.Look();
   if (!data.ok()) return data.status();
-  const bool draws = !options.json && Stdout(options.no_color).terminal;
+  const bool draws = !options.json && Stdout(options.color).terminal;
   return draws ? Draw(command, options, source, signals, *std::move(data))
                : PrintLooks(command, options, source, signals, *std::move(data));
 }

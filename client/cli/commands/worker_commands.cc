@@ -5,11 +5,12 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/cli/commands/caution.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/commands/connection.h"
+#include "client/cli/commands/output.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
-#include "client/cli/text/terminal.h"
+#include "client/cli/views/effects.h"
 #include "client/cli/views/views.h"
 #include "client/session/session.h"
 
@@ -20,7 +21,10 @@ namespace {
 absl::StatusOr<std::shared_ptr<internal::Session>> Connect(const GlobalOptions& options,
                                                            const std::string& tenant) {
   return internal::Session::Connect(
-      {.runtime_dir = options.runtime_dir, .tenant = tenant, .name = "gpumemctl"});
+      {.runtime_dir = options.runtime_dir,
+       .tenant = tenant,
+       .name = "gpumemctl",
+       .timeout = options.timeout.value_or(ConnectOptions().timeout)});
 }
 
 }  // namespace
@@ -30,14 +34,14 @@ absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
   if (!session.ok()) return session.status();
   auto response = (*session)->ListDevices((*session)->Deadline({}));
   if (!response.ok()) return response.status();
-  Print(options.json
-            ? Pretty(ToJson(*response))
-            : DevicesView({response->devices().begin(), response->devices().end()}, options.exact));
+  Print(options.json ? Document(ToJson(*response))
+                     : DevicesView({response->devices().begin(), response->devices().end()},
+                                   options.exact, LayoutFor(options)));
   return absl::OkStatus();
 }
 
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
-  auto session = Connect(options, command.tenant);
+  auto session = Connect(options, command.as);
   if (!session.ok()) return session.status();
   auto response = (*session)->WhoAmI((*session)->Deadline({}));
   if (!response.ok()) return response.status();
@@ -47,7 +51,7 @@ absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
     json["session_id"] = welcome.session_id();
     json["daemon_version"] = welcome.daemon_version();
     json["runtime_dir"] = options.runtime_dir;
-    Print(Pretty(json));
+    Print(Document(json));
   } else {
     Print(WhoAmIView(*response, absl::StrCat("gpumemd ", welcome.daemon_version(), " at ",
                                              options.runtime_dir)));
@@ -59,24 +63,34 @@ absl::Status Run(const PublicationsCommand& command, const GlobalOptions& option
   auto session = Connect(options, "");
   if (!session.ok()) return session.status();
   v1::ListPublicationsRequest request;
-  request.set_tenant(command.of_tenant);
+  request.set_tenant(command.tenant);
   auto response = (*session)->ListPublications(request, (*session)->Deadline({}));
   if (!response.ok()) return response.status();
-  Print(options.json
-            ? Pretty(ToJson(*response))
-            : PublicationsView(*response, options.exact, Stdout(options.no_color).columns));
+  Print(options.json ? Document(ToJson(*response))
+                     : PublicationsView(*response, options.exact, LayoutFor(options)));
   return absl::OkStatus();
 }
 
 absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options) {
-  if (absl::StrContains(command.name, '/')) return RunUnpublishOf(command.name, options);
+  if (absl::StrContains(command.name, '/')) return RunUnpublishOf(command, options);
   auto session = Connect(options, "");
   if (!session.ok()) return session.status();
+  const auto effects = [&]() -> absl::StatusOr<Effects> {
+    auto list =
+        (*session)->ListPublications(v1::ListPublicationsRequest(), (*session)->Deadline({}));
+    if (!list.ok()) return list.status();
+    auto ends =
+        UnpublishEffects(command.name, (*session)->welcome().tenant(), *list, options.exact);
+    if (ends.ok()) ends->takes = false;  // the tenant's own
+    return ends;
+  };
+  absl::StatusOr<bool> proceed = Proceed(command.caution, "unpublish", effects, options);
+  if (!proceed.ok() || !*proceed) return proceed.status();
   v1::UnpublishRequest request;
   request.set_name(command.name);
   auto response = (*session)->Unpublish(request, (*session)->Deadline({}));
   if (!response.ok()) return response.status();
-  Print(options.json ? Pretty(ToJson(*response)) : UnpublishedView(command.name, *response));
+  Print(options.json ? Document(ToJson(*response)) : UnpublishedView(command.name, *response));
   return absl::OkStatus();
 }
 
@@ -91,9 +105,9 @@ absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
   v1::GetQuotaResponse quota;
   *quota.mutable_quota() = response->quota();
   *quota.mutable_usage() = response->usage();
-  Print(options.json ? Pretty(QuotaJson(quota, /*knows_overridden=*/false))
+  Print(options.json ? Document(QuotaJson(quota, /*knows_overridden=*/false))
                      : QuotaView(quota, {welcome.devices().begin(), welcome.devices().end()},
-                                 options.exact, Stdout(options.no_color).columns));
+                                 options.exact, LayoutFor(options)));
   return absl::OkStatus();
 }
 

@@ -74,7 +74,7 @@ void Examiner::Daemon() {
                      daemon.cuda ? "cuda" : "host", ")"));
     if (daemon.draining) {
       Say(kArea, Level::kWarning, "the daemon is draining: it admits no new sessions or requests",
-          "run gpumemctl drain --resume after the maintenance");
+          "run gpumemctl undrain after the maintenance");
     }
     for (const std::string& notice : daemon.notices) {
       Say(kArea, Level::kWarning, absl::StrCat("the daemon reports: ", notice));

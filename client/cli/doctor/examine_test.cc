@@ -117,7 +117,7 @@ TEST(ExamineTest, TheDaemon) {
   facts.daemon->draining = true;
   facts.daemon->notices = {"the state folder cannot be written"};
   EXPECT_TRUE(Finds(facts, Level::kWarning, "gpumemctl has version 0.1.0, the daemon 0.2.0"));
-  EXPECT_TRUE(Finds(facts, Level::kWarning, "draining", "drain --resume"));
+  EXPECT_TRUE(Finds(facts, Level::kWarning, "draining", "gpumemctl undrain"));
   EXPECT_TRUE(Finds(facts, Level::kWarning, "the daemon reports: the state folder"));
   facts.daemon.reset();
   facts.admin_error = "deadline exceeded";

@@ -74,8 +74,10 @@ class Reading {
                                                         const std::string& tenant,
                                                         const GlobalOptions& options) {
     auto reading = std::unique_ptr<Reading>(new Reading);
-    auto client = Client::Connect(
-        {.runtime_dir = options.runtime_dir, .tenant = tenant, .name = "gpumemctl"});
+    auto client = Client::Connect({.runtime_dir = options.runtime_dir,
+                                   .tenant = tenant,
+                                   .name = "gpumemctl",
+                                   .timeout = options.timeout.value_or(ConnectOptions().timeout)});
     if (!client.ok()) return client.status();
     auto attachment = (*client)->Attach(publication);
     if (!attachment.ok()) return attachment.status();
@@ -164,7 +166,7 @@ absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& 
 }  // namespace
 
 absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
-  auto reading = Reading::Begin(command.name, command.tenant, options);
+  auto reading = Reading::Begin(command.name, command.as, options);
   if (!reading.ok()) return reading.status();
   const std::vector<ListedFile>& files = (*reading)->files();
   auto paths = PathsOf(files, command.out, command.allow_dotfiles);
@@ -191,13 +193,13 @@ absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
   }
   const Transferred fetched = (*reading)->Done();
   if (command.out == "-") return absl::OkStatus();  // stdout has the bytes
-  Print(options.json ? Pretty(FetchedJson(fetched, command.out))
+  Print(options.json ? Document(FetchedJson(fetched, command.out))
                      : FetchedView(fetched, command.out, options.exact));
   return absl::OkStatus();
 }
 
 absl::Status Run(const VerifyCommand& command, const GlobalOptions& options) {
-  auto reading = Reading::Begin(command.name, command.tenant, options);
+  auto reading = Reading::Begin(command.name, command.as, options);
   if (!reading.ok()) return reading.status();
   std::vector<Verified> verified;
   size_t different = 0;
@@ -215,9 +217,11 @@ absl::Status Run(const VerifyCommand& command, const GlobalOptions& options) {
     verified.push_back({.file = {file.name, file.bytes, *checksum}, .state = state});
   }
   const Transferred read = (*reading)->Done();
-  Print(options.json ? Pretty(VerifiedJson(read, verified))
+  Print(options.json ? Document(VerifiedJson(read, verified))
                      : VerifiedView(verified, options.exact));
   if (different > 0) {
+    // The document says it already.
+    if (options.json) return Silent(Differs("the memory differs from what was published"));
     return Differs(
         absl::StrCat(different, " of ", Counted(verified.size(), "file"),
                      ": the memory differs from what was published: a process has written "

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/cli/commands/client_devices.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/files/file_list.h"
 #include "client/cli/files/file_reader.h"
@@ -48,14 +49,13 @@ std::vector<ListedFile> List(const std::vector<std::unique_ptr<FileReader>>& rea
 
 // Acquires one segment for each file, all on one device: the first segment decides which. An error
 // keeps its code and payloads, and names the file.
-absl::StatusOr<std::vector<Segment>> AcquireFor(Client& client, const PublishCommand& command,
+absl::StatusOr<std::vector<Segment>> AcquireFor(Client& client, const DeviceName& device, Kind kind,
                                                 const std::vector<ListedFile>& files) {
   std::vector<Segment> segments;
   for (const ListedFile& file : files) {
-    auto segment =
-        client.Acquire({.bytes = file.bytes,
-                        .device = segments.empty() ? command.device : segments[0].device_uuid(),
-                        .kind = command.kind});
+    auto segment = client.Acquire({.bytes = file.bytes,
+                                   .device = segments.empty() ? device : segments[0].device_uuid(),
+                                   .kind = kind});
     if (!segment.ok()) {
       absl::Status status(segment.status().code(),
                           absl::StrCat(file.name, ": ", segment.status().message()));
@@ -81,10 +81,14 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
   // missing.
   if (auto list = EncodeFileList(files); !list.ok()) return list.status();
 
-  auto client = Client::Connect(
-      {.runtime_dir = options.runtime_dir, .tenant = command.tenant, .name = "gpumemctl publish"});
+  auto client = Client::Connect({.runtime_dir = options.runtime_dir,
+                                 .tenant = command.as,
+                                 .name = "gpumemctl publish",
+                                 .timeout = options.timeout.value_or(ConnectOptions().timeout)});
   if (!client.ok()) return client.status();
-  auto segments = AcquireFor(**client, command, files);
+  absl::StatusOr<DeviceName> device = DeviceForClient(**client, command.device);
+  if (!device.ok()) return device.status();
+  auto segments = AcquireFor(**client, *device, command.kind, files);
   if (!segments.ok()) return segments.status();
   // The command line requires at least one file. All segments are of one device and kind.
   auto staging = StagingOf((*segments)[0]);
@@ -127,7 +131,8 @@ absl::Status Run(const PublishCommand& command, const GlobalOptions& options) {
                                  .version = *version,
                                  .files = std::move(files),
                                  .took = absl::Now() - begun};
-  Print(options.json ? Pretty(PublishedJson(published)) : PublishedView(published, options.exact));
+  Print(options.json ? Document(PublishedJson(published))
+                     : PublishedView(published, options.exact));
   return absl::OkStatus();
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "client/cli/text/styled.h"
 #include "client/cli/views/snapshot.h"
 #include "client/cli/views/top_view.h"
 #include "gpumem/client.h"
@@ -22,19 +23,29 @@ class App;
 
 namespace gpumem::cli {
 
+// The options that every command accepts.
 struct GlobalOptions {
   std::string runtime_dir;  // empty: ClientRuntimeDir()
   bool json = false;
-  bool exact = false;  // sizes in bytes, not in GiB
-  bool no_color = false;
+  bool wide = false;    // tables are not cut to the terminal
+  bool headers = true;  // tables begin with the names of their columns
+  bool exact = false;   // sizes in bytes, not in GiB
+  ColorMode color = ColorMode::kAuto;
+  std::optional<absl::Duration> timeout;  // of each request to the daemon
 };
 
-// One struct for each command. Devices are named as the user typed them: the daemon's index, a UUID
-// or a prefix of one.
+// The options of commands that take something from others.
+struct Caution {
+  bool dry_run = false;  // only show the effects
+  bool yes = false;      // do not ask
+};
+
+// One struct for each command. Devices are named as the user typed them: the daemon's index, a
+// UUID or a prefix of one, a PCI bus id.
 struct StatusCommand {};
 struct DevicesCommand {};
 struct WhoamiCommand {
-  std::string tenant;
+  std::string as;  // the tenant to request; empty: the daemon's choice
 };
 struct QuotaGetCommand {
   std::string tenant;  // empty: the caller's own
@@ -42,9 +53,11 @@ struct QuotaGetCommand {
 struct QuotaListCommand {};
 struct QuotaSetCommand {
   v1::SetQuotaRequest request;  // with devices as the user named them
+  Caution caution;
 };
 struct QuotaUnsetCommand {
   v1::UnsetQuotaRequest request;
+  Caution caution;
 };
 struct PsCommand {
   std::string tenant;
@@ -54,7 +67,7 @@ struct SegmentsCommand {
   std::string device;
 };
 struct PublicationsCommand {
-  std::string of_tenant;  // empty: all that the caller may attach to
+  std::string tenant;  // empty: all that the caller may attach to
 };
 struct PublishCommand {
   std::string name;
@@ -64,21 +77,22 @@ struct PublishCommand {
   PublicationAccess access = PublicationAccess::kTenant;
   absl::Duration expire_after = absl::InfiniteDuration();
   bool checksum = true;
-  std::string tenant;
+  std::string as;  // as in WhoamiCommand
 };
 struct FetchCommand {
   std::string name;
   std::string out;  // a path, "-" for stdout
   bool force = false;
   bool allow_dotfiles = false;
-  std::string tenant;
+  std::string as;  // as in WhoamiCommand
 };
 struct VerifyCommand {
   std::string name;
-  std::string tenant;
+  std::string as;  // as in WhoamiCommand
 };
 struct UnpublishCommand {
   std::string name;  // "TENANT/NAME": as an operator
+  Caution caution;
 };
 struct PoolListCommand {
   std::string tenant;
@@ -86,17 +100,21 @@ struct PoolListCommand {
 };
 struct PoolSetCommand {
   v1::SetPoolRequest request;  // with the device as the user named it
+  Caution caution;
 };
 struct PoolTrimCommand {
   v1::TrimPoolRequest request;  // the same
+  Caution caution;
 };
 struct TrimCommand {
   std::string tenant;
   std::string device;
   uint64_t keep_bytes = 0;
+  Caution caution;
 };
 struct DrainCommand {
-  bool resume = false;
+  bool resume = false;  // undrain
+  Caution caution;
 };
 struct ReloadCommand {};
 struct TopCommand {
@@ -116,7 +134,13 @@ struct DescribeCommand {
 struct DoctorCommand {};
 struct EventsCommand {
   v1::WatchEventsRequest request;
+  absl::Time since = absl::InfinitePast();  // leaves out earlier records
 };
+enum class Shell { kBash, kZsh, kFish };
+struct CompletionCommand {
+  Shell shell = Shell::kBash;
+};
+struct VersionCommand {};
 struct HoldCommand {
   uint64_t bytes = 0;                // of each new segment; 0 to open tickets
   std::vector<std::string> tickets;  // to open instead of new segments
@@ -127,7 +151,7 @@ struct HoldCommand {
   bool read_only = false;                  // with tickets only
   bool show_handle = false;                // of kind ipc
   std::optional<absl::Duration> duration;  // absent: until a signal
-  std::string tenant;
+  std::string as;                          // as in WhoamiCommand
   bool fill = false;
   absl::Duration wait = absl::ZeroDuration();  // for new segments
   bool revocable = false;
@@ -139,14 +163,15 @@ using Command =
                  PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
                  PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, DrainCommand,
                  ReloadCommand, TopCommand, MapCommand, DescribeCommand, DoctorCommand,
-                 EventsCommand, HoldCommand>;
+                 EventsCommand, HoldCommand, CompletionCommand, VersionCommand>;
 
 struct CommandLine {
   GlobalOptions global;
   // Absent if there is nothing to run: help or version was requested, or the line is invalid.
   std::optional<Command> command;
-  std::string text;   // the help or version
-  std::string error;  // one sentence; not empty if the line is invalid
+  std::string text;                   // the help or version
+  std::string error;                  // one sentence; not empty if the line is invalid
+  std::vector<std::string> warnings;  // one for each deprecated option that was given
 };
 
 // `arguments` without the program's name.

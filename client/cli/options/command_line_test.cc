@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "client/cli/options/testing/parsed_command.h"
 
 namespace gpumem::cli {
@@ -14,6 +16,8 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(CommandLineTest, GlobalOptionsStandBeforeOrAfterTheSubcommand) {
   for (const std::vector<std::string>& arguments : std::vector<std::vector<std::string>>{
@@ -36,17 +40,19 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(global.runtime_dir, "");
   Parsed<DevicesCommand>({"devices"});
   Parsed<QuotaListCommand>({"quota", "list"});
-  EXPECT_EQ(Parsed<WhoamiCommand>({"whoami", "--tenant", "t"}).tenant, "t");
+  EXPECT_EQ(Parsed<WhoamiCommand>({"whoami", "--as", "t"}).as, "t");
   EXPECT_EQ(Parsed<PsCommand>({"ps"}).tenant, "");
   EXPECT_EQ(Parsed<PsCommand>({"ps", "--tenant", "t"}).tenant, "t");
-  EXPECT_EQ(Parsed<PublicationsCommand>({"publications", "--of", "t"}).of_tenant, "t");
+  EXPECT_EQ(Parsed<PublicationsCommand>({"publications", "--tenant", "t"}).tenant, "t");
   EXPECT_EQ(Parsed<UnpublishCommand>({"unpublish", "t/weights"}).name, "t/weights");
   EXPECT_THAT(ParseCommandLine({"unpublish"}).error, ::testing::HasSubstr("NAME"));
   SegmentsCommand segments = Parsed<SegmentsCommand>({"segments", "--tenant=t", "--device", "0"});
   EXPECT_EQ(segments.tenant, "t");
   EXPECT_EQ(segments.device, "0");
   EXPECT_FALSE(Parsed<DrainCommand>({"drain"}).resume);
-  EXPECT_TRUE(Parsed<DrainCommand>({"drain", "--resume"}).resume);
+  EXPECT_TRUE(Parsed<DrainCommand>({"undrain"}).resume);
+  Parsed<VersionCommand>({"version"});
+  EXPECT_EQ(Parsed<CompletionCommand>({"completion", "fish"}).shell, Shell::kFish);
   TrimCommand trim =
       Parsed<TrimCommand>({"trim", "--tenant", "t", "--device", "G", "--keep", "2K"});
   EXPECT_EQ(trim.tenant, "t");
@@ -54,17 +60,28 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(trim.keep_bytes, 2048u);
 }
 
-TEST(CommandLineTest, BytesIsAnotherNameOfExactButOfHold) {
+TEST(CommandLineTest, FormOfTheOutput) {
   GlobalOptions global;
-  Parsed<StatusCommand>({"status", "--bytes"}, &global);
-  EXPECT_TRUE(global.exact);
-  Parsed<StatusCommand>({"--bytes", "status", "--no-color"}, &global);
-  EXPECT_TRUE(global.exact);
-  EXPECT_TRUE(global.no_color);
-  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1MiB", "--exact"}, &global).bytes, 1u << 20);
-  EXPECT_TRUE(global.exact);
-  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1MiB"}, &global).bytes, 1u << 20);
-  EXPECT_FALSE(global.exact);
+  Parsed<StatusCommand>({"status"}, &global);
+  EXPECT_FALSE(global.wide);
+  EXPECT_TRUE(global.headers);
+  EXPECT_EQ(global.color, ColorMode::kAuto);
+  EXPECT_EQ(global.timeout, std::nullopt);
+  Parsed<StatusCommand>({"-o", "wide", "status", "--no-headers", "--color=always"}, &global);
+  EXPECT_TRUE(global.wide);
+  EXPECT_FALSE(global.json);
+  EXPECT_FALSE(global.headers);
+  EXPECT_EQ(global.color, ColorMode::kAlways);
+  Parsed<StatusCommand>({"status", "--output", "json", "--timeout", "5s"}, &global);
+  EXPECT_TRUE(global.json);
+  EXPECT_EQ(global.timeout, absl::Seconds(5));
+  Parsed<StatusCommand>({"status", "-o", "json", "-o", "table"}, &global);
+  EXPECT_FALSE(global.json);
+  EXPECT_EQ(ErrorOf({"status", "-o", "yaml"}),
+            "--output: \"yaml\" is not one of table, wide, json");
+  EXPECT_EQ(ErrorOf({"status", "--color", "blue"}),
+            "--color: \"blue\" is not one of auto, always, never");
+  EXPECT_NE(ErrorOf({"status", "--json", "-o", "table"}), "");
 }
 
 TEST(CommandLineTest, CommandsThatShow) {
@@ -112,6 +129,15 @@ TEST(CommandLineTest, Events) {
     EXPECT_TRUE(events.request.follow());
   }
   EXPECT_NE(ErrorOf({"events", "--past"}), "");
+  events = Parsed<EventsCommand>({"events", "--since", "2020-01-31T12:00:00Z", "--follow"});
+  EXPECT_EQ(events.since, absl::FromUnixSeconds(1580472000));
+  EXPECT_TRUE(events.request.past());
+  EXPECT_TRUE(events.request.follow());
+  const absl::Time before = absl::Now();
+  events = Parsed<EventsCommand>({"events", "--since", "10m"});
+  EXPECT_GE(events.since, before - absl::Minutes(10));
+  EXPECT_LE(events.since, absl::Now() - absl::Minutes(10));
+  EXPECT_THAT(ErrorOf({"events", "--since", "yesterday"}), HasSubstr("\"yesterday\" is not a"));
 }
 
 TEST(CommandLineTest, Reload) { Parsed<ReloadCommand>({"reload"}); }
@@ -126,9 +152,9 @@ TEST(CommandLineTest, Top) {
 }
 
 TEST(CommandLineTest, ErrorsAreOneSentence) {
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--for", "10"}),
+  EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--for", "10"}),
             "--for: \"10\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--for", "0s"}),
+  EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--for", "0s"}),
             "--for: \"0s\" is not a duration (expected one such as 10s, 1m30s, 500ms)");
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--parent", "lab"}),
             "--parent: set the parent of a tenant in the configuration (parent = …), then run "
@@ -139,20 +165,20 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
   EXPECT_NE(ErrorOf({"quota", "set", "t", "--scrub=false"}), "");
   EXPECT_NE(ErrorOf({"quota", "unset"}), "");
   EXPECT_NE(ErrorOf({"quota", "unset", "t", "--limit=3"}), "");
-  EXPECT_EQ(ErrorOf({"hold"}), "hold: nothing to hold: give --bytes SIZE or --open TICKET");
+  EXPECT_EQ(ErrorOf({"hold"}), "hold: nothing to hold: give --size SIZE or --open TICKET");
   for (const std::vector<std::string>& of_new_ones : std::vector<std::vector<std::string>>{
-           {"--bytes", "1"}, {"--kind", "ipc"}, {"--device", "0"}, {"--count", "1"}}) {
+           {"--size", "1"}, {"--kind", "ipc"}, {"--device", "0"}, {"--count", "1"}}) {
     EXPECT_EQ(ErrorOf({"hold", "--open", "t", of_new_ones[0], of_new_ones[1]}),
-              "--open: cannot be used with --bytes, --kind, --device, --count or --wait");
+              "--open: cannot be used with --size, --kind, --device, --count or --wait");
   }
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--read-only"}), "--read-only: needs --open");
+  EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--read-only"}), "--read-only: needs --open");
   EXPECT_EQ(ErrorOf({"hold", "--open", "t", "--read-only", "--fill"}),
             "--fill: cannot be used with --read-only");
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--map-device", "0", "--fill"}),
+  EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--map-device", "0", "--fill"}),
             "--fill: cannot be used with --map-device");
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--kind", "shm"}),
+  EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--kind", "shm"}),
             "--kind: \"shm\" is not a kind (expected one of vmm, mempool, ipc, pinned)");
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--show-handle"}), "--show-handle: needs --kind ipc");
+  EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--show-handle"}), "--show-handle: needs --kind ipc");
   EXPECT_EQ(ErrorOf({"pool", "set", "--reset-peaks"}), "TENANT is required");
   EXPECT_EQ(ErrorOf({"pool", "set", "t"}),
             "pool set: nothing to change: name an attribute, such as --release-threshold 1GiB");
@@ -160,11 +186,11 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
             "--reuse-opportunistic: \"yes\" is not a switch (expected on or off)");
   EXPECT_EQ(ErrorOf({"pool", "trim"}), "TENANT is required");
   EXPECT_THAT(ErrorOf({"pool", "trim", "t", "--to", "some"}), HasSubstr("--to: "));
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "0"}), "--bytes: a segment needs at least one byte");
-  EXPECT_EQ(ErrorOf({"hold", "--bytes", "1", "--count", "254"}),
+  EXPECT_EQ(ErrorOf({"hold", "--size", "0"}), "--size: a segment needs at least one byte");
+  EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--count", "254"}),
             "--count: Value 254 not in range 1 to 253");
-  EXPECT_THAT(ErrorOf({"hold", "--bytes", "lots"}), HasSubstr("--bytes: "));
-  EXPECT_THAT(ErrorOf({"hold", "--bytes", "-1"}), HasSubstr("-1"));
+  EXPECT_THAT(ErrorOf({"hold", "--size", "lots"}), HasSubstr("--size: "));
+  EXPECT_THAT(ErrorOf({"hold", "--size", "-1"}), HasSubstr("-1"));
   EXPECT_EQ(ErrorOf({"quota", "set", "--limit", "1"}), "TENANT is required");
   EXPECT_EQ(ErrorOf({"quota", "set", "t"}),
             "quota set: nothing to change: name a limit, such as --limit 40GiB");
@@ -176,16 +202,72 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
       "guarantee, kind, limit, max-in-flight, max-publications, max-retained, max-segments, "
       "max-sessions, max-waiting, pinned-limit, priority, release, revocable, scrub, total-limit)");
   EXPECT_THAT(ErrorOf({"quota", "set", "t", "--max-sessions", "-1"}), HasSubstr("--max-sessions"));
-  EXPECT_EQ(ErrorOf({}), "A subcommand is required");
-  EXPECT_EQ(ErrorOf({"--json"}), "A subcommand is required");
-  EXPECT_THAT(ErrorOf({"frobnicate"}), HasSubstr("frobnicate"));
-  EXPECT_THAT(ErrorOf({"status", "extra"}), HasSubstr("extra"));
-  EXPECT_THAT(ErrorOf({"status", "--nonsense"}), HasSubstr("--nonsense"));
+  EXPECT_EQ(ErrorOf({"--json"}), "A command is required");
+  EXPECT_EQ(ErrorOf({"frobnicate"}), "unknown command \"frobnicate\"");
+  EXPECT_EQ(ErrorOf({"status", "extra"}), "unexpected argument \"extra\"");
+  EXPECT_EQ(ErrorOf({"status", "--nonsense"}), "unknown option --nonsense");
+  EXPECT_EQ(ErrorOf({"map", "--rows"}), "--rows needs a value");
+}
+
+TEST(CommandLineTest, ErrorsSuggestTheNearest) {
+  EXPECT_EQ(ErrorOf({"statsu"}), "unknown command \"statsu\" (did you mean status?)");
+  EXPECT_EQ(ErrorOf({"dev"}), "unknown command \"dev\" (did you mean devices?)");
+  EXPECT_EQ(ErrorOf({"quota", "unste", "t"}), "unknown command \"unste\" (did you mean unset?)");
+  EXPECT_EQ(ErrorOf({"help", "quota", "gte"}), "unknown command \"gte\" (did you mean get?)");
+  EXPECT_EQ(ErrorOf({"ps", "--tennant=t"}), "unknown option --tennant (did you mean --tenant?)");
+  EXPECT_EQ(ErrorOf({"ps", "--jsno"}), "unknown option --jsno (did you mean --json?)");
+}
+
+TEST(CommandLineTest, DeprecatedSpellingsWorkWithAWarning) {
+  const auto warnings = [](const std::vector<std::string>& arguments) {
+    return ParseCommandLine(arguments).warnings;
+  };
+  GlobalOptions global;
+  Parsed<StatusCommand>({"status", "--bytes", "--no-color"}, &global);
+  EXPECT_TRUE(global.exact);
+  EXPECT_EQ(global.color, ColorMode::kNever);
+  EXPECT_THAT(warnings({"status", "--bytes", "--no-color", "--bytes"}),
+              ElementsAre("--bytes is deprecated: use --exact",
+                          "--no-color is deprecated: use --color never"));
+  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1MiB", "--exact"}, &global).bytes, 1u << 20);
+  EXPECT_TRUE(global.exact);
+  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1MiB"}, &global).bytes, 1u << 20);
+  EXPECT_FALSE(global.exact);
+  EXPECT_THAT(warnings({"hold", "--bytes", "1", "--tenant", "t"}),
+              ElementsAre("--bytes is deprecated: use --size", "--tenant is deprecated: use --as"));
+  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--size", "1", "--tenant", "t"}).as, "t");
+  EXPECT_EQ(Parsed<WhoamiCommand>({"whoami", "--tenant", "t"}).as, "t");
+  EXPECT_EQ(Parsed<PublicationsCommand>({"publications", "--of", "t"}).tenant, "t");
+  EXPECT_THAT(warnings({"publications", "--of", "t"}),
+              ElementsAre("--of is deprecated: use --tenant"));
+  EXPECT_TRUE(Parsed<DrainCommand>({"drain", "--resume"}).resume);
+  EXPECT_THAT(warnings({"drain", "--resume"}),
+              ElementsAre("--resume is deprecated: use gpumemctl undrain"));
+  EXPECT_THAT(warnings({"ps", "--tenant", "t", "--exact"}), IsEmpty());
+  for (const char* const command : {"hold", "whoami", "publications", "drain", ""}) {
+    const std::string help = ParseCommandLine({"help", command}).text;
+    for (const char* const hidden : {"--bytes", "--of", "--resume", "--no-color", "eprecated"}) {
+      EXPECT_THAT(help, Not(HasSubstr(hidden))) << command;
+    }
+  }
+}
+
+TEST(CommandLineTest, CommandsThatTakeFromOthersAreCautious) {
+  EXPECT_FALSE(Parsed<DrainCommand>({"drain"}).caution.dry_run);
+  EXPECT_TRUE(Parsed<DrainCommand>({"drain", "--dry-run"}).caution.dry_run);
+  EXPECT_TRUE(Parsed<DrainCommand>({"drain", "-y"}).caution.yes);
+  EXPECT_TRUE(Parsed<TrimCommand>({"trim", "--yes"}).caution.yes);
+  EXPECT_TRUE(Parsed<UnpublishCommand>({"unpublish", "a/b", "--yes"}).caution.yes);
+  EXPECT_TRUE(Parsed<QuotaSetCommand>({"quota", "set", "t", "--limit", "1", "-y"}).caution.yes);
+  EXPECT_TRUE(Parsed<QuotaUnsetCommand>({"quota", "unset", "t", "--dry-run"}).caution.dry_run);
+  EXPECT_TRUE(Parsed<PoolTrimCommand>({"pool", "trim", "t", "--dry-run"}).caution.dry_run);
 }
 
 TEST(CommandLineTest, ErrorsKnowWhetherJsonIsWanted) {
   EXPECT_TRUE(ParseCommandLine({"hold", "--json"}).global.json);
   EXPECT_TRUE(ParseCommandLine({"--json", "hold"}).global.json);
+  EXPECT_TRUE(ParseCommandLine({"hold", "-o", "json"}).global.json);
+  EXPECT_TRUE(ParseCommandLine({"hold", "--nonsense", "--output=json"}).global.json);
   EXPECT_TRUE(ParseCommandLine({"hold", "--nonsense", "--json"}).global.json);
   EXPECT_TRUE(ParseCommandLine({"quota", "set", "t", "--json"}).global.json);
   EXPECT_FALSE(ParseCommandLine({"hold"}).global.json);
@@ -196,12 +278,27 @@ TEST(CommandLineTest, HelpShowsExamplesAndExitCodes) {
   EXPECT_FALSE(line.command.has_value());
   EXPECT_EQ(line.error, "");
   EXPECT_THAT(line.text, HasSubstr("Exit codes:"));
-  EXPECT_THAT(line.text, HasSubstr("gpumemctl hold --bytes 1GiB --for 10s"));
-  EXPECT_THAT(ParseCommandLine({"hold", "--help"}).text, HasSubstr("--count"));
+  EXPECT_THAT(line.text, HasSubstr("gpumemctl hold --size 1GiB --for 10s"));
+  EXPECT_EQ(ParseCommandLine({"help"}).text, line.text);
+  const std::string hold = ParseCommandLine({"hold", "--help"}).text;
+  EXPECT_EQ(ParseCommandLine({"help", "hold"}).text, hold);
+  EXPECT_THAT(hold, HasSubstr("Usage: gpumemctl hold [OPTION]..."));
+  EXPECT_THAT(hold, HasSubstr("--count N "));
+  EXPECT_THAT(ParseCommandLine({"help", "quota"}).text, HasSubstr("\nCommands:\n  get "));
   EXPECT_THAT(ParseCommandLine({"hold", "--help"}).text, HasSubstr("--kind ipc --show-handle"));
   EXPECT_THAT(ParseCommandLine({"quota", "set", "-h"}).text, HasSubstr("--pinned-limit"));
   EXPECT_THAT(ParseCommandLine({"pool", "set", "-h"}).text, HasSubstr("--release-threshold 4GiB"));
   EXPECT_THAT(ParseCommandLine({"--version"}).text, HasSubstr("gpumemctl 0."));
+}
+
+TEST(CommandLineTest, WithoutArgumentsTheCommandsAreListed) {
+  const CommandLine line = ParseCommandLine({});
+  EXPECT_FALSE(line.command.has_value());
+  EXPECT_EQ(line.error, "");
+  EXPECT_THAT(line.text, HasSubstr("\nCommands that show the state:\n  status "));
+  EXPECT_THAT(line.text, HasSubstr("\nCommands that use memory:\n"));
+  EXPECT_THAT(line.text, HasSubstr("\nOther commands:\n  help "));
+  EXPECT_THAT(line.text, Not(HasSubstr("--runtime-dir")));
 }
 
 }  // namespace

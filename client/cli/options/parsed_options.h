@@ -9,6 +9,9 @@
 
 namespace gpumem::cli {
 
+// Returns the long one of an option's names: "--event" of "-e,--event".
+inline std::string LongName(const std::string& names) { return names.substr(names.rfind(',') + 1); }
+
 // Adds an option whose text `parse` turns into a value for `take`.
 template <typename Parse, typename Take>
 CLI::Option* AddParsed(CLI::App* app, const std::string& name, Parse parse, Take take,
@@ -17,7 +20,9 @@ CLI::Option* AddParsed(CLI::App* app, const std::string& name, Parse parse, Take
       name,
       [=](const std::string& text) {
         auto value = parse(text);
-        if (!value.ok()) throw CLI::ValidationError(name, std::string(value.status().message()));
+        if (!value.ok()) {
+          throw CLI::ValidationError(LongName(name), std::string(value.status().message()));
+        }
         take(*std::move(value));
       },
       help);
@@ -34,7 +39,7 @@ CLI::Option* AddSeveral(CLI::App* app, const std::string& name, Parse parse, Tak
             for (const std::string& text : texts) {
               auto value = parse(text);
               if (!value.ok()) {
-                throw CLI::ValidationError(name, std::string(value.status().message()));
+                throw CLI::ValidationError(LongName(name), std::string(value.status().message()));
               }
               take(*std::move(value));
             }

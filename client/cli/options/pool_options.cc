@@ -13,16 +13,10 @@ namespace {
 void AddPoolName(CLI::App* app, std::string* tenant, std::string* device) {
   app->add_option("TENANT", *tenant, "Select the pool of this tenant")->required();
   app->add_option("--device", *device, "Select this device (default: first with a pool)")
-      ->type_name("INDEX|UUID");
+      ->type_name("DEVICE");
 }
 
 }  // namespace
-
-void AddPoolListOptions(CLI::App* list, PoolListCommand* command) {
-  list->add_option("--tenant", command->tenant, "Show only this tenant")->type_name("NAME");
-  list->add_option("--device", command->device, "Show only this device (see gpumemctl devices)")
-      ->type_name("INDEX|UUID");
-}
 
 void AddPoolSetOptions(CLI::App* set, PoolSetCommand* command) {
   v1::SetPoolRequest& change = command->request;

@@ -9,7 +9,6 @@
 namespace gpumem::cli {
 
 // Each writes to `*command`, which outlives the app.
-void AddPoolListOptions(CLI::App* list, PoolListCommand* command);
 void AddPoolSetOptions(CLI::App* set, PoolSetCommand* command);
 void AddPoolTrimOptions(CLI::App* trim, PoolTrimCommand* command);
 

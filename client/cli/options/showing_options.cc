@@ -4,26 +4,32 @@
 #include <map>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "client/cli/options/common_options.h"
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
 
 namespace gpumem::cli {
 
 void AddTopOptions(CLI::App* app, TopCommand* command) {
-  app->add_option("--by", command->by, "Show a line for each of these (default: tenant)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, TopBy>{{"tenant", TopBy::kTenant},
-                                                                       {"process", TopBy::kProcess},
-                                                                       {"device", TopBy::kDevice}},
-                                          CLI::ignore_case)
-                      .description(""))
+  AddParsed(
+      app, "--by", OneOfWords({"tenant", "process", "device"}),
+      [command](const std::string& word) {
+        command->by = word == "tenant"    ? TopBy::kTenant
+                      : word == "process" ? TopBy::kProcess
+                                          : TopBy::kDevice;
+      },
+      "Show a line for each of these (default: tenant)")
       ->type_name("tenant|process|device");
-  app->add_option("--sort", command->sort, "Sort by this (default: size)")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, TopSort>{{"size", TopSort::kSize},
-                                                                         {"name", TopSort::kName},
-                                                                         {"count", TopSort::kCount},
-                                                                         {"age", TopSort::kAge}},
-                                          CLI::ignore_case)
-                      .description(""))
+  AddParsed(
+      app, "--sort", OneOfWords({"size", "name", "count", "age"}),
+      [command](const std::string& word) {
+        command->sort = word == "size"    ? TopSort::kSize
+                        : word == "name"  ? TopSort::kName
+                        : word == "count" ? TopSort::kCount
+                                          : TopSort::kAge;
+      },
+      "Sort by this (default: size)")
       ->type_name("size|name|count|age");
   AddParsed(app, "--interval", ParsePositiveDuration, Into(&command->interval),
             "Refresh at this interval (default: 1s)")
@@ -38,8 +44,7 @@ void AddTopOptions(CLI::App* app, TopCommand* command) {
 }
 
 void AddMapOptions(CLI::App* app, MapCommand* command) {
-  app->add_option("--device", command->device, "Show only this device (see gpumemctl devices)")
-      ->type_name("INDEX|UUID");
+  AddDeviceFilter(app, &command->device);
   app->add_option("--rows", command->rows, "Draw each device in N lines (1-100, default: 4)")
       ->type_name("N")
       ->check(CLI::Range(1, 100).description(""));
@@ -56,6 +61,14 @@ void AddEventsOptions(CLI::App* app, EventsCommand* command) {
       },
       "Show new events until Ctrl-C");
   follow->disable_flag_override();
+  AddParsed(
+      app, "--since", [](const std::string& text) { return ParseSince(text, absl::Now()); },
+      [command](absl::Time since) {
+        command->since = since;
+        command->request.set_past(true);
+      },
+      "Show past events from this time on: 10m ago, or RFC 3339")
+      ->type_name("TIME");
   app->add_flag_callback(
          "--past", [&request] { request.set_past(true); }, "With --follow, show past events first")
       ->disable_flag_override()
@@ -63,7 +76,7 @@ void AddEventsOptions(CLI::App* app, EventsCommand* command) {
   app->add_option_function<std::string>(
          "--tenant", [&request](const std::string& name) { request.set_tenant(name); },
          "Show only events that concern this tenant")
-      ->type_name("NAME");
+      ->type_name("TENANT");
   app->add_option_function<std::vector<std::string>>(
          "--event",
          [&request](const std::vector<std::string>& names) {

@@ -2,9 +2,11 @@
 #include "client/cli/options/values.h"
 
 #include <map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -36,6 +38,17 @@ const std::map<std::string, std::string>& LimitFields() {
   return fields;
 }
 
+std::function<absl::StatusOr<std::string>(const std::string&)> OneOfWords(
+    std::vector<std::string> words) {
+  return [words = std::move(words)](const std::string& text) -> absl::StatusOr<std::string> {
+    for (const std::string& word : words) {
+      if (absl::EqualsIgnoreCase(word, text)) return word;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not one of ", absl::StrJoin(words, ", ")));
+  };
+}
+
 absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
   absl::Duration duration;
   if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
@@ -52,6 +65,18 @@ absl::StatusOr<absl::Duration> ParseWait(const std::string& text) {
   if (duration.ok()) return duration;
   return absl::InvalidArgumentError(absl::StrCat(
       "\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms, or forever)"));
+}
+
+absl::StatusOr<absl::Time> ParseSince(const std::string& text, absl::Time now) {
+  const absl::StatusOr<absl::Duration> ago = ParsePositiveDuration(text);
+  if (ago.ok()) return now - *ago;
+  absl::Time time;
+  std::string error;
+  if (absl::ParseTime(absl::RFC3339_full, text, &time, &error) && time <= now) return time;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text,
+                   "\" is not a past time (expected one such as 10m, 1h30m or "
+                   "2030-01-31T12:00:00Z)"));
 }
 
 absl::StatusOr<uint64_t> ParseSize(const std::string& text) { return ParseBytes(text); }

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,16 +18,21 @@
 
 namespace gpumem::cli {
 
+// Returns a parser that accepts these words, in any case, and yields them as they are here.
+std::function<absl::StatusOr<std::string>(const std::string&)> OneOfWords(
+    std::vector<std::string> words);
 absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text);  // "10s"
 absl::StatusOr<absl::Duration> ParseWait(const std::string& text);              // or "forever"
-absl::StatusOr<uint64_t> ParseSize(const std::string& text);                    // "1GiB"
-absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text);             // the same; not 0
-absl::StatusOr<bool> ParseSwitch(const std::string& text);                      // "on", "off"
-absl::StatusOr<Kind> ParseKind(const std::string& text);                        // "vmm"
-absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text);                // the same
-std::string KindWords();                                                        // "vmm|..."
-absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text);        // "trust"
-absl::StatusOr<std::string> ParsePublication(const std::string& text);          // a name
+// "10m" before `now`, or a time such as "2030-01-31T12:00:00Z".
+absl::StatusOr<absl::Time> ParseSince(const std::string& text, absl::Time now);
+absl::StatusOr<uint64_t> ParseSize(const std::string& text);              // "1GiB"
+absl::StatusOr<uint64_t> ParseSegmentSize(const std::string& text);       // the same; not 0
+absl::StatusOr<bool> ParseSwitch(const std::string& text);                // "on", "off"
+absl::StatusOr<Kind> ParseKind(const std::string& text);                  // "vmm"
+absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text);          // the same
+std::string KindWords();                                                  // "vmm|..."
+absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text);  // "trust"
+absl::StatusOr<std::string> ParsePublication(const std::string& text);    // a name
 struct DeviceBytes {
   std::string device;
   uint64_t bytes = 0;

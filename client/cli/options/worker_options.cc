@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/worker_options.h"
 
+#include "client/cli/options/common_options.h"
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
 #include "client/mapping/kind.h"
@@ -8,10 +9,6 @@
 
 namespace gpumem::cli {
 namespace {
-
-void AddTenant(CLI::App* app, std::string* tenant) {
-  app->add_option("--tenant", *tenant, "Request this tenant")->type_name("NAME");
-}
 
 void AddDevice(CLI::App* app, DeviceName* device) {
   app->add_option("--device", *device, "Allocate on this device, or on most-free")
@@ -21,9 +18,11 @@ void AddDevice(CLI::App* app, DeviceName* device) {
 }  // namespace
 
 void AddHoldOptions(CLI::App* app, HoldCommand* command) {
-  AddParsed(app, "--bytes", ParseSegmentSize, Into(&command->bytes),
+  AddParsed(app, "--size", ParseSegmentSize, Into(&command->bytes),
             "Allocate segments of this size (rounded up)")
       ->type_name("BYTES");
+  // Hides the flag of the same name that every command has.
+  Deprecate(AddParsed(app, "--bytes", ParseSegmentSize, Into(&command->bytes), ""), "--size");
   CLI::Option* kind = AddParsed(app, "--kind", ParseKind, Into(&command->kind),
                                 "Allocate this kind (default: the device's first)")
                           ->type_name(KindWords());
@@ -43,7 +42,7 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
   AddParsed(app, "--for", ParsePositiveDuration, Into(&command->duration),
             "Hold for this time (default: until a signal)")
       ->type_name("TIME");
-  AddTenant(app, &command->tenant);
+  AddAs(app, &command->as);
   app->add_flag("--fill", command->fill, "Write to every byte");
   CLI::Option* wait = AddParsed(app, "--wait", ParseWait, Into(&command->wait),
                                 "Wait up to this long for memory, or \"forever\"")
@@ -58,9 +57,9 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
       if (wrong) throw CLI::ValidationError(option, why);
     };
     refuse(opens && makes, "--open",
-           "cannot be used with --bytes, --kind, --device, --count or --wait");
+           "cannot be used with --size, --kind, --device, --count or --wait");
     refuse(!opens && command->bytes == 0, "hold",
-           "nothing to hold: give --bytes SIZE or --open TICKET");
+           "nothing to hold: give --size SIZE or --open TICKET");
     refuse(!opens && command->read_only, "--read-only", "needs --open");
     const bool has_handle = internal::TraitsOf(command->kind).sharing == Sharing::kIpcHandle;
     refuse(!opens && command->show_handle && !has_handle, "--show-handle", "needs --kind ipc");
@@ -92,7 +91,7 @@ void AddPublishOptions(CLI::App* app, PublishCommand* command) {
          "--no-checksum", [command] { command->checksum = false; },
          "Compute no checksums; verify then cannot check")
       ->disable_flag_override();
-  AddTenant(app, &command->tenant);
+  AddAs(app, &command->as);
 }
 
 void AddFetchOptions(CLI::App* app, FetchCommand* command) {
@@ -103,12 +102,12 @@ void AddFetchOptions(CLI::App* app, FetchCommand* command) {
   app->add_flag("--force", command->force, "Replace existing files");
   app->add_flag("--allow-dotfiles", command->allow_dotfiles,
                 "Also write names that begin with '.' into folders");
-  AddTenant(app, &command->tenant);
+  AddAs(app, &command->as);
 }
 
 void AddVerifyOptions(CLI::App* app, VerifyCommand* command) {
   app->add_option("NAME", command->name, "Verify this publication ([TENANT/]NAME)")->required();
-  AddTenant(app, &command->tenant);
+  AddAs(app, &command->as);
 }
 
 }  // namespace gpumem::cli

@@ -15,46 +15,45 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 TEST(CommandLineTest, Hold) {
-  HoldCommand hold = Parsed<HoldCommand>({"hold", "--bytes", "1GiB"});
+  HoldCommand hold = Parsed<HoldCommand>({"hold", "--size", "1GiB"});
   EXPECT_EQ(hold.bytes, uint64_t{1} << 30);
   EXPECT_EQ(hold.device, "");
   EXPECT_EQ(hold.count, 1);
   EXPECT_EQ(hold.duration, std::nullopt);
-  EXPECT_EQ(hold.tenant, "");
+  EXPECT_EQ(hold.as, "");
   EXPECT_FALSE(hold.fill);
-  hold = Parsed<HoldCommand>({"hold", "--bytes=1.5 MiB", "--device", "1", "--count", "3", "--for",
-                              "1m30s", "--tenant", "t", "--fill"});
+  hold = Parsed<HoldCommand>({"hold", "--size=1.5 MiB", "--device", "1", "--count", "3", "--for",
+                              "1m30s", "--as", "t", "--fill"});
   EXPECT_EQ(hold.bytes, uint64_t{3} << 19);
   EXPECT_EQ(hold.device, "1");
   EXPECT_EQ(hold.count, 3);
   EXPECT_EQ(hold.duration, absl::Seconds(90));
-  EXPECT_EQ(hold.tenant, "t");
+  EXPECT_EQ(hold.as, "t");
   EXPECT_TRUE(hold.fill);
   EXPECT_EQ(hold.wait, absl::ZeroDuration());
   EXPECT_FALSE(hold.revocable);
-  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--wait", "1h", "--revocable"});
+  hold = Parsed<HoldCommand>({"hold", "--size", "1", "--wait", "1h", "--revocable"});
   EXPECT_EQ(hold.wait, absl::Hours(1));
   EXPECT_TRUE(hold.revocable);
-  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--wait", "forever"});
+  hold = Parsed<HoldCommand>({"hold", "--size", "1", "--wait", "forever"});
   EXPECT_EQ(hold.wait, absl::InfiniteDuration());
   EXPECT_NE(ParseCommandLine({"hold", "--open", "gmt_", "--wait", "1h"}).error, "");
-  EXPECT_NE(ParseCommandLine({"hold", "--bytes", "1", "--wait", "-1s"}).error, "");
-  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--for", "10s"}).duration,
+  EXPECT_NE(ParseCommandLine({"hold", "--size", "1", "--wait", "-1s"}).error, "");
+  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--size", "1", "--for", "10s"}).duration,
             absl::Seconds(10));
-  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--for", "1m"}).duration,
-            absl::Minutes(1));
+  EXPECT_EQ(Parsed<HoldCommand>({"hold", "--size", "1", "--for", "1m"}).duration, absl::Minutes(1));
 }
 
 TEST(CommandLineTest, HoldOfAKind) {
-  HoldCommand hold = Parsed<HoldCommand>({"hold", "--bytes", "1"});
+  HoldCommand hold = Parsed<HoldCommand>({"hold", "--size", "1"});
   EXPECT_EQ(hold.kind, Kind::kDefault);
   EXPECT_THAT(hold.map_devices, IsEmpty());
   EXPECT_FALSE(hold.show_handle);
   for (const auto& [word, kind] :
        {std::pair{"vmm", Kind::kVmm}, {"mempool", Kind::kMempool}, {"pinned", Kind::kPinned}}) {
-    EXPECT_EQ(Parsed<HoldCommand>({"hold", "--bytes", "1", "--kind", word}).kind, kind);
+    EXPECT_EQ(Parsed<HoldCommand>({"hold", "--size", "1", "--kind", word}).kind, kind);
   }
-  hold = Parsed<HoldCommand>({"hold", "--bytes", "1", "--kind", "ipc", "--show-handle", "--device",
+  hold = Parsed<HoldCommand>({"hold", "--size", "1", "--kind", "ipc", "--show-handle", "--device",
                               "most-free", "--map-device", "0", "--map-device", "GPU-1"});
   EXPECT_EQ(hold.kind, Kind::kIpc);
   EXPECT_TRUE(hold.show_handle);

@@ -13,7 +13,7 @@
 namespace gpumem::cli {
 namespace {
 
-// "vmm|ipc" are words to type; "INDEX|UUID" is a description.
+// "vmm|ipc" are words to type; "A|B" is a description.
 bool AreWords(const std::string& value) {
   return absl::StrContains(value, '|') && std::none_of(value.begin(), value.end(), [](char c) {
            return absl::ascii_isupper(static_cast<unsigned char>(c));
@@ -24,9 +24,9 @@ Offer OfferFor(const OptionReference& option, bool operand) {
   if (AreWords(option.value) || option.value == "LIMIT") return Offer::kWords;
   if (option.value == "PATH" || option.value == "FILE") return Offer::kFiles;
   if (option.value == "DIR") return Offer::kFolders;
-  if (option.value == "DEVICE" || option.value == "INDEX|UUID") return Offer::kDevices;
+  if (option.value == "DEVICE") return Offer::kDevices;
   if (option.value == "DEVICE=BYTES") return Offer::kDevicesEqual;
-  if (option.name == "--tenant" || absl::StrContains(option.value, "TENANT")) {
+  if (absl::StrContains(option.value, "TENANT")) {
     return Offer::kTenants;
   }
   if (operand && option.name == "NAME") return Offer::kPublications;
@@ -56,6 +56,12 @@ OptionReference ReferenceTo(const CLI::Option& option) {
   if (operand) {
     reference.name = option.get_name(true);
     reference.value = reference.name;
+    // An operand of fixed words has them as its type.
+    if (AreWords(option.get_type_name())) {
+      reference.offer = Offer::kWords;
+      reference.words = WordsOf(option.get_type_name());
+      return reference;
+    }
   } else {
     if (!option.get_lnames().empty()) reference.name = "--" + option.get_lnames().front();
     if (!option.get_snames().empty()) {

@@ -44,7 +44,7 @@ std::string Footer(absl::string_view footer) {
     examples.clear();
   };
   for (absl::string_view line : absl::StrSplit(footer, '\n', absl::SkipWhitespace())) {
-    if (absl::StartsWith(line, "Global options:") || line == "Examples:") continue;
+    if (line == "Examples:") continue;
     absl::string_view example = line;
     if (absl::ConsumePrefix(&example, "Example: ") || absl::ConsumePrefix(&example, "  ")) {
       in_text = false;

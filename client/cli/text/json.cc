@@ -71,6 +71,13 @@ Json ValueJson(const Message& message, const FieldDescriptor& field, int index) 
   return nullptr;
 }
 
+Json Versioned(const Json& json) {
+  Json document = Json::object();
+  document["schema_version"] = kSchemaVersion;
+  document.update(json);
+  return document;
+}
+
 }  // namespace
 
 Json ToJson(const Message& message) {
@@ -110,6 +117,16 @@ Json ErrorJson(const absl::Status& status) {
   json["error"] = std::move(error);
   return json;
 }
+
+Json WarningJson(const std::string& message) {
+  Json json = Json::object();
+  json["warning"]["message"] = message;
+  return json;
+}
+
+std::string Document(const Json& json) { return Pretty(Versioned(json)); }
+
+std::string DocumentLine(const Json& json) { return OneLine(Versioned(json)); }
 
 std::string Pretty(const Json& json) {
   return absl::StrCat(EscapedJson(json.dump(2, ' ', false, Json::error_handler_t::replace)), "\n");

@@ -33,10 +33,21 @@ Json QuotaJson(const v1::GetQuotaResponse& response, bool knows_overridden);
 
 // {"error": {"code": "NOT_FOUND", "message": "…", "denial": null}}
 Json ErrorJson(const absl::Status& status);
+// {"warning": {"message": "…"}}
+Json WarningJson(const std::string& message);
 
-// On several lines, ended by a newline. Invalid UTF-8 is replaced.
+// The version of the documents' structure: their member "schema_version". It grows if a member goes
+// or changes its meaning; new members do not count. client/cli/schema describes it.
+inline constexpr int kSchemaVersion = 1;
+
+// Returns a whole document of a command, with its version: on several lines, ended by a newline.
+// Invalid UTF-8 is replaced.
+std::string Document(const Json& json);
+// Returns the same on one line, for streams of documents.
+std::string DocumentLine(const Json& json);
+
+// The same without the version.
 std::string Pretty(const Json& json);
-// On one line, ended by a newline.
 std::string OneLine(const Json& json);
 
 }  // namespace gpumem::cli

@@ -126,6 +126,14 @@ TEST(JsonTest, ErrorsCarryTheDenial) {
             "\n");
 }
 
+TEST(JsonTest, DocumentsBeginWithTheirVersion) {
+  Json json = Json::object();
+  json["version"] = "of the daemon";
+  EXPECT_EQ(DocumentLine(json), "{\"schema_version\":1,\"version\":\"of the daemon\"}\n");
+  EXPECT_EQ(Document(json), "{\n  \"schema_version\": 1,\n  \"version\": \"of the daemon\"\n}\n");
+  EXPECT_EQ(OneLine(WarningJson("old")), "{\"warning\":{\"message\":\"old\"}}\n");
+}
+
 TEST(JsonTest, PrettyIndents) {
   Json json = Json::object();
   json["a"] = 1;

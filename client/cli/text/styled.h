@@ -15,6 +15,9 @@
 
 namespace gpumem::cli {
 
+// When output has colours. kAuto: on a terminal that has them.
+enum class ColorMode { kAuto, kAlways, kNever };
+
 enum class Style {
   kPlain,
   kBold,

@@ -60,7 +60,8 @@ void Table::AddRow(std::vector<std::string> cells) {
   rows_.push_back(std::move(cells));
 }
 
-std::vector<std::string> Table::ToLines(size_t columns) const {
+std::vector<std::string> Table::ToLines(Layout layout) const {
+  const size_t columns = layout.columns;
   std::vector<size_t> natural;
   std::vector<size_t> shown;
   for (size_t i = 0; i < columns_.size(); ++i) {
@@ -102,14 +103,16 @@ std::vector<std::string> Table::ToLines(size_t columns) const {
     }
     lines.emplace_back(absl::StripTrailingAsciiWhitespace(line));
   };
-  add_line([&](size_t i) -> const std::string& { return columns_[i].header; });
+  if (layout.headers) {
+    add_line([&](size_t i) -> const std::string& { return columns_[i].header; });
+  }
   for (const auto& row : rows_) add_line([&](size_t i) -> const std::string& { return row[i]; });
   return lines;
 }
 
-std::string Table::ToString(size_t columns) const {
+std::string Table::ToString(Layout layout) const {
   std::string text;
-  for (const std::string& line : ToLines(columns)) absl::StrAppend(&text, line, "\n");
+  for (const std::string& line : ToLines(layout)) absl::StrAppend(&text, line, "\n");
   return text;
 }
 

@@ -18,6 +18,14 @@ inline constexpr size_t kAnyWidth = SIZE_MAX;
 // A cell that has no value.
 inline constexpr char kNone[] = "-";
 
+// How tables are printed.
+struct Layout {
+  Layout(size_t width = kAnyWidth, bool with_headers = true)  // NOLINT: a width is a layout
+      : columns(width), headers(with_headers) {}
+  size_t columns;
+  bool headers;  // false: without the line of the columns' names
+};
+
 enum class Align { kLeft, kRight };
 
 struct Column {
@@ -36,12 +44,12 @@ class Table {
 
   bool empty() const { return rows_.empty(); }
 
-  // Returns the header and the rows without trailing blanks. Lines have at most `columns`
+  // Returns the header and the rows without trailing blanks. Lines have at most `layout.columns`
   // characters, as far as the table's columns permit; truncated cells end in '~'. Characters that a
   // terminal would act on become '?': names are untrusted.
-  std::vector<std::string> ToLines(size_t columns = kAnyWidth) const;
+  std::vector<std::string> ToLines(Layout layout = {}) const;
   // As ToLines, each line ended by a newline.
-  std::string ToString(size_t columns = kAnyWidth) const;
+  std::string ToString(Layout layout = {}) const;
 
  private:
   std::vector<Column> columns_;

@@ -77,5 +77,11 @@ TEST(TableTest, ShortenedCountsCharacters) {
   EXPECT_EQ(WidthOf("größer"), 6u);
 }
 
+TEST(TableTest, HeadersCanBeLeftOut) {
+  Table table({{"NAME"}, {"N", Align::kRight}});
+  table.AddRow({"a", "1000"});
+  EXPECT_EQ(table.ToString({kAnyWidth, /*with_headers=*/false}), "a     1000\n");
+}
+
 }  // namespace
 }  // namespace gpumem::cli

@@ -23,8 +23,8 @@ std::string Environment(const char* name) {
 
 }  // namespace
 
-Output Stdout(bool no_color) {
-  Output output{.columns = kAnyWidth};
+Output Stdout(ColorMode color) {
+  Output output{.colour = color == ColorMode::kAlways, .columns = kAnyWidth};
   if (isatty(STDOUT_FILENO) != 1) return output;
   winsize window = {};
   if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) != 0 || window.ws_row == 0 || window.ws_col == 0) {
@@ -34,7 +34,9 @@ Output Stdout(bool no_color) {
   output.rows = window.ws_row;
   const std::string term = Environment("TERM");
   output.terminal = !term.empty() && term != "dumb";
-  output.colour = output.terminal && !no_color && Environment("NO_COLOR").empty();
+  if (color == ColorMode::kAuto) {
+    output.colour = output.terminal && Environment("NO_COLOR").empty();
+  }
   return output;
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "client/cli/text/keys.h"
+#include "client/cli/text/styled.h"
 
 namespace gpumem::cli {
 
@@ -21,10 +22,10 @@ struct Output {
   size_t rows = 0;     // of the terminal
 };
 
-// Returns the state of stdout. No colours if `no_color`, if NO_COLOR is set and not empty
-// (no-color.org), or if TERM names a terminal without them ("dumb", or nothing). Such a terminal
-// cannot be drawn on either.
-Output Stdout(bool no_color);
+// Returns the state of stdout. With kAuto there are no colours if it is no terminal, if NO_COLOR is
+// set and not empty (no-color.org), or if TERM names a terminal without them ("dumb", or nothing).
+// Such a terminal cannot be drawn on either.
+Output Stdout(ColorMode color);
 
 // Returns the width for pictures: that of the terminal, else $COLUMNS, else 80.
 size_t PictureWidth(const Output& output);

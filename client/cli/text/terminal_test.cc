@@ -25,10 +25,13 @@ TEST(OutputTest, WhatIsNoTerminalHasNoColoursAndNoWidth) {
   UniqueFd read_end(fds[0]);
   UniqueFd write_end(fds[1]);
   ASSERT_GE(dup2(write_end.get(), STDOUT_FILENO), 0);
-  const Output output = Stdout(/*no_color=*/false);
+  const Output output = Stdout(ColorMode::kAuto);
+  const Output coloured = Stdout(ColorMode::kAlways);
   ASSERT_GE(dup2(before.get(), STDOUT_FILENO), 0);
   EXPECT_FALSE(output.terminal);
   EXPECT_FALSE(output.colour);
+  EXPECT_TRUE(coloured.colour);
+  EXPECT_FALSE(coloured.terminal);
   EXPECT_EQ(output.columns, kAnyWidth);
 }
 
@@ -39,7 +42,7 @@ TEST(OutputTest, ATerminalHasColoursUnlessItIsToldOtherwise) {
   const UniqueFd terminal(open(ptsname(leader.get()), O_RDWR | O_NOCTTY));
   const winsize window = {.ws_row = 30, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};
   ASSERT_EQ(ioctl(terminal.get(), TIOCSWINSZ, &window), 0);
-  const auto look = [&](const char* term, const char* no_color, bool option) {
+  const auto look = [&](const char* term, const char* no_color, ColorMode option) {
     setenv("TERM", term, 1);
     setenv("NO_COLOR", no_color, 1);
     dup2(terminal.get(), STDOUT_FILENO);
@@ -47,18 +50,19 @@ TEST(OutputTest, ATerminalHasColoursUnlessItIsToldOtherwise) {
     dup2(before.get(), STDOUT_FILENO);
     return output;
   };
-  const Output output = look("xterm", "", false);
+  const Output output = look("xterm", "", ColorMode::kAuto);
   EXPECT_EQ(output.columns, 100u);
   EXPECT_EQ(output.rows, 30u);
   EXPECT_TRUE(output.terminal);
   EXPECT_TRUE(output.colour);
-  EXPECT_FALSE(look("xterm", "1", false).colour);
-  EXPECT_TRUE(look("xterm", "1", false).terminal);
-  EXPECT_FALSE(look("xterm", "", true).colour);
-  EXPECT_FALSE(look("dumb", "", false).colour);
-  EXPECT_FALSE(look("dumb", "", false).terminal);
-  EXPECT_EQ(look("dumb", "", false).columns, 100u);
-  EXPECT_FALSE(look("", "", false).terminal);
+  EXPECT_FALSE(look("xterm", "1", ColorMode::kAuto).colour);
+  EXPECT_TRUE(look("xterm", "1", ColorMode::kAuto).terminal);
+  EXPECT_FALSE(look("xterm", "", ColorMode::kNever).colour);
+  EXPECT_FALSE(look("dumb", "", ColorMode::kAuto).colour);
+  EXPECT_FALSE(look("dumb", "", ColorMode::kAuto).terminal);
+  EXPECT_TRUE(look("dumb", "1", ColorMode::kAlways).colour);
+  EXPECT_EQ(look("dumb", "", ColorMode::kAuto).columns, 100u);
+  EXPECT_FALSE(look("", "", ColorMode::kAuto).terminal);
 }
 
 TEST(OutputTest, PicturesHaveAWidthEverywhere) {

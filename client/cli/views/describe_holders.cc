@@ -129,7 +129,7 @@ std::string Describer::Tenant(const std::string& name) {
         Bytes(each.bytes()), ", attached by ", Counted(each.attached_sessions(), "session")));
   }
   absl::StrAppend(&text,
-                  List("Its publications", published, "gpumemctl publications --of " + name));
+                  List("Its publications", published, "gpumemctl publications --tenant " + name));
   absl::StrAppend(&text, List("Its requests that wait", WaitingLines([&](const auto& waiting) {
                                 return waiting.tenant() == name;
                               })));

@@ -15,7 +15,8 @@ absl::StatusOr<std::string> ResolveDevice(const DeviceList& devices, absl::strin
   const bool by_index = absl::SimpleAtoi(name, &index);
   std::vector<std::string> matches;
   for (const v1::Device& device : devices) {
-    if (device.device_uuid() == name || (by_index && device.index() == index)) {
+    const bool by_bus = !name.empty() && absl::EqualsIgnoreCase(device.pci_bus_id(), name);
+    if (device.device_uuid() == name || by_bus || (by_index && device.index() == index)) {
       return device.device_uuid();
     }
     if (!name.empty() && absl::StartsWith(device.device_uuid(), name)) {

@@ -13,7 +13,8 @@ namespace gpumem::cli {
 
 using DeviceList = std::vector<v1::Device>;
 
-// Returns the UUID of the device that the user names by index, UUID or a prefix of one.
+// Returns the UUID of the device that the user names by index, UUID, a prefix of one,
+// or PCI bus id.
 //   NOT_FOUND         there is none
 //   INVALID_ARGUMENT  the prefix fits several
 absl::StatusOr<std::string> ResolveDevice(const DeviceList& devices, absl::string_view name);

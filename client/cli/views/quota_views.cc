@@ -204,7 +204,7 @@ void AddSettings(const v1::Quota& quota, bool exact, OverrideMarks* marks, Table
 
 }  // namespace
 
-std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, size_t width) {
+std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Layout layout) {
   if (response.tenants().empty()) return "No tenants.\n";
   using Tenant = v1::TenantInfo;
   struct Row {
@@ -318,7 +318,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, siz
     for (const Shown* one : shown) cells.push_back(one->cell(row));
     table.AddRow(std::move(cells));
   }
-  return absl::StrCat(table.ToString(width),
+  return absl::StrCat(table.ToString(layout),
                       marked
                           ? "* as operators set it (gpumemctl quota get TENANT shows what; quota "
                             "unset takes it back)\n"
@@ -326,7 +326,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, siz
 }
 
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact,
-                      size_t width) {
+                      Layout layout) {
   const v1::Quota& quota = response.quota();
   const v1::Usage& usage = response.usage();
   OverrideMarks marks(response.overridden());
@@ -377,7 +377,7 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
     if (waits) cells.push_back(Size(device.waiting_bytes(), exact));
     bytes.AddRow(std::move(cells));
   }
-  return absl::StrCat(counts.ToString(), "\n", settings.ToString(), "\n", bytes.ToString(width),
+  return absl::StrCat(counts.ToString(), "\n", settings.ToString(), "\n", bytes.ToString(layout),
                       marks.any() ? absl::StrCat("* as operators set it, over what the "
                                                  "configuration says (gpumemctl quota unset ",
                                                  Printable(usage.tenant()), " takes it back)\n")

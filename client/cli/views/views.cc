@@ -107,7 +107,7 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
   return text;
 }
 
-std::string DevicesView(const DeviceList& devices, bool exact) {
+std::string DevicesView(const DeviceList& devices, bool exact, Layout layout) {
   if (devices.empty()) return "The daemon has no devices.\n";
   // Two tables, since one would be wider than most terminals.
   Table names({{"INDEX", Align::kRight}, {"UUID"}, {"NAME"}, {"BACKEND"}});
@@ -127,10 +127,10 @@ std::string DevicesView(const DeviceList& devices, bool exact) {
                   device.context_pid() == 0 ? kNone : absl::StrCat("pid ", device.context_pid()),
                   Kinds(device)});
   }
-  return absl::StrCat(names.ToString(), "\n", state.ToString(), PeersView(devices));
+  return absl::StrCat(names.ToString(layout), "\n", state.ToString(layout), PeersView(devices));
 }
 
-std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, size_t width) {
+std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, Layout layout) {
   if (response.sessions().empty()) return "No sessions.\n";
   const bool unbrokered =
       std::any_of(response.sessions().begin(), response.sessions().end(),
@@ -159,7 +159,7 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, s
     cells.push_back(Age(session.age_ms()));
     table.AddRow(std::move(cells));
   }
-  return table.ToString(width);
+  return table.ToString(layout);
 }
 
 std::string StateWord(v1::SegmentInfo::State state) {
@@ -207,7 +207,7 @@ std::string WaitsFor(const v1::Denial& denial, bool exact) {
 }
 
 std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
-                        bool exact, size_t width) {
+                        bool exact, Layout layout) {
   if (response.waiting().empty()) return "";
   Table table({{"PLACE", Align::kRight},
                {"DEVICE", Align::kLeft, 6},
@@ -224,11 +224,11 @@ std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceLis
                   Age(waiting.age_ms()), WaitsFor(waiting.blocked_by(), exact)});
   }
   return absl::StrCat("\nWaiting for memory, in the order in which they are served:\n",
-                      table.ToString(width));
+                      table.ToString(layout));
 }
 
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
-                         bool exact, size_t width) {
+                         bool exact, Layout layout) {
   if (response.segments().empty()) return "No segments.\n";
   Table table({{"SEGMENT", Align::kRight},
                {"TENANT", Align::kLeft, 8},
@@ -250,11 +250,11 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                   segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
                   Age(segment.age_ms())});
   }
-  return table.ToString(width);
+  return table.ToString(layout);
 }
 
 std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact,
-                             size_t width) {
+                             Layout layout) {
   if (response.publications().empty()) return "No publications.\n";
   Table table({{"PUBLICATION", Align::kLeft, 12},
                {"VERSION", Align::kRight},
@@ -282,14 +282,14 @@ std::string PublicationsView(const v1::ListPublicationsResponse& response, bool 
                   each.access() == v1::PUBLICATION_ACCESS_ANY ? "any tenant" : "its tenant",
                   absl::StrCat(each.attached_sessions()), stays, publisher, Age(each.age_ms())});
   }
-  return table.ToString(width);
+  return table.ToString(layout);
 }
 
 std::string UnpublishedView(const std::string& name, const v1::UnpublishResponse& response) {
   return absl::StrCat("Unpublished ", Printable(name), ", version ", response.version(), ".\n");
 }
 
-std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact) {
+std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact, Layout layout) {
   if (pools.empty()) {
     return "No pools: a tenant has one on a device while it has segments of kind mempool there.\n";
   }
@@ -317,7 +317,8 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
                       : Size(pool.release_threshold_bytes(), exact),
                   reuse});
   }
-  return absl::StrCat(table.ToString(),
+  if (!layout.headers) return table.ToString(layout);
+  return absl::StrCat(table.ToString(layout),
                       "REUSE across streams: e follows events, o opportunistic, i internal "
                       "dependencies.\n");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumemctl's output for people. Pure: turns the daemon's answers into text. A trailing '*' marks
 // values that operators set, over the configuration. Sizes are exact bytes if `exact`. Empty lists
-// say so in words. Tables are at most `width` characters wide, as far as possible (table.h).
+// say so in words. Tables obey `layout` (table.h).
 #pragma once
 
 #include <string>
@@ -18,25 +18,24 @@ using PoolList = std::vector<v1::PoolInfo>;
 
 std::string StatusView(const v1::GetStatusResponse& status, bool exact);
 // With the peer matrix below, if there are several GPUs.
-std::string DevicesView(const DeviceList& devices, bool exact);
-std::string SessionsView(const v1::ListSessionsResponse& response, bool exact,
-                         size_t width = kAnyWidth);
+std::string DevicesView(const DeviceList& devices, bool exact, Layout layout = {});
+std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, Layout layout = {});
 // Lists the requests that wait for memory, and their causes; empty if there are none.
 std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceList& devices,
-                        bool exact, size_t width = kAnyWidth);
+                        bool exact, Layout layout = {});
 // Returns the obstacle of a waiting request: "memory of serving (6.00 GiB)".
 std::string WaitsFor(const v1::Denial& denial, bool exact);
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,
-                         bool exact, size_t width = kAnyWidth);
+                         bool exact, Layout layout = {});
 std::string StateWord(v1::SegmentInfo::State state);
 std::string PublicationsView(const v1::ListPublicationsResponse& response, bool exact,
-                             size_t width = kAnyWidth);
+                             Layout layout = {});
 std::string UnpublishedView(const std::string& name, const v1::UnpublishResponse& response);
-std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact);
-std::string TenantsView(const v1::ListTenantsResponse& response, bool exact,
-                        size_t width = kAnyWidth);
+std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact,
+                      Layout layout = {});
+std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Layout layout = {});
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact,
-                      size_t width = kAnyWidth);
+                      Layout layout = {});
 std::string ReloadView(const v1::ReloadResponse& response);
 
 // Describes the identity that the daemon assigns to the caller, and why; `daemon` names the daemon.

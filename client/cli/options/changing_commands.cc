@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands that change the state of the daemon: their names, texts and options.
+#include "client/cli/options/command_set.h"
+#include "client/cli/options/common_options.h"
+#include "client/cli/options/parsed_options.h"
+#include "client/cli/options/pool_options.h"
+#include "client/cli/options/quota_options.h"
+#include "client/cli/options/values.h"
+
+namespace gpumem::cli {
+namespace {
+
+void AddQuota(CommandSet* commands) {
+  CLI::App* quota =
+      commands
+          ->Add<QuotaGetCommand>(kChanging, "quota", "Show or change the quota of a tenant.",
+                                 "Without a subcommand: same as gpumemctl quota get.")
+          .app;
+  quota->require_subcommand(0, 1);
+  const auto get = commands->Add<QuotaGetCommand>(
+      quota, kCommands, "get", "Show the limits and the usage of a tenant.",
+      "Examples:\n  gpumemctl quota get            your own; needs no privilege\n"
+      "  gpumemctl quota get training");
+  get.app->add_option("TENANT", get.command->tenant, "Show this tenant (default: your own)");
+  commands->Add<QuotaListCommand>(quota, kCommands, "list",
+                                  "List all tenants with limits and usage.",
+                                  "Example: gpumemctl quota list");
+  const auto unset = commands->Add<QuotaUnsetCommand>(
+      quota, kCommands, "unset", "Undo changes made by quota set.",
+      "Examples:\n  gpumemctl quota unset training            all settings\n"
+      "  gpumemctl quota unset training --limit    only the limit\n"
+      "The settings follow the configuration again.");
+  AddQuotaUnsetOptions(unset.app, unset.command);
+  AddCaution(unset.app, &unset.command->caution, /*asks=*/false);
+  const auto set = commands->Add<QuotaSetCommand>(
+      quota, kCommands, "set", "Change the quota of a tenant until quota unset.",
+      "Examples:\n  gpumemctl quota set training --limit 40GiB --max-sessions 16\n"
+      "  gpumemctl quota set training --device 1=10GiB --clear total-limit\n"
+      "  gpumemctl quota set serving --guarantee 20GiB --priority 10 --dry-run\n"
+      "These settings override the configuration, also after a restart or a reload.\n"
+      "Other settings follow the configuration. A limit below the usage revokes\n"
+      "nothing: the tenant gets nothing new until its usage is below the limit. Such\n"
+      "a limit, and a larger guarantee, are confirmed on a terminal.\n"
+      "LIMIT is the name of a setting, such as total-limit.");
+  AddQuotaSetOptions(set.app, set.command);
+  AddCaution(set.app, &set.command->caution, /*asks=*/true);
+}
+
+void AddPool(CommandSet* commands) {
+  CLI::App* pool =
+      commands
+          ->Add<PoolListCommand>(
+              kChanging, "pool", "Show or change CUDA memory pools (kind mempool).",
+              "Without a subcommand: same as gpumemctl pool list.\n"
+              "A tenant has a pool on a device while it has segments of kind mempool there.")
+          .app;
+  pool->require_subcommand(0, 1);
+  const auto list = commands->Add<PoolListCommand>(
+      pool, kCommands, "list", "List the memory pools.",
+      "Example: gpumemctl pool list --tenant training\n"
+      "RESERVED bytes are taken from the device, USED bytes are in segments. The driver\n"
+      "keeps unused bytes up to THRESHOLD, and reserves at most MAX.");
+  AddTenantFilter(list.app, &list.command->tenant);
+  AddDeviceFilter(list.app, &list.command->device);
+  const auto set = commands->Add<PoolSetCommand>(
+      pool, kCommands, "set", "Change attributes of a pool until gpumemd stops.",
+      "Examples:\n  gpumemctl pool set training --release-threshold 4GiB\n"
+      "  gpumemctl pool set training --device 1 --reuse-opportunistic off --reset-peaks\n"
+      "The attributes are those of cudaMemPoolAttr. They apply at once, and to later\n"
+      "pools of the tenant on the device.");
+  AddPoolSetOptions(set.app, set.command);
+  AddCaution(set.app, &set.command->caution, /*asks=*/false);
+  const auto trim = commands->Add<PoolTrimCommand>(
+      pool, kCommands, "trim", "Return unused bytes of a pool to the driver.",
+      "Example: gpumemctl pool trim training --to 1GiB");
+  AddPoolTrimOptions(trim.app, trim.command);
+  AddCaution(trim.app, &trim.command->caution, /*asks=*/false);
+}
+
+void AddMaintenance(CommandSet* commands) {
+  const auto trim = commands->Add<TrimCommand>(
+      kChanging, "trim", "Return retained segments to the driver.",
+      "Examples:\n  gpumemctl trim --tenant training --keep 1GiB\n"
+      "  gpumemctl trim --dry-run\n"
+      "A retained segment was released, and is kept for reuse by its tenant. Asks for\n"
+      "confirmation on a terminal.");
+  AddTenantFilter(trim.app, &trim.command->tenant)->description("Trim only this tenant");
+  AddDeviceFilter(trim.app, &trim.command->device)
+      ->description("Trim only this device (see gpumemctl devices)");
+  AddParsed(trim.app, "--keep", ParseSize, Into(&trim.command->keep_bytes),
+            "Keep this much per tenant and device (default: 0)")
+      ->type_name("BYTES");
+  AddCaution(trim.app, &trim.command->caution, /*asks=*/true);
+
+  const auto drain = commands->Add<DrainCommand>(
+      kChanging, "drain", "Admit no new sessions or requests.",
+      "Examples:\n  gpumemctl drain      before maintenance\n"
+      "  gpumemctl undrain    afterwards\n"
+      "Sessions keep what they hold. Asks for confirmation on a terminal.");
+  Deprecate(drain.app->add_flag("--resume", drain.command->resume, ""), "gpumemctl undrain");
+  AddCaution(drain.app, &drain.command->caution, /*asks=*/true);
+  const auto undrain =
+      commands->Add<DrainCommand>(kChanging, "undrain", "Admit new sessions and requests again.",
+                                  "Example: gpumemctl undrain\nEnds gpumemctl drain.");
+  undrain.command->resume = true;
+  AddCaution(undrain.app, &undrain.command->caution, /*asks=*/false);
+
+  commands->Add<ReloadCommand>(
+      kChanging, "reload", "Reload the configuration file of the daemon.",
+      "Example: gpumemctl reload\n"
+      "Applies tenants, rules and quotas, and prints the differences. If the file has a\n"
+      "mistake, the configuration in force stays. Changes by quota set stay, too.\n"
+      "SIGHUP does the same. gpumemd --check-config tries a file without applying it.");
+}
+
+}  // namespace
+
+void AddChangingCommands(CommandSet* commands) {
+  AddQuota(commands);
+  AddPool(commands);
+  AddMaintenance(commands);
+}
+
+}  // namespace gpumem::cli

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands that show the state: their names, texts and options.
+#include "client/cli/options/command_set.h"
+#include "client/cli/options/common_options.h"
+#include "client/cli/options/showing_options.h"
+
+namespace gpumem::cli {
+namespace {
+
+void AddTables(CommandSet* commands) {
+  commands->Add<StatusCommand>(kShowing, "status", "Show the state of the daemon.",
+                               "Example: gpumemctl status");
+  commands->Add<DevicesCommand>(
+      kShowing, "devices", "List devices: kinds, capacity, use, peer access.",
+      "Example: gpumemctl devices --exact\n"
+      "INDEX is the daemon's number of the device. It means the same in every command,\n"
+      "whatever CUDA_VISIBLE_DEVICES says. UUIDs stay the same over restarts.\n"
+      "CONTEXT is the daemon's process with a CUDA context on the device. The daemon\n"
+      "starts one for segments of kinds mempool and ipc.\nNeeds no privilege.");
+  const auto ps = commands->Add<PsCommand>(
+      kShowing, "ps", "List sessions and what they hold.",
+      "Example: gpumemctl ps --tenant training\n"
+      "A session is \"lingering\" if it has ended, but its process may still map memory\n"
+      "or have a memory pool open. It is \"away\" if the daemon has restarted and\n"
+      "its client has not reconnected: it keeps what it holds.");
+  AddTenantFilter(ps.app, &ps.command->tenant);
+  const auto segments = commands->Add<SegmentsCommand>(
+      kShowing, "segments", "List segments and their holders.",
+      "Example: gpumemctl segments --device 0\n"
+      "A segment is \"lost\" if its CUDA context is gone: sessions that have it open\n"
+      "keep it, and no other session can open it.");
+  AddTenantFilter(segments.app, &segments.command->tenant);
+  AddDeviceFilter(segments.app, &segments.command->device);
+}
+
+void AddPictures(CommandSet* commands) {
+  const auto top = commands->Add<TopCommand>(
+      kShowing, "top", "Show devices, tenants and sessions live.",
+      "Examples:\n  gpumemctl top                              q quits, ? lists the keys\n"
+      "  gpumemctl top --by process --sort age\n"
+      "  gpumemctl top --iterations 1 --json | jq .\n"
+      "The largest are first. --sort count: by segments, leases or tenants; --sort age,\n"
+      "with --by process: the youngest first.");
+  AddTopOptions(top.app, top.command);
+  const auto map = commands->Add<MapCommand>(
+      kShowing, "map", "Draw the memory of the devices by tenant.",
+      "Examples:\n  gpumemctl map\n  gpumemctl map --device 0 --rows 8\n"
+      "The number of letters of a tenant is in proportion to its bytes: capital letters\n"
+      "are leased, small ones retained (released, kept for reuse), and '~' lingering\n"
+      "(the lease has ended, but a process may still map the memory).");
+  AddMapOptions(map.app, map.command);
+}
+
+}  // namespace
+
+void AddShowingCommands(CommandSet* commands) {
+  AddTables(commands);
+  AddPictures(commands);
+  const auto describe = commands->Add<DescribeCommand>(
+      kShowing, "describe", "Show all facts about one object.",
+      "Examples:\n  gpumemctl describe tenant training\n  gpumemctl describe segment 12\n"
+      "  gpumemctl describe lease 33\n  gpumemctl describe training/llama\n"
+      "WHAT is tenant, session, lease, segment, publication or device, and a name or\n"
+      "number. The type may be left out if the name is unambiguous.");
+  AddDescribeOptions(describe.app, describe.command);
+  const auto events = commands->Add<EventsCommand>(
+      kShowing, "events", "Show past or current events of the broker.",
+      "Examples:\n  gpumemctl events --since 10m              past events\n"
+      "  gpumemctl events --follow --tenant a      new events, until Ctrl-C\n"
+      "  gpumemctl events --follow --json --event denied --event revoked\n"
+      "Events are grants, denials, releases, revocations, reclaims, sessions, and\n"
+      "changes of quotas and the configuration. docs/reference/audit.md lists them.\n"
+      "With --json each line is an object.");
+  AddEventsOptions(events.app, events.command);
+  commands->Add<DoctorCommand>(
+      kShowing, "doctor", "Check this machine and its daemon.",
+      "Example: sudo gpumemctl doctor\n"
+      "Names problems and their remedies. Works without a daemon and without privilege,\n"
+      "and then says what it could not see. The exit code is 9 if there is a problem;\n"
+      "warnings leave it at 0.");
+}
+
+}  // namespace gpumem::cli
