@@ -1,0 +1,165 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON of each gpumemctl command is what client/cli/schema says, beside a real daemon.
+
+The schemas let readers meet new members. This test does not: a member that a command prints and its
+schema does not name fails it.
+"""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+
+try:
+    import jsonschema
+except ImportError as error:
+    raise SystemExit(
+        f"the schemas cannot be tested: Python's {error.name} is not installed here; install "
+        "python3-jsonschema, as ./run test does"
+    ) from error
+
+SCHEMAS = pathlib.Path("client/cli/schema").absolute()
+GPUMEMCTL = os.path.abspath("client/cli/gpumemctl")
+GPUMEMD = os.path.abspath("daemon/gpumemd")
+DEADLINE = 60
+
+
+def strict(schema):
+    """Returns the schema with additionalProperties false where it says nothing about them."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {key: strict(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
+        result.setdefault("additionalProperties", False)
+    return result
+
+
+def load(name):
+    return json.loads((SCHEMAS / f"{name}.json").read_text())
+
+
+TYPES = "types.json"
+STORE = {f"file:///schema/{TYPES}": strict(load("types"))}
+
+
+def mistakes(name, document):
+    """Returns what the schema of this name says against the document."""
+    schema = strict(load(name))
+    resolver = jsonschema.RefResolver(f"file:///schema/{name}.json", schema, store=STORE)
+    validator = jsonschema.Draft7Validator(schema, resolver=resolver)
+    return [f"{list(error.absolute_path)}: {error.message}" for error in validator.iter_errors(document)]
+
+
+class SchemaTest(unittest.TestCase):
+    seen = set()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.mkdtemp(prefix="gpumem-schema-", dir="/tmp")
+        cls.file = os.path.join(cls.folder, "weights")
+        pathlib.Path(cls.file).write_bytes(b"w" * 4096)
+        cls.config = os.path.join(cls.folder, "gpumemd.toml")
+        pathlib.Path(cls.config).write_text(
+            '[[tenant]]\nname = "lab"\nlimit = "1GiB"\n'
+            f'[[rule]]\ntenant = "lab"\nuid = {os.getuid()}\n')
+        cls.log = open(os.path.join(cls.folder, "log"), "w", encoding="utf-8")
+        cls.daemon = subprocess.Popen(
+            [GPUMEMD, "--config", cls.config, "--backend", "host", "--host-devices", "2",
+             "--host-device-bytes", "64MiB", "--runtime-dir", cls.folder, "--state-dir",
+             cls.folder + "/state"], stdout=cls.log, stderr=cls.log)
+        deadline = time.monotonic() + DEADLINE
+        while cls.run_ctl("status").returncode != 0:
+            assert time.monotonic() < deadline, pathlib.Path(cls.folder, "log").read_text()
+            time.sleep(0.02)
+        cls.holder = subprocess.Popen(
+            [GPUMEMCTL, "--runtime-dir", cls.folder, "hold", "--size", "2MiB", "--kind", "mempool",
+             "--json"], stdout=subprocess.PIPE, text=True)
+        cls.held = json.loads(cls.holder.stdout.readline())
+
+    @classmethod
+    def tearDownClass(cls):
+        for process in (cls.holder, cls.daemon):
+            process.terminate()
+            process.wait(DEADLINE)
+        cls.holder.stdout.close()
+        cls.log.close()
+        shutil.rmtree(cls.folder, ignore_errors=True)
+
+    @classmethod
+    def run_ctl(cls, *arguments):
+        return subprocess.run([GPUMEMCTL, "--runtime-dir", cls.folder, *arguments], check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=DEADLINE)
+
+    def check(self, name, *arguments, code=0):
+        """Checks the only document of a command."""
+        result = self.run_ctl(*arguments, "-o", "json")
+        self.assertEqual(result.returncode, code, result.stderr)
+        text = result.stderr if name == "error" else result.stdout
+        self.expect(name, json.loads(text))
+        if name != "error":
+            self.assertEqual(result.stderr, "")
+
+    def expect(self, name, document):
+        self.seen.add(name)
+        self.assertEqual(mistakes(name, document), [], name)
+
+    def test_all(self):
+        self.expect("hold", self.held)
+        self.check("status", "status")
+        self.check("devices", "devices")
+        self.check("ps", "ps")
+        self.check("segments", "segments")
+        self.check("top", "top", "--iterations", "1")
+        self.check("map", "map")
+        self.check("whoami", "whoami")
+        self.check("version", "version")
+        self.check("pool-list", "pool")
+        self.check("pool", "pool", "set", "lab", "--reset-peaks")
+        self.check("pool", "pool", "trim", "lab")
+        self.check("publish", "publish", "llama", "--file", self.file)
+        self.check("publications", "publications")
+        self.check("verify", "verify", "llama")
+        self.check("fetch", "fetch", "llama", "--out", self.folder + "/copy")
+        for words in (["tenant", "lab"], ["segment", str(self.held["segment_id"])],
+                      ["session", str(self.held["session_id"])], ["device", "0"],
+                      ["lease", str(self.held["lease_id"])], ["publication", "lab/llama"]):
+            self.check("describe", "describe", *words)
+        for words in (["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
+                      ["quota", "set", "lab", "--limit", "1MiB"], ["quota", "unset", "lab"],
+                      ["pool", "trim", "lab"], ["pool", "set", "lab", "--reset-peaks"]):
+            self.check("dry-run", *words, "--dry-run")
+        self.check("unpublish", "unpublish", "lab/llama")
+        self.check("quota", "quota")
+        self.check("quota", "quota", "set", "lab", "--limit", "40MiB", "--guarantee", "1MiB")
+        self.check("quota", "quota", "get", "lab")
+        self.check("quota-list", "quota", "list")
+        self.check("error", "hold", "--size", "50MiB", code=5)
+        self.check("quota", "quota", "unset", "lab")
+        self.check("error", "quota", "get", "none", code=6)
+        self.check("error", "statsu", code=2)
+        self.check("trim", "trim")
+        self.check("reload", "reload")
+        self.check("status", "drain")
+        self.check("status", "undrain")
+        warning = self.run_ctl("--json", "hold", "--bytes", "2MiB", "--for", "1ms")
+        self.expect("warning", json.loads(warning.stderr))
+        for line in warning.stdout.splitlines():
+            self.expect("hold", json.loads(line))
+        for line in self.run_ctl("events", "--json").stdout.splitlines():
+            self.expect("events", json.loads(line))
+        doctor = self.run_ctl("doctor", "--json")
+        self.assertEqual(doctor.stderr, "")
+        self.expect("doctor", json.loads(doctor.stdout))
+        # Each schema has a command here.
+        self.assertEqual(self.seen | {"types"}, {path.stem for path in SCHEMAS.glob("*.json")})
+
+
+if __name__ == "__main__":
+    unittest.main()
