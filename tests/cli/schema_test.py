@@ -29,7 +29,7 @@ DEADLINE = 60
 
 
 def strict(schema):
-    """Returns the schema with additionalProperties false where it says nothing about them."""
+    """Returns the schema with additionalProperties false for objects that do not mention it."""
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):

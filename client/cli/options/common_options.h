@@ -17,9 +17,9 @@ void AddGlobalOptions(CLI::App* app, GlobalOptions* options);
 // --dry-run, and with `asks` also --yes.
 void AddCaution(CLI::App* app, Caution* caution, bool asks);
 
-// --tenant: only what belongs to this tenant.
+// --tenant: only objects of this tenant.
 CLI::Option* AddTenantFilter(CLI::App* app, std::string* tenant);
-// --device: only what is on this device.
+// --device: only objects on this device.
 CLI::Option* AddDeviceFilter(CLI::App* app, std::string* device);
 // --as: the tenant that this process asks for. --tenant is its deprecated name.
 void AddAs(CLI::App* app, std::string* tenant);
