@@ -107,6 +107,7 @@ TEST_P(CompletionTest, WordsAndFiles) {
               ElementsAre(script_));
   EXPECT_THAT(Complete({"gpumemctl", "completion", "f"}), ElementsAre("fish"));
   EXPECT_THAT(Complete({"gpumemctl", "status", "--output", "j"}), ElementsAre("json"));
+  EXPECT_THAT(Complete({"gpumemctl", "status", "-o", "j"}), ElementsAre("json"));
   // A number of bytes has no completion, and is no file.
   EXPECT_THAT(Complete({"gpumemctl", "hold", "--size", ""}), IsEmpty());
 }

@@ -121,8 +121,11 @@ std::string BashCompletion(const std::vector<CommandReference>& commands) {
       names.push_back(option.name);
       if (!option.short_name.empty()) names.push_back(option.short_name);
       if (option.value.empty()) continue;
-      absl::StrAppend(&values, "    ", InQuotes(absl::StrCat(command.name, " ", option.name)), ") ",
-                      Value(option), " ;;\n");
+      for (const std::string& name : {option.name, option.short_name}) {
+        if (name.empty()) continue;
+        absl::StrAppend(&values, "    ", InQuotes(absl::StrCat(command.name, " ", name)), ") ",
+                        Value(option), " ;;\n");
+      }
     }
     absl::StrAppend(&has, "    ", InQuotes(command.name),
                     ") subcommands=", InQuotes(absl::StrJoin(command.subcommands, " ")),
