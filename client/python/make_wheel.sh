@@ -9,8 +9,8 @@ set -euo pipefail
 
 site=$1 version=$2 out=$3 licenses=$4
 here=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
-# The oldest Python supported; the C library of Debian 12, on which it was built.
-tag=cp39-abi3-manylinux_2_36_$(uname -m)
+# The oldest Python and the oldest C library supported: tests/dist/dist_test.sh checks the latter.
+tag=cp39-abi3-manylinux_2_34_$(uname -m)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

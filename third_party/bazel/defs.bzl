@@ -47,6 +47,12 @@ _FOR_TSAN = select({
     "//conditions:default": [],
 })
 
+# See older_glibc.cc. Only --config=dist-static puts the C++ runtime into programs.
+_FOR_OLDER_GLIBC = select({
+    "//third_party/bazel:static_syslibs": ["//third_party/bazel:older_glibc"],
+    "//conditions:default": [],
+})
+
 def gpumem_cc_library(
         name,
         srcs = [],
@@ -88,7 +94,7 @@ def gpumem_cc_binary(
         srcs = joined(name, srcs, testonly),
         testonly = testonly,
         copts = _COPTS + copts,
-        deps = deps + _FOR_TSAN,
+        deps = deps + _FOR_TSAN + _FOR_OLDER_GLIBC,
         linkopts = linkopts + _when_bundled(_BUNDLE_OF_BIN),
         **kwargs
     )
