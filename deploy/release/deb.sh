@@ -37,9 +37,9 @@ run_deb() {
 
 # deb_root ROOT BIN VERSION: lays out the packages' files below ROOT.
 deb_root() {
-  local root=$1 bin=$2 lib page package
+  local root=$1 bin=$2 lib package
   lib=usr/lib/$(dpkg-architecture -qDEB_HOST_MULTIARCH)
-  mkdir -p "$root"/usr/{bin,sbin,include/gpumem,share/{gpumem,man/man{1,5,8}}} \
+  mkdir -p "$root"/usr/{bin,sbin,include/gpumem,share/gpumem} \
     "$root/usr/lib/"{sysusers,tmpfiles}.d "$root/lib/systemd/system" "$root/$lib/pkgconfig"
   install "$bin/daemon/gpumemd" "$bin/daemon/keeper/gpumem-keeper" "$root/usr/sbin/"
   install "$bin/client/cli/gpumemctl" "$root/usr/bin/"
@@ -59,23 +59,10 @@ deb_root() {
   rm "$root"/usr/share/gpumem/prometheus/*_test.yml
   install -D -m 644 -t "$root/usr/share/gpumem/grafana" grafana/*
 
-  deb_generated "$root" "$bin/client/cli/gpumemctl_reference"
-  for page in man/*.[58]; do
-    install -m 644 "$page" "$root/usr/share/man/man${page##*.}/"
-  done
+  install_reference "$root/usr/share" zsh/vendor-completions "$bin/client/cli/gpumemctl_reference"
   # The licences of libraries without a shared object: the programs contain their code.
   for package in gpumemd gpumem-tools libgpumem1; do
     install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"
   done
   cd "$ROOT"
-}
-
-# Installs the files that are generated from gpumemctl's command line: man page and completions.
-deb_generated() {
-  local share=$1/usr/share reference=$2
-  mkdir -p "$share"/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
-  "$reference" man >"$share/man/man1/gpumemctl.1"
-  "$reference" bash >"$share/bash-completion/completions/gpumemctl"
-  "$reference" zsh >"$share/zsh/vendor-completions/_gpumemctl"
-  "$reference" fish >"$share/fish/vendor_completions.d/gpumemctl.fish"
 }

@@ -9,24 +9,24 @@ run_dist() {
   local version
   version=$(version)
   rm -rf "$DIST"
+  umask 022
+  SOURCE_DATE_EPOCH=$(source_date_epoch)
+  export SOURCE_DATE_EPOCH
   mkdir -p "$DIST"/{bin,etc,include/gpumem,lib/gpumem/c++,lib/pkgconfig,licenses}
 
   dist_programs
   dist_library "$version"
   dist_bundled_libraries
-  install -m 644 "$ROOT/deploy/gpumemd.toml" "$DIST/etc/"
-  install -D -m 644 -t "$DIST/share/gpumem/prometheus" "$ROOT"/deploy/prometheus/*
-  install -D -m 644 -t "$DIST/share/gpumem/grafana" "$ROOT"/deploy/grafana/*
-  install -m 644 "$ROOT/LICENSE" "$DIST/"
+  dist_deployment
   dist_licenses
 
   local name=gpumem-$version-linux-x86_64
-  tar -C "$DIST" --sort=name --owner=0 --group=0 --transform="s,^\.,$name," \
-    --create . | gzip -9n >"$ROOT/$name.tar.gz.new"
+  pack_folder "$DIST" "$name" >"$ROOT/$name.tar.gz.new"
   mv "$ROOT/$name.tar.gz.new" "$DIST/$name.tar.gz"
   dist_wheel "$version"
 
   "$ROOT/tests/dist/dist_test.sh" "$DIST"
+  "$ROOT/tests/dist/repeat_test.sh" "$DIST"
   "$DIST/bin/gpumemd" --version | sed 's/^/dist: /'
   du -sh "$DIST" | awk '{print "dist: " $1 " in " $2}'
 }
@@ -35,11 +35,12 @@ run_dist() {
 # Debian's shared libraries in lib/gpumem.
 dist_programs() {
   bazel build --config=dist-static //daemon:gpumemd //daemon/keeper:gpumem-keeper \
-    //client/cli:gpumemctl
+    //client/cli:gpumemctl //client/cli:gpumemctl_reference
   local bin
   bin=$(bazel_bin --config=dist-static)
   install "$bin/daemon/gpumemd" "$bin/daemon/keeper/gpumem-keeper" "$bin/client/cli/gpumemctl" \
     "$DIST/bin/"
+  install_reference "$DIST/share" zsh/site-functions "$bin/client/cli/gpumemctl_reference"
 
   bazel build --config=dist-bundled //client:libgpumem.so \
     //tests/bench:gpumem_bench //tests/demo:gpumem_demo //tests/foreign:gpumem_foreign \
@@ -59,6 +60,18 @@ dist_library() {
   install_headers "$DIST/include/gpumem"
   # shellcheck disable=SC2016  # pkg-config's variable
   pkg_config_file "$1" '${pcfiledir}/../..' lib >"$DIST/lib/pkgconfig/gpumem.pc"
+}
+
+# The installer, and what it installs beside programs and libraries.
+dist_deployment() {
+  local deploy=$ROOT/deploy share=$DIST/share/gpumem
+  install "$deploy/tarball/install.sh" "$DIST/"
+  install -m 644 "$ROOT/LICENSE" "$DIST/"
+  install -m 644 "$deploy/gpumemd.toml" "$DIST/etc/"
+  install -D -m 644 -t "$share/systemd" "$deploy"/systemd/*.{service,socket,conf}
+  install -D -m 644 -t "$share/systemd/drop-ins" "$deploy"/systemd/drop-ins/*
+  install -D -m 644 -t "$share/prometheus" "$deploy"/prometheus/*
+  install -D -m 644 -t "$share/grafana" "$deploy"/grafana/*
 }
 
 # Copies the shared libraries that the programs and the library need, except those of the C library.

@@ -15,7 +15,7 @@ install_library() {
   # its version of gRPC and Abseil (gpumem.pc).
   execroot=$(execution_root)
   (cd "$execroot" && grep '\.o$' "$bin/client/libgpumem.so-2.params" |
-    xargs ar qcs "$2/libgpumem.a")
+    xargs ar qcsD "$2/libgpumem.a")
 }
 
 install_headers() { install -m 644 -t "$1" "$ROOT"/client/include/gpumem/*; }
@@ -34,6 +34,35 @@ Cflags: -I\${prefix}/include
 Libs: -L\${prefix}/$3 -lgpumem
 Libs.private: -laddress_sorting -lre2 -lupb -lcares -lz
 END
+}
+
+# install_reference SHARE ZSH REFERENCE: the man pages, and completion for shells. gpumemctl's are
+# written by the program REFERENCE; ZSH is zsh's folder below SHARE.
+install_reference() {
+  local page
+  mkdir -p "$1"/man/man{1,5,8} "$1"/{bash-completion/completions,"$2",fish/vendor_completions.d}
+  for page in "$ROOT"/deploy/man/*.[58]; do
+    install -m 644 "$page" "$1/man/man${page##*.}/"
+  done
+  "$3" man >"$1/man/man1/gpumemctl.1"
+  "$3" bash >"$1/bash-completion/completions/gpumemctl"
+  "$3" zsh >"$1/$2/_gpumemctl"
+  "$3" fish >"$1/fish/vendor_completions.d/gpumemctl.fish"
+}
+
+# The time of this tree: of its last commit, or of the version's changelog where there is no git.
+source_date_epoch() {
+  [[ -z ${SOURCE_DATE_EPOCH:-} ]] || { echo "$SOURCE_DATE_EPOCH" && return; }
+  git -C "$ROOT" log -1 --format=%ct 2>/dev/null ||
+    dpkg-parsechangelog -l "$ROOT/deploy/debian/changelog" -S Timestamp
+}
+
+# pack_folder FOLDER NAME: prints an archive of the folder, as NAME. The same files make the same
+# bytes, whoever packs them and when.
+pack_folder() {
+  tar -C "$1" --sort=name --mtime="@$(source_date_epoch)" --owner=0 --group=0 --numeric-owner \
+    --mode=u+rwX,go+rX,go-w --format=gnu --exclude=./"*.tar*" --exclude=./"*.whl" --exclude=./deb \
+    --exclude=./rpm --exclude=./release --transform="flags=r;s,^\.,$2," --create . | gzip -9n
 }
 
 # install_licenses DIR PACKAGE...: installs the licences of these libraries.

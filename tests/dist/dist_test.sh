@@ -7,8 +7,9 @@
 #     glibc 2.36: a system with an older one takes its own C++ runtime (install.sh).
 #  2. Its headers stand on their own, and a program links against the library.
 #  3. Its wheel is installed by pip, and works with its daemon.
-#  4. Its programs run, and the demo succeeds, in a root directory that holds the C library and the
-#     release, nothing else. Where namespaces are not permitted, this step is skipped, and says so.
+#  4. install.sh installs it in a root directory that holds the C library and nothing else. Its programs
+#     run there, and the demo succeeds. install.sh removes it, and leaves nothing. Where namespaces are
+#     not permitted, this step is skipped, and says so.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -110,7 +111,8 @@ in_bare_root() {
     cp -L "$(gcc -print-file-name="$name")" "$libs/"
   done
   mv "$libs"/ld-linux-x86-64.so.2 "$root/lib64/"
-  cp -r "$DIST" "$root/opt/gpumem"
+  find "$root" >"$root/tmp/before"
+  "$DIST/install.sh" --destdir "$root" --prefix /opt/gpumem --keeper
   # These every container has.
   mount -t proc proc "$root/proc"
   for name in null random urandom zero; do
@@ -123,6 +125,10 @@ in_bare_root() {
   bare $bin/gpumem-keeper --version
   bare $bin/gpumemctl --help >/dev/null
   bare $bin/gpumem_demo --gpumemd $bin/gpumemd --gpumemctl $bin/gpumemctl
+  "$root/opt/gpumem/share/gpumem/install.sh" --destdir "$root" --uninstall
+  find "$root" -path "$root/proc/*" -prune -o -path "$root/dev/*" -prune -o -print >"$root/tmp/after"
+  ! grep -vxFf "$root/tmp/before" "$root/tmp/after" | grep -v '/tmp/' ||
+    fail "uninstalled, it leaves these files"
 }
 
 check_bare_root() {
@@ -136,7 +142,7 @@ check_bare_root() {
   root=$(mktemp -d)
   "${unshare[@]}" "$0" "$DIST" --in-bare-root "$root" || fail "it does not run in a bare root"
   rmdir "$root"
-  echo "dist: the demo ran in a root with nothing but the C library"
+  echo "dist: installed in a root with nothing but the C library, the demo ran; uninstalled, nothing stays"
 }
 
 if [[ ${2:-} == --in-bare-root ]]; then

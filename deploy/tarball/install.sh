@@ -1,0 +1,400 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# install.sh: installs the release whose folder it lies in. `install.sh --help` says how. Keeps a
+# list of all that it installs, and changes or removes nothing else.
+set -euo pipefail
+shopt -s inherit_errexit
+umask 022
+
+SOURCE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+readonly SOURCE
+readonly GLIBC=2.34 GLIBC_OF_CXX=2.36 MACHINE=x86_64
+readonly UNITS=/etc/systemd/system UNIT=/etc/systemd/system/gpumemd.service
+
+usage() {
+  cat <<'END'
+usage: install.sh [OPTIONS]
+
+Installs gpumem for all users (as root), or for one user below a prefix that the user may write to.
+Run again, or from a newer release, it upgrades. Files that others installed or changed stay as they
+are.
+
+  --prefix DIR       install below DIR (default: as root /usr/local, else ~/.local)
+  --sysconfdir DIR   configuration (default: /etc for /usr and /usr/local, else PREFIX/etc)
+  --systemd          also install systemd units, enable and start them
+  --keeper           also install gpumemd-kept, which runs the daemon under gpumem-keeper
+  --no-service       install neither
+  --destdir DIR      install into DIR/PREFIX, to make a package or an image; start nothing
+  --uninstall        remove what is installed below the prefix
+  --dry-run          print what would be done
+  --help             print this text
+
+The default is --systemd for root where systemd runs, else --keeper; an upgrade takes what there was.
+END
+}
+
+say() { echo "install.sh: $*"; }
+die() { say "error: $*" >&2; exit 1; }
+
+# --- Options ---
+prefix='' sysconfdir='' destdir='' service='' uninstall='' dry_run=''
+
+read_options() {
+  local option value
+  while (($#)); do
+    option=${1%%=*} value=''
+    case $option in
+      --prefix | --sysconfdir | --destdir)
+        [[ $1 != *=* ]] || value=${1#*=}
+        [[ $1 == *=* ]] || { value=${2:-} && shift; }
+        [[ $value == /* && $value != *$'\n'* ]] || die "$option needs an absolute path, not '$value'"
+        value=$(realpath -ms -- "$value")
+        [[ $value != / ]] || value='' # paths are appended to it
+        [[ -n $value || $option == --destdir ]] || die "$option cannot be /"
+        printf -v "${option#--}" %s "$value"
+        ;;
+      --systemd | --keeper | --no-service) service=${option#--} ;;
+      --uninstall) uninstall=1 ;;
+      --dry-run) dry_run=1 ;;
+      --help | -h) usage && exit 0 ;;
+      *) usage >&2 && exit 2 ;;
+    esac
+    shift
+  done
+}
+
+set_prefix() {
+  if [[ -z $prefix ]] && is_installed_copy; then
+    prefix=${SOURCE#"$destdir"}
+    prefix=${prefix%/share/gpumem}
+  elif [[ -n $prefix ]]; then
+    :
+  elif ((EUID == 0)); then
+    prefix=/usr/local
+  else
+    [[ ${HOME:-} == /* ]] || die "there is no home directory: name a folder with --prefix"
+    prefix=$HOME/.local
+  fi
+  case $prefix in
+    /usr | /usr/local) sysconfdir=${sysconfdir:-/etc} ;;
+    *) sysconfdir=${sysconfdir:-$prefix/etc} ;;
+  esac
+  readonly MANIFEST=$prefix/share/gpumem/manifest
+  readonly CONFIGURATION=$sysconfdir/gpumem/gpumemd.toml
+}
+
+# True if this is PREFIX/share/gpumem/install.sh, which can only uninstall.
+is_installed_copy() { [[ -e $SOURCE/manifest ]]; }
+
+set_service() {
+  [[ -z $service ]] || return 0
+  if [[ -n ${owned[$UNIT]:-} ]]; then
+    service=systemd
+  elif [[ -e $destdir$MANIFEST && -z ${owned[$prefix/bin/gpumemd-kept]:-} ]]; then
+    service=no-service
+  elif ((EUID == 0)) && [[ -z $destdir ]] && systemd_runs && ! hidden_from_unit "$prefix"; then
+    service=systemd
+  else
+    service=keeper
+  fi
+}
+
+systemd_runs() { [[ -d /run/systemd/system ]]; } # sd_booted(3)
+# True if ProtectHome= and PrivateTmp= hide the folder from the daemon.
+hidden_from_unit() {
+  [[ $1/ == /home/* || $1/ == /root/* || $1/ == /run/user/* || $1/ == /tmp/* || $1/ == /var/tmp/* ]]
+}
+
+# --- What it refuses ---
+glibc_of_machine() { getconf GNU_LIBC_VERSION 2>/dev/null | awk '{print $2}' || true; }
+
+# older A B: true if version A is older than B.
+older() { [[ $1 != "$2" && $(printf '%s\n' "$1" "$2" | sort -V | head -n 1) == "$1" ]]; }
+
+check_machine() {
+  # A package or an image is for another machine.
+  [[ -z $destdir ]] || return 0
+  local machine glibc
+  machine=$(uname -m)
+  [[ $machine == "$MACHINE" ]] || die "this release is for $MACHINE, and this machine is $machine"
+  glibc=$(glibc_of_machine)
+  [[ -n $glibc ]] || die "this release needs glibc $GLIBC or newer, and this system has another C library"
+  ! older "$glibc" "$GLIBC" || die "this release needs glibc $GLIBC or newer, and this system has $glibc"
+}
+
+check_service() {
+  [[ $service == systemd ]] || return 0
+  [[ -n $destdir ]] || ((EUID == 0)) || die "--systemd installs for the machine: as root, or take --keeper"
+  ! hidden_from_unit "$prefix" ||
+    die "the unit of systemd has no access to $prefix: take another --prefix, or --keeper"
+  local plain='^[A-Za-z0-9/._+-]*$' folder
+  [[ $prefix$sysconfdir =~ $plain ]] || die "a unit of systemd cannot name $prefix or $sysconfdir"
+  for folder in /lib /usr/lib; do
+    [[ ! -e $destdir$folder/systemd/system/gpumemd.service ]] ||
+      die "a package has installed gpumemd.service: remove the package first, or take --no-service"
+  done
+}
+
+# Refuses before anything is changed.
+check_collisions() {
+  local path
+  local -a foreign=()
+  for path in "${paths[@]}"; do
+    if exists "$path" && [[ -z ${owned[$path]:-} && $path != "$CONFIGURATION" ]]; then
+      foreign+=("  $destdir$path")
+    fi
+  done
+  ((${#foreign[@]} == 0)) || die "these files are there, and this script did not install them: move them" \
+    "away, or take another --prefix"$'\n'"$(printf '%s\n' "${foreign[@]}")"
+}
+
+# --- The list of what is installed ---
+# A line is `f SHA256 PATH`, `l TARGET PATH` for a link, or `d - PATH`. Paths are without --destdir.
+declare -A owned=() # path -> the sums or targets that were installed there, with blanks between
+declare -a owned_folders=()
+
+read_manifest() {
+  [[ -e $destdir$MANIFEST ]] || return 0
+  local type sum path
+  while read -r type sum path; do
+    case $type in
+      d) owned_folders+=("$path") ;;
+      f | l) owned[$path]+=" $sum" ;;
+    esac
+  done <"$destdir$MANIFEST"
+}
+
+exists() { [[ -e $destdir$1 || -L $destdir$1 ]]; }
+# sum_of FILE: its sum, or the target of a link.
+sum_of() { if [[ -L $1 ]]; then readlink "$1"; else sha256sum <"$1" | cut -d ' ' -f 1; fi; }
+# manifest_line FILE PATH
+manifest_line() {
+  local sum type=f
+  sum=$(sum_of "$1")
+  [[ ! -L $1 ]] || type=l
+  echo "$type $sum $2"
+}
+
+# True if a file is there as it was installed.
+unchanged() {
+  [[ -L $destdir$1 || -f $destdir$1 ]] && [[ " ${owned[$1]:-} " == *" $(sum_of "$destdir$1") "* ]]
+}
+
+# True if the path is the configuration, changed by an administrator.
+keeps() { [[ $1 == "$CONFIGURATION" ]] && exists "$1" && ! unchanged "$1"; }
+
+write_manifest() {
+  local path sum
+  {
+    printf '%s\n' "${owned_folders[@]}" | sed -n 's/^./d - &/p'
+    for path in "${paths[@]}"; do
+      if keeps "$path"; then
+        for sum in ${owned[$path]:-}; do echo "f $sum $path"; done
+      else
+        manifest_line "$destdir$path" "$path"
+      fi
+    done
+  } | sort -u >"$destdir$MANIFEST.new"
+  mv -f "$destdir$MANIFEST.new" "$destdir$MANIFEST"
+}
+
+# --- The files of the release ---
+declare -a paths=() # in the order of installing
+declare -A from=()  # path -> file
+stage=''
+
+add() {
+  paths+=("$2")
+  from[$2]=$1
+}
+
+# add_tree FOLDER TARGET: adds all files of a folder of the release.
+add_tree() {
+  local file
+  while IFS= read -r -d '' file; do
+    skips "$1/$file" || add "$SOURCE/$1/$file" "$2/$file"
+  done < <(cd "$SOURCE/$1" && find . \( -type f -o -type l \) -printf '%P\0' | sort -z)
+}
+
+# True for the C++ runtime where glibc is too old for it: such a system has one that fits.
+skips() { [[ $1 == lib/gpumem/c++/* && -z $destdir ]] && older "$(glibc_of_machine)" "$GLIBC_OF_CXX"; }
+
+list_files() {
+  local tree share=$prefix/share/gpumem
+  for tree in bin include lib share; do add_tree "$tree" "$prefix/$tree"; done
+  add_tree licenses "$prefix/share/doc/gpumem/licenses"
+  add "$SOURCE/LICENSE" "$prefix/share/doc/gpumem/LICENSE"
+  add "$SOURCE/install.sh" "$share/install.sh"
+  # Unchanged: to compare with, and to begin again from.
+  add "$SOURCE/etc/gpumemd.toml" "$share/gpumemd.toml"
+  add "$SOURCE/etc/gpumemd.toml" "$CONFIGURATION"
+  stage=$(mktemp -d)
+  [[ $service != systemd ]] || list_units
+  [[ $service != keeper ]] || list_keeper
+}
+
+# The units, with the paths of this installation.
+list_units() {
+  local file units=share/gpumem/systemd
+  for file in "$SOURCE/$units"/gpumemd*.{service,socket}; do
+    sed -e "s,/usr/sbin/gpumemd,$prefix/bin/gpumemd," -e "s,/etc/gpumem/gpumemd.toml,$CONFIGURATION," \
+      -e "s,/usr/share/doc/gpumemd/examples,$prefix/$units/drop-ins," "$file" >"$stage/${file##*/}"
+    add "$stage/${file##*/}" "$UNITS/${file##*/}"
+  done
+  add "$SOURCE/$units/sysusers.conf" /etc/sysusers.d/gpumemd.conf
+  add "$SOURCE/$units/tmpfiles.conf" /etc/tmpfiles.d/gpumemd.conf
+}
+
+# quoted TEXT: a word of a shell script.
+quoted() { printf "'%s'" "${1//\'/\'\\\'\'}"; }
+list_keeper() {
+  cat >"$stage/gpumemd-kept" <<END
+#!/bin/sh
+# Runs gpumemd under gpumem-keeper, which starts it again when it dies and keeps its memory meanwhile.
+# Arguments go to gpumemd. SIGTERM ends both; SIGUSR1 starts the daemon again, as after an upgrade.
+exec $(quoted "$prefix/bin/gpumem-keeper") -- $(quoted "$prefix/bin/gpumemd") \\
+  --config $(quoted "$CONFIGURATION") "\$@"
+END
+  chmod 755 "$stage/gpumemd-kept"
+  add "$stage/gpumemd-kept" "$prefix/bin/gpumemd-kept"
+}
+
+# --- Steps ---
+run() { if [[ -n $dry_run ]]; then echo "would run: $*"; else "$@"; fi; }
+# Makes a folder and its parents, and notes those that were not there.
+make_folder() {
+  local folder=$1
+  local -a missing=()
+  while [[ -n $folder && ! -d $destdir$folder ]]; do
+    missing=("$folder" "${missing[@]}")
+    folder=${folder%/*}
+  done
+  for folder in "${missing[@]}"; do
+    owned_folders+=("$folder")
+    [[ ! -e $destdir$MANIFEST ]] || echo "d - $folder" >>"$destdir$MANIFEST"
+    mkdir -p "$destdir$folder"
+  done
+}
+
+# Replaces a file in one step: a program may be running.
+install_file() {
+  local source=${from[$1]} new=$destdir$1.gpumem-new
+  make_folder "${1%/*}"
+  rm -f "$new"
+  cp -P "$source" "$new"
+  if [[ ! -L $source ]]; then
+    if [[ -x $source ]]; then chmod 755 "$new"; else chmod 644 "$new"; fi
+  fi
+  mv -fT "$new" "$destdir$1"
+}
+
+# Removes a file of an earlier installation, unless it was changed.
+drop() {
+  if unchanged "$1"; then run rm -f "$destdir$1"; else
+    ! exists "$1" || say "left $destdir$1, which was changed"
+  fi
+}
+
+# Removes the noted folders that are empty, the deepest first.
+drop_folders() {
+  local folder
+  while IFS= read -r folder; do
+    rmdir "$destdir$folder" 2>/dev/null || true
+  done < <(printf '%s\n' "${owned_folders[@]}" | sed '/^$/d' | sort -ru)
+}
+
+find_libraries() { [[ -n $destdir ]] || ((EUID != 0)) || ! command -v ldconfig >/dev/null || run ldconfig; }
+
+# Stops the service, if this script installed it. A socket alone would start the daemon again.
+stop_service() {
+  [[ -n ${owned[$UNIT]:-} && -z $destdir ]] && systemd_runs || return 0
+  run systemctl disable --quiet --now gpumemd.service gpumemd-session.socket gpumemd-admin.socket ||
+    say "gpumemd.service could not be stopped"
+}
+
+install_all() {
+  local path folder
+  local -A now=()
+  check_collisions
+  [[ $service == systemd ]] || stop_service
+  if [[ -z $dry_run ]]; then
+    # The list gets the new files beside the old ones, so that an installation that is interrupted
+    # can be repeated, or undone.
+    make_folder "${MANIFEST%/*}"
+    {
+      for folder in "${owned_folders[@]}"; do echo "d - $folder"; done
+      for path in "${paths[@]}"; do keeps "$path" || manifest_line "${from[$path]}" "$path"; done
+    } >>"$destdir$MANIFEST"
+  fi
+  for path in "${paths[@]}"; do
+    now[$path]=1
+    if keeps "$path"; then
+      say "kept $destdir$path, which was changed; the release's is $destdir$prefix/share/gpumem/gpumemd.toml"
+    elif [[ -n $dry_run ]]; then
+      echo "would install: $destdir$path"
+    else
+      install_file "$path"
+    fi
+  done
+  # Files of the release before that this one does not have.
+  for path in "${!owned[@]}"; do
+    [[ -n ${now[$path]:-} ]] || drop "$path"
+  done
+  if [[ -z $dry_run ]]; then
+    read_manifest # with the sums of what is now there
+    write_manifest
+    drop_folders
+  fi
+}
+
+start_service() {
+  [[ $service == systemd && -z $destdir ]] || return 0
+  run systemd-sysusers
+  run systemd-tmpfiles --create /etc/tmpfiles.d/gpumemd.conf
+  systemd_runs || return 0
+  run systemctl daemon-reload
+  run systemctl enable --quiet gpumemd.service
+  # A restart keeps the memory, and starts a daemon that does not run.
+  run systemctl restart gpumemd.service
+}
+
+explain() {
+  local version
+  version=$(sed -n 's/^Version: //p' "$SOURCE/lib/pkgconfig/gpumem.pc")
+  say "gpumem $version is installed; remove it with $destdir$prefix/share/gpumem/install.sh --uninstall"
+  [[ -z $destdir ]] || return 0
+  [[ $service != systemd ]] || say "it runs as gpumemd.service; ask it with $prefix/bin/gpumemctl status"
+  [[ $service != keeper ]] ||
+    say "start it with $prefix/bin/gpumemd-kept; after an upgrade send its gpumem-keeper SIGUSR1"
+  [[ :$PATH: == *":$prefix/bin:"* ]] || say "$prefix/bin is not in PATH"
+}
+
+uninstall_all() {
+  local path
+  [[ -e $destdir$MANIFEST ]] || die "nothing is installed in $destdir$prefix: there is no $destdir$MANIFEST"
+  stop_service
+  for path in "${!owned[@]}"; do drop "$path"; done
+  run rm -f "$destdir$MANIFEST"
+  [[ -n $dry_run ]] || drop_folders
+  if [[ -n ${owned[$UNIT]:-} && -z $destdir ]] && systemd_runs; then run systemctl daemon-reload; fi
+  find_libraries
+  [[ -n $dry_run ]] || say "gpumem is removed from $destdir$prefix"
+}
+
+read_options "$@"
+set_prefix
+read_manifest
+set_service
+if [[ -n $uninstall ]]; then
+  uninstall_all
+  exit
+fi
+! is_installed_copy || die "this copy can only --uninstall: run install.sh of a release's folder"
+trap '[[ -z $stage ]] || rm -rf "$stage"' EXIT
+check_machine
+check_service
+list_files
+install_all
+find_libraries
+start_service
+[[ -n $dry_run ]] || explain
