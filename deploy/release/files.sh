@@ -58,7 +58,7 @@ source_date_epoch() {
 }
 
 # pack_folder FOLDER NAME: prints an archive of the folder, as NAME. The same files make the same
-# bytes, whoever packs them and when.
+# bytes for every user, at every time.
 pack_folder() {
   tar -C "$1" --sort=name --mtime="@$(source_date_epoch)" --owner=0 --group=0 --numeric-owner \
     --mode=u+rwX,go+rX,go-w --format=gnu --exclude=./"*.tar*" --exclude=./"*.whl" --exclude=./deb \

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh: installs the release whose folder it lies in. `install.sh --help` says how. Keeps a
-# list of all that it installs, and changes or removes nothing else.
+# install.sh: installs the release whose folder it lies in (--help). Keeps a list of the files that it
+# installs, and changes or removes no others.
 set -euo pipefail
 shopt -s inherit_errexit
 umask 022
@@ -25,7 +25,7 @@ are.
   --keeper           also install gpumemd-kept, which runs the daemon under gpumem-keeper
   --no-service       install neither
   --destdir DIR      install into DIR/PREFIX, to make a package or an image; start nothing
-  --uninstall        remove what is installed below the prefix
+  --uninstall        remove the installation below the prefix
   --dry-run          print what would be done
   --help             print this text
 
@@ -341,7 +341,7 @@ install_all() {
     [[ -n ${now[$path]:-} ]] || drop "$path"
   done
   if [[ -z $dry_run ]]; then
-    read_manifest # with the sums of what is now there
+    read_manifest # with the sums of the new files
     write_manifest
     drop_folders
   fi

@@ -4,7 +4,7 @@
 #
 #  1. Its programs and libraries need no library but the C library's and those that it brings, and
 #     nothing from the C library newer than glibc 2.34. Only the C++ runtime in lib/gpumem/c++ needs
-#     glibc 2.36: a system with an older one takes its own C++ runtime (install.sh).
+#     glibc 2.36: with an older glibc, install.sh leaves that to the system.
 #  2. Its headers stand on their own, and a program links against the library.
 #  3. Its wheel is installed by pip, and works with its daemon.
 #  4. install.sh installs it in a root directory that holds the C library and nothing else. Its programs
