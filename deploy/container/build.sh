@@ -4,7 +4,8 @@
 # a registry: its base is a new Debian from the mirror. Tests the image by running TEST,
 # container_test, in its root file system. Writes it to ARCHIVE, for `podman load` or `docker load`.
 #
-# Needs root, buildah, debootstrap and crun. Leaves no files but the archive.
+# Needs root, buildah, debootstrap and crun. Leaves no files but the archive. With SOURCE_DATE_EPOCH and
+# the same packages in the mirror, the archive has the same bytes again.
 set -euo pipefail
 shopt -s inherit_errexit
 
@@ -16,6 +17,7 @@ MIRROR=${MIRROR:-$(apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(COMP
   awk '$2 == "bookworm" && $3 == "main" {print $1; exit}')}
 readonly BASE=localhost/gpumem-base MIRROR
 readonly DEBS=$1 NAME=$2 ARCHIVE=$3 TEST=$4
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(date +%s)}
 
 # Layers are plain folders (vfs), which leaves no mounts behind.
 WORK=$(mktemp -d)
@@ -30,17 +32,20 @@ buildah() {
 
 debootstrap --variant=minbase --include=ca-certificates bookworm "$WORK/base" "$MIRROR" \
   >"$WORK/log" || { cat "$WORK/log" >&2 && exit 1; }
-rm -rf "$WORK/base/var/lib/apt/lists/"* "$WORK/base/var/cache/apt/archives/"*.deb
+rm -rf "$WORK/base"/var/lib/apt/lists/* "$WORK/base"/var/cache/apt/{*.bin,archives/*.deb} \
+  "$WORK/base"/var/cache/ldconfig/aux-cache
+find "$WORK/base/var/log" -type f -delete
 container=$(buildah from scratch)
 cp -a "$WORK/base/." "$(buildah mount "$container")/"
 rm -rf "$WORK/base"
-buildah commit --quiet --signature-policy "$WORK/policy.json" "$container" "$BASE" >/dev/null
+buildah commit --quiet --timestamp "$SOURCE_DATE_EPOCH" --signature-policy "$WORK/policy.json" "$container" "$BASE" >/dev/null
 buildah rm "$container" >/dev/null
 
 # --- The image -----------------------------------------------------------------------------------
 
 buildah bud --signature-policy "$WORK/policy.json" --isolation chroot --format docker --pull-never \
-  --build-arg "BASE=$BASE" --tag "$NAME" --file "$HERE/Containerfile" "$DEBS" >"$WORK/log" 2>&1 ||
+  --build-arg "BASE=$BASE" --build-arg "SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH" \
+  --timestamp "$SOURCE_DATE_EPOCH" --tag "$NAME" --file "$HERE/Containerfile" "$DEBS" >"$WORK/log" 2>&1 ||
   { cat "$WORK/log" >&2 && exit 1; }
 
 # --- The test ------------------------------------------------------------------------------------

@@ -15,24 +15,35 @@ run_deb() {
 
   bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
     //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so
-  local bin work
+  local bin work package
   bin=$(bazel_bin --config=dist-deb)
   work=$(mktemp -d)
   # shellcheck disable=SC2064  # the present value
   trap "rm -rf '$work'" EXIT
-  cp -r "$ROOT/deploy/debian" "$work/debian"
-  umask 022
-  deb_root "$work/gpumem/root" "$bin" "$version"
-  mv "$work/debian" "$work/gpumem/"
-  (cd "$work/gpumem" && dpkg-buildpackage -b -us -uc >"$work/log" 2>&1) ||
-    { cat "$work/log" >&2 && die "the packages could not be made"; }
+  pack_debs "$work/once" "$bin" "$version"
+  pack_debs "$work/twice" "$bin" "$version"
+  for package in "$work"/once/*.deb; do
+    cmp "$package" "$work/twice/${package##*/}" >&2 || die "${package##*/}, packed again, has other bytes"
+  done
 
   rm -rf "$DIST/deb"
   mkdir -p "$DIST/deb"
-  install -m 644 "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo "$DIST/deb/"
+  install -m 644 "$work"/once/*.{deb,changes,buildinfo} "$DIST/deb/"
   "$ROOT/tests/deb/deb_test.sh" "$DIST/deb"
   "$bin/daemon/gpumemd" --version | sed 's/^/deb: /'
   (cd "$DIST/deb" && du -h -- *.deb)
+}
+
+# pack_debs WORK BIN VERSION: makes the packages in the folder WORK. The same files make the same bytes.
+pack_debs() {
+  umask 022
+  SOURCE_DATE_EPOCH=$(source_date_epoch)
+  export SOURCE_DATE_EPOCH
+  mkdir -p "$1/gpumem"
+  cp -r "$ROOT/deploy/debian" "$1/gpumem/debian"
+  deb_root "$1/gpumem/root" "$2" "$3"
+  (cd "$1/gpumem" && dpkg-buildpackage -b -us -uc >"$1/log" 2>&1) ||
+    { cat "$1/log" >&2 && die "the packages could not be made"; }
 }
 
 # deb_root ROOT BIN VERSION: lays out the packages' files below ROOT.

@@ -101,15 +101,21 @@ dist_wheel() {
     "${libraries[@]}"
 }
 
-# Installs the licences of the libraries that the release contains.
-dist_licenses() {
+# Prints the Debian packages of the libraries that the release contains, in whole or in part.
+dist_libraries() {
   local package
-  local -a libraries=(libc-ares-dev libfmt-dev libre2-dev zlib1g-dev libstdc++6)
+  printf '%s\n' libc-ares-dev libfmt-dev libre2-dev zlib1g-dev libstdc++6
   for package in "${BUILD_PACKAGES[@]}"; do
     case $package in
       libpython3-dev) ;; # the release contains no part of it
-      lib* | *-dev) libraries+=("$package") ;;
+      lib* | *-dev) echo "$package" ;;
     esac
   done
+}
+
+# Installs the licences of the libraries that the release contains.
+dist_licenses() {
+  local -a libraries
+  mapfile -t libraries < <(dist_libraries)
   install_licenses "$DIST/licenses" "${libraries[@]}"
 }

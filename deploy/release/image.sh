@@ -24,6 +24,8 @@ run_image() {
   local bin version
   bin=$(bazel_bin)
   version=$(version)
+  SOURCE_DATE_EPOCH=$(source_date_epoch)
+  export SOURCE_DATE_EPOCH
   "$ROOT/deploy/container/build.sh" "$DIST/deb" "gpumem:$version" \
     "$DIST/gpumem-$version-image.tar" "$bin/tests/system/container_test"
   du -h "$DIST/gpumem-$version-image.tar"

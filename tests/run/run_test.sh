@@ -21,7 +21,7 @@ make_folders() {
   mkdir -p "$WORK"/{checkout/common,bin,empty,home} "$WORK/toolkit/include" "$WORK/gpu/proc/driver/nvidia"
   install -m 755 "$RUN" "$WORK/checkout/run"
   local sourced
-  for sourced in third_party/bazel/machine.sh deploy/release/{files,dist,deb,image}.sh; do
+  for sourced in third_party/bazel/machine.sh deploy/release/{files,dist,deb,rpm,image,release}.sh; do
     install -m 644 -D "${RUN%/*}/$sourced" "$WORK/checkout/$sourced"
   done
   echo '#define GPUMEM_VERSION "0.1.0"' >"$WORK/checkout/common/version.h"

@@ -12,7 +12,7 @@ readonly BUILD_PACKAGES=(
 )
 readonly WHEEL_PACKAGES=(python3-pip python3-wheel)
 readonly TEST_PACKAGES=(
-  "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" binutils crun curl jq mypy prometheus
+  "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" binutils crun curl dpkg-dev git jq mypy prometheus
   python3-jsonschema python3-numpy python3-pytest python3-yaml
 )
 # Even a program that is linked shared contains parts of these: headers or archives.
