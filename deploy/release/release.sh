@@ -15,7 +15,7 @@ run_release() {
     before=$(cat "$DIST/release/SHA256SUMS")
   fi
 
-  # Each in a shell of its own, since each has settings and files to remove at its end.
+  # Each runs in a subshell: it sets variables, and removes files at its end.
   (run_dist)
   (run_deb)
   (run_rpm)

@@ -22,6 +22,7 @@ LEFT_OUT_FOLDERS = {"deb", "rpm", "release"}
 
 
 def output_of(*command):
+    """Returns the standard output of a command."""
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
@@ -43,12 +44,14 @@ def files_below(folder):
 
 
 def kind_of(path):
+    """Returns SPDX's type of a file of the release."""
     if path.startswith(("bin/", "lib/")) and not path.endswith(".pc"):
         return "ARCHIVE" if path.endswith(".a") else "BINARY"
     return "SOURCE" if path.endswith((".h", ".py", ".sh")) else "TEXT"
 
 
 def file_entry(dist, path):
+    """Returns the entry of a file of the release."""
     with open(os.path.join(dist, path), "rb") as file:
         data = file.read()
     bundled = path.startswith("lib/gpumem/")
@@ -105,6 +108,7 @@ def debian_package(name):
 
 
 def document(dist, version, epoch, linked):
+    """Returns the whole list; `linked` are the packages whose code is in the programs."""
     bundled = packages_of_libraries(dist)
     files = [file_entry(dist, path) for path in files_below(dist)]
     debian = [debian_package(name) for name in sorted(bundled | set(linked))]

@@ -148,7 +148,7 @@ check_collisions() {
     "away, or take another --prefix"$'\n'"$(printf '%s\n' "${foreign[@]}")"
 }
 
-# --- The list of what is installed ---
+# --- The list of installed files ---
 # A line is `f SHA256 PATH`, `l TARGET PATH` for a link, or `d - PATH`. Paths are without --destdir.
 declare -A owned=() # path -> the sums or targets that were installed there, with blanks between
 declare -a owned_folders=()
