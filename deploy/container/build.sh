@@ -60,5 +60,5 @@ else
   echo "image: $(grep PASSED "$WORK/log")"
 fi
 
-rm -f "$ARCHIVE"
-buildah push --quiet --signature-policy "$WORK/policy.json" "$NAME" "docker-archive:$ARCHIVE:$NAME"
+buildah push --quiet --signature-policy "$WORK/policy.json" "$NAME" "docker-archive:$WORK/archive:$NAME"
+"$HERE/fix_archive.py" "$WORK/archive" "$ARCHIVE"
