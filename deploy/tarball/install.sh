@@ -72,8 +72,7 @@ set_prefix() {
   elif ((EUID == 0)); then
     prefix=/usr/local
   else
-    [[ ${HOME:-} == /* ]] || die "there is no home directory: name a folder with --prefix"
-    prefix=$HOME/.local
+    prefix=${HOME:?name a folder with --prefix}/.local
   fi
   case $prefix in
     /usr | /usr/local) sysconfdir=${sysconfdir:-/etc} ;;
@@ -127,12 +126,10 @@ check_service() {
   [[ -n $destdir ]] || ((EUID == 0)) || die "--systemd installs for the machine: as root, or take --keeper"
   ! hidden_from_unit "$prefix" ||
     die "the unit of systemd has no access to $prefix: take another --prefix, or --keeper"
-  local plain='^[A-Za-z0-9/._+-]*$' folder
+  local plain='^[A-Za-z0-9/._+-]*$'
   [[ $prefix$sysconfdir =~ $plain ]] || die "a unit of systemd cannot name $prefix or $sysconfdir"
-  for folder in /lib /usr/lib; do
-    [[ ! -e $destdir$folder/systemd/system/gpumemd.service ]] ||
-      die "a package has installed gpumemd.service: remove the package first, or take --no-service"
-  done
+  [[ ! -e $destdir/lib/systemd/system/gpumemd.service && ! -e $destdir/usr/lib/systemd/system/gpumemd.service ]] ||
+    die "a package has installed gpumemd.service: remove the package first, or take --no-service"
 }
 
 # Refuses before anything is changed.
@@ -157,11 +154,11 @@ read_manifest() {
   [[ -e $destdir$MANIFEST ]] || return 0
   local type sum path
   while read -r type sum path; do
-    case $type in
-      d) owned_folders+=("$path") ;;
-      f | l) owned[$path]+=" $sum" ;;
-    esac
+    if [[ $type == d ]]; then owned_folders+=("$path"); else owned[$path]+=" $sum"; fi
   done <"$destdir$MANIFEST"
+  # Its paths may be those of another installation.
+  [[ -n ${owned[$prefix/share/gpumem/install.sh]:-} ]] ||
+    die "$destdir$MANIFEST is of another prefix: it was installed with --destdir, or moved"
 }
 
 exists() { [[ -e $destdir$1 || -L $destdir$1 ]]; }
@@ -322,9 +319,11 @@ install_all() {
     # can be repeated, or undone.
     make_folder "${MANIFEST%/*}"
     {
+      [[ ! -e $destdir$MANIFEST ]] || cat "$destdir$MANIFEST"
       for folder in "${owned_folders[@]}"; do echo "d - $folder"; done
       for path in "${paths[@]}"; do keeps "$path" || manifest_line "${from[$path]}" "$path"; done
-    } >>"$destdir$MANIFEST"
+    } >"$destdir$MANIFEST.new"
+    mv -f "$destdir$MANIFEST.new" "$destdir$MANIFEST"
   fi
   for path in "${paths[@]}"; do
     now[$path]=1
@@ -361,8 +360,9 @@ start_service() {
 explain() {
   local version
   version=$(sed -n 's/^Version: //p' "$SOURCE/lib/pkgconfig/gpumem.pc")
-  say "gpumem $version is installed; remove it with $destdir$prefix/share/gpumem/install.sh --uninstall"
+  say "gpumem $version is installed in $destdir$prefix"
   [[ -z $destdir ]] || return 0
+  say "remove it with $prefix/share/gpumem/install.sh --uninstall"
   [[ $service != systemd ]] || say "it runs as gpumemd.service; ask it with $prefix/bin/gpumemctl status"
   [[ $service != keeper ]] ||
     say "start it with $prefix/bin/gpumemd-kept; after an upgrade send its gpumem-keeper SIGUSR1"

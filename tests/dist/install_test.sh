@@ -120,7 +120,11 @@ check_upgrade() {
   grep -q 2.0 "$ROOT$PREFIX/etc/gpumem/gpumemd.toml" || fail "an upgrade leaves an old configuration"
   [[ -e $ROOT$PREFIX/bin/gpumemd-kept ]] || fail "an upgrade forgets --keeper"
 
-  # The copy that is installed uninstalls, with no word about the place.
+  # Without --destdir it would take the paths of the list for those of this machine.
+  if "$ROOT$PREFIX/share/gpumem/install.sh" --uninstall >"$WORK/output" 2>&1; then
+    fail "the installed copy uninstalls without --destdir"
+  fi
+  # The copy that is installed uninstalls, with no word about the prefix.
   "$ROOT$PREFIX/share/gpumem/install.sh" --uninstall --destdir "$ROOT" >"$WORK/output" ||
     fail "the installed copy does not uninstall"
   expect_as_before "the installed copy's --uninstall"
