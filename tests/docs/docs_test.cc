@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The documents' examples work: check_docs.py tries README.md, CONTRIBUTING.md, SECURITY.md and
-// all documents in docs/. It also describes how documents mark examples for other places.
+// The documents' examples work: check_docs.py tries README.md, CHANGELOG.md, CONTRIBUTING.md,
+// SECURITY.md and all documents in docs/. It also describes how documents mark examples for other
+// places.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@ std::string Read(const std::string& path) {
 }
 
 std::vector<std::string> Documents() {
-  std::vector<std::string> documents = {"README.md", "CONTRIBUTING.md", "SECURITY.md"};
+  std::vector<std::string> documents = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md",
+                                        "SECURITY.md"};
   for (const auto& each : fs::recursive_directory_iterator("docs")) {
     if (each.path().extension() == ".md") documents.push_back(each.path());
   }

@@ -42,5 +42,5 @@ def broken_links(path):
         file = os.path.normpath(os.path.join(os.path.dirname(path), name)) if name else path
         if not os.path.exists(file):
             yield f"{where}: there is no {file}"
-        elif anchor and file.endswith(".md") and anchor not in anchors_of(file):
+        elif anchor and (not name or file.endswith(".md")) and anchor not in anchors_of(file):
             yield f"{where}: {file} has no heading #{anchor}"

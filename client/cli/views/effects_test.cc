@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/bytes.h"
+
 namespace gpumem::cli {
 namespace {
 
@@ -15,9 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kGiB = uint64_t{1} << 30;
-
-DeviceList TwoDevices() {
+DeviceList TwoGpus() {
   DeviceList devices(2);
   devices[0].set_device_uuid("GPU-aaaa");
   devices[1].set_index(1);
@@ -61,14 +61,14 @@ TEST(EffectsTest, TrimNamesThoseWithMoreThanIsKept) {
   v1::TrimRequest request;
   request.set_keep_bytes(kGiB);
   request.set_device_uuid("GPU-bbbb");
-  const Effects effects = TrimEffects(request, tenants, TwoDevices(), false);
+  const Effects effects = TrimEffects(request, tenants, TwoGpus(), false);
   EXPECT_TRUE(effects.takes);
   EXPECT_THAT(effects.lines,
               ElementsAre("tenant a on device 1 GPU-bbbb: keeps at most 1.00 GiB of 2.00 GiB "
                           "retained"));
   request.set_tenant("b");
-  EXPECT_THAT(TrimEffects(request, tenants, TwoDevices(), false).lines, IsEmpty());
-  EXPECT_FALSE(TrimEffects(request, tenants, TwoDevices(), false).takes);
+  EXPECT_THAT(TrimEffects(request, tenants, TwoGpus(), false).lines, IsEmpty());
+  EXPECT_FALSE(TrimEffects(request, tenants, TwoGpus(), false).takes);
 }
 
 TEST(EffectsTest, UnpublishNamesThePublication) {
@@ -97,19 +97,19 @@ TEST(EffectsTest, AQuotaBelowTheUseTakes) {
   v1::SetQuotaRequest request;
   request.mutable_quota()->set_limit_bytes(6 * kGiB);
   request.add_clear("max_segments");
-  Effects effects = QuotaSetEffects(request, now, TwoDevices(), false);
+  Effects effects = QuotaSetEffects(request, now, TwoGpus(), false);
   EXPECT_FALSE(effects.takes);
   EXPECT_THAT(effects.lines, ElementsAre("limit: 6.00 GiB (now 8.00 GiB)",
                                          "max_segments: the default (now none)"));
   v1::DeviceLimit* limit = request.mutable_quota()->add_devices();
   limit->set_device_uuid("GPU-bbbb");
   limit->set_limit_bytes(kGiB);
-  effects = QuotaSetEffects(request, now, TwoDevices(), false);
+  effects = QuotaSetEffects(request, now, TwoGpus(), false);
   EXPECT_TRUE(effects.takes);
   EXPECT_THAT(effects.lines.back(), HasSubstr("device 1 GPU-bbbb: 5.00 GiB of 1.00 GiB in use"));
   request.Clear();
   request.mutable_quota()->set_total_limit_bytes(9 * kGiB);
-  effects = QuotaSetEffects(request, now, TwoDevices(), false);
+  effects = QuotaSetEffects(request, now, TwoGpus(), false);
   EXPECT_TRUE(effects.takes);
   EXPECT_THAT(effects.lines.back(), HasSubstr("all devices: 10.00 GiB of 9.00 GiB in use"));
 }
@@ -120,12 +120,12 @@ TEST(EffectsTest, AGuaranteeTakesRevocableMemory) {
   v1::SetQuotaRequest request;
   request.mutable_quota()->set_guarantee_bytes(2 * kGiB);
   request.mutable_quota()->set_revocable(false);
-  Effects effects = QuotaSetEffects(request, now, TwoDevices(), false);
+  Effects effects = QuotaSetEffects(request, now, TwoGpus(), false);
   EXPECT_TRUE(effects.takes);
   EXPECT_THAT(effects.lines.back(), HasSubstr("may be revoked"));
   EXPECT_THAT(effects.lines[1], HasSubstr("revocable: off (now none)"));
   request.mutable_quota()->set_guarantee_bytes(kGiB);
-  EXPECT_FALSE(QuotaSetEffects(request, now, TwoDevices(), false).takes);
+  EXPECT_FALSE(QuotaSetEffects(request, now, TwoGpus(), false).takes);
 }
 
 TEST(EffectsTest, UnsetNamesWhatIsOverridden) {
@@ -149,18 +149,18 @@ TEST(EffectsTest, PoolsAreFoundByDevice) {
   pools[0].set_reserved_bytes(4 * kGiB);
   pools[0].set_used_bytes(kGiB);
   v1::TrimPoolRequest trim;
-  absl::StatusOr<Effects> effects = PoolTrimEffects(trim, pools, TwoDevices(), false);
+  absl::StatusOr<Effects> effects = PoolTrimEffects(trim, pools, TwoGpus(), false);
   ASSERT_TRUE(effects.ok());
   EXPECT_THAT(effects->lines, ElementsAre("pool of tenant a on device 1 GPU-bbbb: returns up to "
                                           "3.00 GiB of 4.00 GiB reserved"));
   trim.set_keep_bytes(4 * kGiB);
-  EXPECT_THAT(PoolTrimEffects(trim, pools, TwoDevices(), false)->lines, IsEmpty());
+  EXPECT_THAT(PoolTrimEffects(trim, pools, TwoGpus(), false)->lines, IsEmpty());
   trim.set_device_uuid("GPU-aaaa");
-  EXPECT_TRUE(absl::IsNotFound(PoolTrimEffects(trim, pools, TwoDevices(), false).status()));
+  EXPECT_TRUE(absl::IsNotFound(PoolTrimEffects(trim, pools, TwoGpus(), false).status()));
   v1::SetPoolRequest set;
   set.set_release_threshold_bytes(0);
   set.set_reuse_allow_opportunistic(false);
-  EXPECT_THAT(PoolSetEffects(set, pools, TwoDevices(), true)->lines,
+  EXPECT_THAT(PoolSetEffects(set, pools, TwoGpus(), true)->lines,
               ElementsAre("pool of tenant a on device 1 GPU-bbbb: release threshold 0, "
                           "opportunistic reuse off"));
 }
