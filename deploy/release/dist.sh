@@ -50,8 +50,8 @@ dist_programs() {
     "$bin/tests/foreign/gpumem_foreign" "$bin/tests/gpu/gpumem_gpu_test" "$DIST/bin/"
   install -D "$ROOT/tests/foreign/foreign.py" "$DIST/share/gpumem/foreign.py"
   install -t "$DIST/share/gpumem" "$ROOT"/tests/gpu/{frameworks,framework_parts,gpumem_library}.py
-  install -D -t "$DIST/share/gpumem/python" "$ROOT"/tests/gpu/python/*
-  install -D -t "$DIST/share/gpumem/examples" "$ROOT"/client/python/examples/*
+  install -D -t "$DIST/share/gpumem/python" "$ROOT"/tests/gpu/python/*.{py,sh}
+  install -D -t "$DIST/share/gpumem/examples" "$ROOT"/client/python/examples/*.py
   install_library "$bin" "$DIST/lib"
 }
 
