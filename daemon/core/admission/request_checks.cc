@@ -82,9 +82,10 @@ absl::StatusOr<size_t> ChooseDevice(const LedgerState& state, const Tenant& tena
       chosen = device;
     }
   }
-  if (!chosen)
+  if (!chosen) {
     return DoesNotMake(
         state, *state.FindDevice(spec.among.empty() ? state.devices[0].uuid : spec.among[0]), kind);
+  }
   return *chosen;
 }
 

@@ -141,7 +141,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
     if (!memory.ok()) return memory.status();
     if (continuity_ != nullptr && (*memory)->fd() >= 0) {
       Failpoint("keep-before");
-      const absl::Status kept = continuity_->Keep(item.segment, (*memory)->fd());
+      absl::Status kept = continuity_->Keep(item.segment, (*memory)->fd());
       Failpoint("keep-after");
       if (!kept.ok()) {
         *refused = true;
