@@ -164,7 +164,7 @@ void LedgerState::AddLease(LeaseId id, records::Lease lease) {
   ++segment.leases;
   session.leases.insert(id);
   if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
-  leases.Insert(id, std::move(lease));
+  leases.Insert(id, lease);
 }
 
 void LedgerState::CountLeases(Tenant& tenant, int64_t change) {

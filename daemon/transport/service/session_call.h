@@ -65,7 +65,7 @@ grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* re
     Answer(reactor, response, *result);
     return reactor;
   }
-  workers_.Run([=, this, call = *std::move(call), parsed = *std::move(parsed)]() mutable {
+  workers_.Run([=, call = *std::move(call), parsed = *std::move(parsed)]() mutable {
     auto result = [&] {
       const Broker::Call served = std::move(call);
       return *attempt(served, parsed, /*may_wait=*/true);
