@@ -115,7 +115,7 @@ Latencies Arena::AttackOnce(const std::vector<Force>& forces) {
   }
   attackers.clear();  // ends their processes, and frees all of their resources
   const absl::Duration took = absl::Now() - begin;
-  const Latencies attack = EndPhase();
+  Latencies attack = EndPhase();
   watching = false;
   watcher.join();
   EXPECT_EQ(attack.failed, 0u) << "during the attack: " << attack.first_error;
@@ -140,7 +140,7 @@ Latencies Arena::Recover() {
   EXPECT_LE(now.fds, before_.fds + kMoreFds);
   figures_["after"] = {{"resident_mib", now.resident >> 20}, {"fds", now.fds}};
   figures_["recovery_seconds"] = absl::ToDoubleSeconds(absl::Now() - begin);
-  const Latencies recovery = EndPhase();
+  Latencies recovery = EndPhase();
   EXPECT_EQ(recovery.failed, 0u) << "after the attack: " << recovery.first_error;
   figures_["recovery"] = FiguresOf(recovery);
   // All is over: a call that fails from now on fails for good.

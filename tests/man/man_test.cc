@@ -28,7 +28,6 @@ namespace gpumem {
 namespace {
 
 using ::testing::Contains;
-using ::testing::Not;
 using Keys = std::set<std::string>;
 
 std::string OutputOf(const std::vector<std::string>& argv) {

@@ -58,7 +58,7 @@ TEST_F(AuditTest, AWorkerFromItsBeginningToItsDeath) {
   EXPECT_EQ(opened["uid"], geteuid());
   EXPECT_EQ(opened["client"], "a \"worker\"");
   EXPECT_EQ(opened["command"], "exe");  // of /proc/self/exe
-  const Json session = opened["session"];
+  const Json& session = opened["session"];
 
   const Json denied = audit_.One("denied");
   EXPECT_EQ(denied["session"], session);

@@ -49,7 +49,7 @@ std::string Find(const std::string& folder, size_t depth, const IsWanted& is_wan
        it.increment(error)) {
     struct stat found;
     if (lstat(it->path().c_str(), &found) != 0 || !S_ISDIR(found.st_mode)) continue;
-    const std::string name = absl::StrCat("/", it->path().filename().string());
+    std::string name = absl::StrCat("/", it->path().filename().string());
     if (depth > 1) {
       const std::string below = Find(it->path().string(), depth - 1, is_wanted);
       if (!below.empty()) return absl::StrCat(name, below);
