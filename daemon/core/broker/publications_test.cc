@@ -49,14 +49,17 @@ class BrokerPublicationsTest : public ::testing::Test {
 
   Broker::NewSession Open() {
     SessionDetails details;
-    details.peer.pid = ++pids_;
+    details.peer = PeerOf(++pids_);
     auto session = broker_->OpenSession("a", details);
     EXPECT_TRUE(session.ok()) << session.status();
     return session.value_or(Broker::NewSession{});
   }
+  static PeerIdentity PeerOf(pid_t pid) { return {.pid = pid, .start_time = 1}; }
+  static absl::string_view TokenOf(const Broker::NewSession& session) {
+    return {reinterpret_cast<const char*>(session.token.data()), session.token.size()};
+  }
   Broker::Call CallOf(const Broker::NewSession& session) {
-    auto call = broker_->Authenticate(
-        absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
+    auto call = broker_->Authenticate(TokenOf(session));
     EXPECT_TRUE(call.ok()) << call.status();
     return *std::move(call);
   }
@@ -179,6 +182,26 @@ TEST_F(BrokerPublicationsTest, AClientThatDoesNotReadAtOnceNeedsAThread) {
   EXPECT_EQ(Advance(*it, /*may_block=*/false).state, State::kNeedsAThread);
   EXPECT_EQ(LeasesOfSession(), 1u);
   EXPECT_TRUE(Advance(*it).attached.ok());
+}
+
+// The answer was lost with the client's connection, and the repeated request is not sent at once.
+TEST_F(BrokerPublicationsTest, ARepeatedAttachmentThatNeedsAThreadGetsTheSameLeases) {
+  const std::vector<LeaseId> held = Acquire(1);
+  Publish({.name = "w", .leases = held});
+  const AttachSpec spec = {.name = "w", .request_id = 7};
+  const auto attached = Advance(*NewAttach(spec)).attached;
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  ASSERT_TRUE(broker_->Resume(TokenOf(session_), PeerOf(pids_)).ok());
+  ASSERT_TRUE(broker_->Reconcile(TokenOf(session_), held, {7}).ok());
+
+  const auto it = NewAttach(spec, [](const Broker::Handover&, bool may_block) {
+    return may_block ? absl::OkStatus() : absl::DeadlineExceededError("no room");
+  });
+  EXPECT_EQ(Advance(*it, /*may_block=*/false).state, State::kNeedsAThread);
+  const auto again = Advance(*it).attached;
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->leases.at(0).lease, attached->leases.at(0).lease);
+  EXPECT_EQ(LeasesOfSession(), 2u);
 }
 
 TEST_F(BrokerPublicationsTest, WaitsWithoutAThreadUntilTheVersionIsThere) {

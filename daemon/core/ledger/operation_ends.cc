@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How operations end: Commit makes their leases live, Abort undoes them.
+#include <utility>
+#include <vector>
+
 #include "daemon/core/ledger/operations.h"
 
 namespace gpumemd {
@@ -85,6 +88,11 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
     }
   }
   if (next < unexposed + operation.items.size()) return false;
+  if (operation.regrant && session.live) {
+    std::vector<LeaseId> leases;
+    for (const Operation::Item& item : operation.items) leases.push_back(item.lease);
+    session.regrants.try_emplace(operation.request_id, std::move(leases));
+  }
   --state_.open_operations;
   --session.operations;
   sessions_.ForgetIfDone(operation.session, session);

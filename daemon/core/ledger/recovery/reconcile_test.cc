@@ -79,6 +79,20 @@ TEST_F(LedgerReconcileTest, AbortLeavesTheLeasesAsTheyAre) {
   }
 }
 
+TEST_F(LedgerReconcileTest, AnAbortedRequestIsGrantedOnceMoreAgainOrGivenUp) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = AcquireBy(session, 5, 2);
+  Restart();
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 5, 2);
+    ASSERT_TRUE(again.has_value());
+    EXPECT_EQ(Leases(again->items), Leases(items));
+    ledger.operations().Abort(*again, /*handed_over=*/false);
+  }
+  ledger.reconciliation().DropRegrants(session, {5});
+  EXPECT_EQ(ledger.look().ListSessions("a")->at(0).leases, 0u);
+}
+
 TEST_F(LedgerReconcileTest, OpenedLeasesAreGrantedOnceMoreAsFirmOrRevocable) {
   const SessionId owner = OpenSession("a"), session = OpenSession("b");
   const Secret ticket = Share(owner, AcquireOne(owner, kGranule).lease, TicketScope::kAny);

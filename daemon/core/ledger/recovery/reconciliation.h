@@ -38,7 +38,8 @@ class Reconciliation {
 
   // Returns an operation that hands over `count` leases once more, if they were granted to the
   // session for this request before its client reconnected. If one is lost, or their number is not
-  // `count`, ends all of them and returns nullopt. Commit and Abort do not change these leases.
+  // `count`, ends all of them and returns nullopt. Commit and Abort do not change these leases, and
+  // after Abort the client may repeat the request again.
   std::optional<Operation> Regrant(SessionId session, uint64_t request_id, uint32_t count);
   // As Regrant, for a request to attach: `count` is the number of the publication's segments.
   std::optional<Operation> RegrantAttach(SessionId session, uint64_t request_id);

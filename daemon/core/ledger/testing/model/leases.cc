@@ -110,6 +110,11 @@ absl::Status Commit(LedgerModel& model, OperationId id, const absl::Status& answ
 
 void Abort(LedgerModel& model, OperationId id, bool handed_over) {
   Operation& operation = model.operations.at(id);
+  if (operation.regrant && Live(model, operation.session)) {
+    std::vector<LeaseId> leases;
+    for (const Operation::Item& item : operation.items) leases.push_back(item.lease);
+    model.regrants.try_emplace({operation.session, operation.request_id}, leases);
+  }
   for (const Operation::Item& item : operation.items) {
     if (handed_over || operation.regrant) break;
     if (MayMap(model, operation.session, item.segment)) {
