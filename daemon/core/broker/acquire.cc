@@ -159,7 +159,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
   using Outcome = HandedOver::Outcome;
   Handover handover;
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
-  absl::flat_hash_set<uint64_t> pools;
+  absl::flat_hash_map<uint64_t, size_t> pools;
   for (size_t begin = 0; begin < operation.items.size(); begin += kLeasesAtOnce) {
     Update update(this);  // journals that its process may map them
     absl::Status there = Describe(operation, begin, handover, pools);
@@ -178,10 +178,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
   for (bool done = false; !done;) {
     Update update(this);
     if (next == 0) {
-      for (const ExportedPool& pool : handover.pools) {
-        pools_sent_[operation.session].insert(pool.id);
-      }
-      if (!handover.pools.empty()) ForgetOldPools(operation.session);
+      for (const auto& [pool, device] : pools) pools_sent_[operation.session][device] = pool;
     }
     absl::StatusOr<bool> committed = ledger_.operations().Commit(operation, next, kLeasesAtOnce);
     if (!committed.ok()) return {Outcome::kFailed, committed.status()};
@@ -191,8 +188,8 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
 }
 
 absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover& handover,
-                              absl::flat_hash_set<uint64_t>& pools) {
-  auto sent = pools_sent_.find(operation.session);
+                              absl::flat_hash_map<uint64_t, size_t>& pools) {
+  const auto sent = pools_sent_.find(operation.session);
   const size_t end = std::min(begin + kLeasesAtOnce, operation.items.size());
   for (size_t i = begin; i < end; ++i) {
     const Operation::Item& item = operation.items[i];
@@ -208,24 +205,14 @@ absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover
     lease.export_data = memory.export_data();
     if (pool) {
       lease.pool_id = pool->id;
-      const bool has_it = sent != pools_sent_.end() && sent->second.contains(pool->id);
-      if (!has_it && pools.insert(pool->id).second) handover.pools.push_back(*pool);
+      const size_t device = ledger_.state().PlaceOf(item.segment).device;
+      const bool has_it = sent != pools_sent_.end() && sent->second.contains(device) &&
+                          sent->second.at(device) == pool->id;
+      if (!has_it && pools.emplace(pool->id, device).second) handover.pools.push_back(*pool);
     }
     handover.items.push_back({std::move(lease), memory.fd()});
   }
   return absl::OkStatus();
-}
-
-// Forgets pools that are gone: they come and go while a session lives.
-void Broker::ForgetOldPools(SessionId session) {
-  constexpr size_t kFew = 64;
-  absl::flat_hash_set<uint64_t>& sent = pools_sent_[session];
-  if (sent.size() <= kFew) return;
-  absl::flat_hash_set<uint64_t> living;
-  for (const auto& [id, memory] : memory_) {
-    if (const std::optional<ExportedPool> pool = memory->pool()) living.insert(pool->id);
-  }
-  absl::erase_if(sent, [&](uint64_t id) { return !living.contains(id); });
 }
 
 void Broker::Abort(const Operation& operation, bool handed_over) {

@@ -22,7 +22,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -288,10 +287,11 @@ class Broker {
   HandedOver HandOver(const Operation& operation, Deliver deliver, bool may_block)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Abort(const Operation& operation, bool handed_over) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Adds some of the operation's items to `handover`, starting at `begin`. Adds each of `pools`
-  // with its first item.
+  // Adds some of the operation's items to `handover`, starting at `begin`. Adds each pool that the
+  // session needs with its first item, and to `pools` with its device.
   absl::Status Describe(const Operation& operation, size_t begin, Handover& handover,
-                        absl::flat_hash_set<uint64_t>& pools) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+                        absl::flat_hash_map<uint64_t, size_t>& pools)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Resumes the Attachments whose wait may be over.
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -330,7 +330,6 @@ class Broker {
   // Returns the lane on which a segment's memory is disposed of. Memory that lives in a context has
   // one lane for each device, because a hanging context must not delay other devices' memory.
   size_t LaneOf(SegmentId segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ForgetOldPools(SessionId session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Marks the segments that the device has lost.
   void CollectLost(size_t device) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -363,8 +362,9 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<PublicationId, std::shared_ptr<const Metadata>>> ended_metadata_
       ABSL_GUARDED_BY(mutex_);
-  // The pools whose descriptors each session has been sent.
-  absl::flat_hash_map<SessionId, absl::flat_hash_set<uint64_t>> pools_sent_ ABSL_GUARDED_BY(mutex_);
+  // By session and device: the pool whose descriptor was sent last. A client ignores duplicates.
+  absl::flat_hash_map<SessionId, absl::flat_hash_map<size_t, uint64_t>> pools_sent_
+      ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   // Two, because the clock looks at the first more often, and at few of them at a time.
   WaitingRequests<Acquisition> acquiring_ ABSL_GUARDED_BY(mutex_);

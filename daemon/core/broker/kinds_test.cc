@@ -33,7 +33,7 @@ class ContextDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) override {
     specs.push_back(spec);
-    return std::make_unique<Memory>(context_, spec.kind);
+    return std::make_unique<Memory>(context_, spec.kind, pool);
   }
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return 0; }
   void OnContextLost(std::function<void()> on_lost) override { on_lost_ = std::move(on_lost); }
@@ -44,22 +44,24 @@ class ContextDevice : public Device {
   }
 
   std::vector<CreateSpec> specs;
+  uint64_t pool = 7;  // the pool of memory that is made
 
  private:
   class Memory : public Allocation {
    public:
-    Memory(std::shared_ptr<std::atomic<bool>> lost, Kind kind)
-        : lost_(std::move(lost)), kind_(kind) {}
+    Memory(std::shared_ptr<std::atomic<bool>> lost, Kind kind, uint64_t pool)
+        : lost_(std::move(lost)), kind_(kind), pool_(pool) {}
     std::optional<ExportData> export_data() const override { return ExportData{1, 2, 3}; }
     std::optional<ExportedPool> pool() const override {
       if (kind_ != Kind::kMempool) return std::nullopt;
-      return ExportedPool{.id = 7, .fd = STDIN_FILENO};
+      return ExportedPool{.id = pool_, .fd = STDIN_FILENO};
     }
     bool lost() const override { return *lost_; }
 
    private:
     const std::shared_ptr<std::atomic<bool>> lost_;
     const Kind kind_;
+    const uint64_t pool_;
   };
 
   const DeviceInfo info_;
@@ -140,6 +142,14 @@ TEST_F(BrokerKindsTest, APoolsDescriptorIsSentOnceInASession) {
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), IsEmpty());
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kIpc)), IsEmpty());
   EXPECT_THAT(PoolsOf(*Acquire(Open(), Kind::kMempool)), ElementsAre(7));
+}
+
+TEST_F(BrokerKindsTest, ALaterPoolsDescriptorIsSentOnceToo) {
+  const Broker::NewSession session = Open();
+  ASSERT_TRUE(Acquire(session, Kind::kMempool).ok());
+  device_->pool = 8;
+  EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), ElementsAre(8));
+  EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), IsEmpty());
 }
 
 TEST_F(BrokerKindsTest, ASessionThatIsReplacedIsForgottenAtOnce) {
