@@ -102,10 +102,11 @@ class BrokerKindsTest : public testing::Test {
   void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
   Broker::NewSession Open() { return broker_->OpenSession("a", {}).value(); }
+  static absl::string_view TokenOf(const Broker::NewSession& session) {
+    return {reinterpret_cast<const char*>(session.token.data()), session.token.size()};
+  }
   Broker::Call CallOf(const Broker::NewSession& session) {
-    return broker_
-        ->Authenticate({reinterpret_cast<const char*>(session.token.data()), session.token.size()})
-        .value();
+    return broker_->Authenticate(TokenOf(session)).value();
   }
   // Returns the handover of an Acquire. Calls `meanwhile` just before it is sent.
   absl::StatusOr<Broker::Handover> Acquire(
@@ -150,6 +151,16 @@ TEST_F(BrokerKindsTest, ALaterPoolsDescriptorIsSentOnceToo) {
   device_->pool = 8;
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), ElementsAre(8));
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), IsEmpty());
+}
+
+TEST_F(BrokerKindsTest, AClientThatReconnectsDuringACallIsSentThePoolAgain) {
+  const PeerIdentity peer = {.pid = 77, .start_time = 5};
+  const Broker::NewSession session = broker_->OpenSession("a", {.peer = peer}).value();
+  const auto first = Acquire(session, Kind::kMempool,
+                             [&] { EXPECT_TRUE(broker_->Resume(TokenOf(session), peer).ok()); });
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE(broker_->Reconcile(TokenOf(session), {first->items[0].lease.lease}, {}).ok());
+  EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), ElementsAre(7));
 }
 
 TEST_F(BrokerKindsTest, ASessionThatIsReplacedIsForgottenAtOnce) {

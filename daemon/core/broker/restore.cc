@@ -83,8 +83,6 @@ absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const Pe
   }
   if (absl::Status resumed = ledger_.sessions().Resume(*session, peer); !resumed.ok())
     return resumed;
-  // The descriptors that it was sent went with its connection.
-  pools_sent_.erase(*session);
   return Resumed{*session, *ledger_.look().TenantOf(*session)};
 }
 
@@ -105,6 +103,8 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
     if (absl::Status begun = ledger_.reconciliation().Begin(*session); !begun.ok()) {
       return Denied(*session, "call", std::move(begun));
     }
+    // The descriptors that it was sent went with its connection, of which no call is left.
+    pools_sent_.erase(*session);
     ++calls_;
     call.emplace(Call(this, *session));
   }
