@@ -14,18 +14,19 @@
 #include <utility>
 #include <vector>
 
+#include "common/bytes.h"
 #include "daemon/core/journal/testing/chance.h"
 
 namespace gpumemd {
 namespace journal_file_test {
 
+using gpumem::kMiB;
 using gpumem::UniqueFd;
 using journal::Change;
 using journal::Erase;
 using journal::Put;
 using ::testing::HasSubstr;
 
-constexpr size_t kMiB = size_t{1} << 20;
 constexpr size_t kStagePages = 4096;
 
 std::unique_ptr<JournalFile> MakeJournal(uint32_t number = 1) {

@@ -31,9 +31,9 @@ namespace gpumemd {
 namespace {
 
 // A process with a session. It waits for signals, and is killed and reaped at its end.
-class Peer {
+class ClientProcess {
  public:
-  explicit Peer(const std::string& path) {
+  explicit ClientProcess(const std::string& path) {
     gpumem::v1::Hello hello;
     hello.set_protocol_version(gpumem::kProtocolVersion);
     const std::string bytes = hello.SerializeAsString();
@@ -57,13 +57,13 @@ class Peer {
     }
     while (true) pause();
   }
-  ~Peer() {
+  ~ClientProcess() {
     if (pid_ <= 0) return;
     kill(pid_, SIGKILL);
     Wait();
   }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
+  ClientProcess(const ClientProcess&) = delete;
+  ClientProcess& operator=(const ClientProcess&) = delete;
 
   // Once its session is open.
   bool Welcomed() {
@@ -127,7 +127,7 @@ class SessionServerTest : public ::testing::Test {
 };
 
 TEST_F(SessionServerTest, ASignalReachesTheSessionsProcessAndNoOther) {
-  Peer one(path_), other(path_);
+  ClientProcess one(path_), other(path_);
   ASSERT_TRUE(one.Welcomed() && other.Welcomed());
   const SessionId of_other = SessionOf(other.pid());
   EXPECT_EQ(server_->Signal(SessionOf(one.pid()), SIGTERM), absl::OkStatus());
@@ -139,7 +139,7 @@ TEST_F(SessionServerTest, ASignalReachesTheSessionsProcessAndNoOther) {
 }
 
 TEST_F(SessionServerTest, AnEndedOrUnknownProcessIsNotFound) {
-  Peer peer(path_);
+  ClientProcess peer(path_);
   ASSERT_TRUE(peer.Welcomed());
   const SessionId session = SessionOf(peer.pid());
   const pid_t pid = peer.pid();
@@ -161,7 +161,7 @@ TEST_F(SessionServerTest, AnEndedOrUnknownProcessIsNotFound) {
 }
 
 TEST_F(SessionServerTest, WhatIsNoSignalIsRefused) {
-  Peer peer(path_);
+  ClientProcess peer(path_);
   ASSERT_TRUE(peer.Welcomed());
   const absl::Status refused = server_->Signal(SessionOf(peer.pid()), 1000);
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
@@ -173,7 +173,7 @@ TEST_F(SessionServerTest, ParkedItNeitherWelcomesNorRefuses) {
   const absl::Time deadline = absl::Now() + absl::Seconds(60);
   auto early = gpumem::ConnectUnix(path_, SOCK_SEQPACKET);
   ASSERT_TRUE(early.ok()) << early.status();
-  Peer peer(path_);
+  ClientProcess peer(path_);
   ASSERT_TRUE(peer.Welcomed());  // so the one before it is accepted
   server_->Park();
   auto late = gpumem::ConnectUnix(path_, SOCK_SEQPACKET);

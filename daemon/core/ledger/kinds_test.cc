@@ -2,6 +2,7 @@
 // What each kind of segment adds to the ledger, by example: sentences, pinned memory, losses,
 // events. The model test covers the rest.
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -11,8 +12,6 @@ namespace {
 using absl::StatusCode;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr uint64_t kGranule = 2 << 20;
 
 class LedgerKindsTest : public testing::Test {
  protected:
