@@ -127,7 +127,6 @@ class FakeDaemon::Service : public v1::Broker::Service {
 
   grpc::Status Reconcile(grpc::ServerContext* context, const v1::ReconcileRequest* request,
                          v1::ReconcileResponse* response) override {
-    ++daemon_->reconcile_calls_;
     const uint64_t session = SessionOf(*context, /*reconciles=*/true);
     if (session == 0) return NoSession();
     if (daemon_->script_.reconcile) {

@@ -125,7 +125,6 @@ class FakeDaemon {
   size_t live_leases();
   size_t live_events();
   int release_calls() const { return release_calls_; }
-  int reconcile_calls() const { return reconcile_calls_; }
   // The number of calls of sessions that were not reconciled yet.
   int early_calls() const { return early_calls_; }
   int resumes() const { return resumes_; }
@@ -178,7 +177,6 @@ class FakeDaemon {
   std::thread acceptor_;
   std::atomic<uint64_t> next_delivery_{1};
   std::atomic<int> release_calls_{0};
-  std::atomic<int> reconcile_calls_{0};
   std::atomic<int> early_calls_{0};
   std::atomic<int> resumes_{0};
   uint64_t generation_ = 0;

@@ -321,10 +321,6 @@ absl::Status FdStore::NotifyReady(absl::string_view status) {
   return Notify(absl::StrCat("READY=1\nSTATUS=", OneLine(status)));
 }
 
-absl::Status FdStore::NotifyStatus(absl::string_view status) {
-  return Notify(absl::StrCat("STATUS=", OneLine(status)));
-}
-
 absl::Status FdStore::NotifyAlive(absl::string_view status) {
   if (!present_) return absl::OkStatus();
   return Send(status.empty() ? "WATCHDOG=1" : absl::StrCat("WATCHDOG=1\nSTATUS=", OneLine(status)),

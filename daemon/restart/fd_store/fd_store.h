@@ -153,7 +153,6 @@ class FdStore {
   // Report the daemon's state, sd_notify(3). OK without a manager. STATUS= is one line: control
   // characters become spaces.
   absl::Status NotifyReady(absl::string_view status);
-  absl::Status NotifyStatus(absl::string_view status);
   // Tells a manager with a watchdog that this process lives, and its status; empty: unchanged.
   // Never waits: if the manager's queue is full, DEADLINE_EXCEEDED.
   absl::Status NotifyAlive(absl::string_view status);

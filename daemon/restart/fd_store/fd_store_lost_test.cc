@@ -39,7 +39,7 @@ TEST(FdStoreLostTest, ASendWithoutAManagerCallsTheWatchOnce) {
   EXPECT_TRUE(store->lost());
   EXPECT_CODE(store->Remove("s1"), kUnavailable);
   EXPECT_CODE(store->Barrier(), kUnavailable);
-  EXPECT_CODE(store->NotifyStatus("x"), kUnavailable);
+  EXPECT_CODE(store->NotifyStopping("x"), kUnavailable);
   EXPECT_TRUE(told.WaitForNotificationWithTimeout(kLong));
   EXPECT_EQ(calls, 1);
 }

@@ -93,8 +93,6 @@ TEST(FdStoreTest, SaysWhatStateItIsIn) {
   const std::unique_ptr<FdStore> store = manager.Start();
   ASSERT_TRUE(store->NotifyReady("ready:\n2 GPUs").ok());
   EXPECT_EQ(manager.Receive().text, "READY=1\nSTATUS=ready: 2 GPUs");
-  ASSERT_TRUE(store->NotifyStatus("busy").ok());
-  EXPECT_EQ(manager.Receive().text, "STATUS=busy");
   ASSERT_TRUE(store->NotifyAlive("well").ok());
   EXPECT_EQ(manager.Receive().text, "WATCHDOG=1\nSTATUS=well");
   ASSERT_TRUE(store->NotifyAlive("").ok());
