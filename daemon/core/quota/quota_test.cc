@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "common/quota_keys.h"
+#include "daemon/core/quota/testing/every_field.h"
 
 namespace gpumemd {
 namespace {
@@ -49,25 +50,9 @@ TEST(Quota, HasTheFieldOfEachKey) {
 
 TEST(Quota, HasNoOtherFields) {
   // Copies by the table alone.
-  const Quota all{.limit_bytes = 1,
-                  .device_limits = {{"GPU-1", 2}},
-                  .total_limit_bytes = 3,
-                  .pinned_limit_bytes = 4,
-                  .max_segments = 5,
-                  .max_sessions = 6,
-                  .max_in_flight = 7,
-                  .max_waiting = 8,
-                  .max_publications = 9,
-                  .max_retained_bytes = 10,
-                  .device_max_retained = {{"GPU-1", 11}},
-                  .guarantee_bytes = 12,
-                  .device_guarantees = {{"GPU-1", 13}},
-                  .priority = 14,
-                  .kind = Kind::kIpc,
-                  .scrub = true,
-                  .revocable = true,
-                  .release = ReleasePolicy::kOnExit,
-                  .parent = "team"};
+  Quota all = EveryField().values;
+  all.device_max_retained = {{"GPU-1", 14}};
+  all.parent = "team";
   Quota copy;
   ForEachQuotaField([&](absl::string_view field, auto member) {
     EXPECT_NE(copy.*member, all.*member) << field;
