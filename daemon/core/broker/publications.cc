@@ -129,7 +129,7 @@ void Broker::DropEndedPublications() {
 }
 
 void Broker::EndOverduePublications(absl::Time now) {
-  ledger_.publications().Expire();
+  ledger_.publications().Expire(kLeasesAtOnce);  // the clock's thread soon ends the rest
   while (const std::optional<WaiterId> waiter = attaching_.FirstDue(now)) {
     absl::Status expired = ledger_.publications().EndWait(*waiter, /*expired=*/true);
     Resume(attaching_.Take(*waiter), std::move(expired));

@@ -260,10 +260,12 @@ absl::Time Publications::NextExpiry() const {
   return state_.expiries.empty() ? absl::InfiniteFuture() : state_.expiries.begin()->first;
 }
 
-void Publications::Expire() {
+void Publications::Expire(size_t steps) {
   const absl::Time now = state_.now();
-  while (!state_.expiries.empty() && state_.expiries.begin()->first <= now) {
-    End(state_.expiries.begin()->second);
+  while (steps > 0 && NextExpiry() <= now) {
+    const PublicationId id = state_.expiries.begin()->second;
+    steps -= std::min(steps, state_.publications.at(id).segments.size());
+    End(id);
   }
 }
 

@@ -8,6 +8,7 @@
 // another publication, and the old one releases its segments.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -63,7 +64,9 @@ class Publications {
 
   // Returns when Expire next has a publication to end.
   absl::Time NextExpiry() const;
-  void Expire();
+  // Ends publications that have expired, the earliest first. Stops once those that it has ended had
+  // `steps` segments.
+  void Expire(size_t steps = SIZE_MAX);
 
   // Ends the publication and remembers the last version of its name, unless the next version takes
   // its place.

@@ -137,6 +137,20 @@ TEST_F(LedgerPublicationsTest, ExpiresAfterTheTimeWithoutAttachments) {
   EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
 }
 
+TEST_F(LedgerPublicationsTest, ManyThatExpireTogetherEndInParts) {
+  const SessionId session = OpenSession("ml");
+  const auto items = Acquire(session, kGranule, 3);
+  for (const char* name : {"v", "w", "x"}) {
+    Publish(session, {.name = name, .leases = LeasesOf(items), .expire_after = absl::Seconds(1)});
+  }
+  now += absl::Seconds(1);
+  ledger.publications().Expire(/*steps=*/4);
+  EXPECT_THAT(*ledger.look().ListPublications(""), SizeIs(1));
+  EXPECT_EQ(ledger.publications().NextExpiry(), now);
+  ledger.publications().Expire(/*steps=*/4);
+  EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
+}
+
 TEST_F(LedgerPublicationsTest, AnAttachmentUnderWayKeepsItFromExpiring) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule);
