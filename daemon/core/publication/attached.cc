@@ -30,6 +30,7 @@ void Publications::Detach(std::optional<PublicationId> id, SessionId session) {
 
 WaiterId Publications::AddWaiter(SessionId session_id, Name name, uint64_t version) {
   const WaiterId id{state_.next_waiter++};
+  awaited_.emplace(name, id);
   state_.attach_waiters.emplace(
       id,
       records::AttachWaiter{.session = session_id, .name = std::move(name), .version = version});
@@ -48,6 +49,7 @@ void Publications::RemoveWaiter(WaiterId id) {
   Tenants::CountWaiting(*session.tenant, -1);
   ++session.in_flight;
   ++session.tenant->in_flight;
+  awaited_.erase({it->second.name, id});
   state_.attach_waiters.erase(it);
 }
 

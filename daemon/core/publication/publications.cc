@@ -180,9 +180,11 @@ absl::StatusOr<Publications::Published> Publications::Publish(SessionId session_
   state_.expiries.emplace(state_.ExpiryOf(publication), id);
   state_.publications.emplace(id, std::move(publication));
   auditor_.Published(session_id, state_.publications.at(id));
-  for (auto it = state_.attach_waiters.begin(); it != state_.attach_waiters.end();) {
-    const auto [waiter, wanted] = *it++;
-    if (wanted.name == name && wanted.version <= version &&
+  for (auto it = awaited_.lower_bound({name, WaiterId{}});
+       it != awaited_.end() && it->first == name;) {
+    const WaiterId waiter = (it++)->second;
+    const records::AttachWaiter& wanted = state_.attach_waiters.at(waiter);
+    if (wanted.version <= version &&
         state_.MayAttach(state_.publications.at(id), *state_.sessions.at(wanted.session)->tenant)) {
       RemoveWaiter(waiter);
       effects_.attachable.push_back(waiter);

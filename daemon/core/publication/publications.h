@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -113,6 +114,7 @@ class Publications {
   Effects& effects_;
   Segments& segments_;
   Sessions& sessions_;
+  std::set<std::pair<Name, WaiterId>> awaited_;  // the waiters for a version, by name
 };
 
 // Returns the same status whether the publication does not exist or this tenant may not know of it.
