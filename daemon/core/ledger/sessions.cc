@@ -13,10 +13,6 @@ namespace {
 // Answers that each session's repeated requests can get again.
 constexpr size_t kMaxAnswers = 64;
 
-bool SameProcess(const PeerIdentity& one, const PeerIdentity& other) {
-  return one.pid == other.pid && one.start_time == other.start_time && one.start_time != 0;
-}
-
 // Returns RESOURCE_EXHAUSTED if the tenant, the user or the daemon has too many sessions.
 // `predecessor`: the tenant's session that ends as the new one begins. It may be another user's.
 absl::Status CheckSessionCount(const LedgerState& state, records::Tenant& tenant, uid_t uid,
@@ -79,6 +75,7 @@ absl::StatusOr<SessionId> Sessions::Open(absl::string_view name, SessionDetails 
   session->token = token;
   session->opened = state_.now();
   CountSession(*session, 1);
+  by_process_.emplace(state_.ProcessOf(*session), id);
   state_.sessions.emplace(id, std::move(session));
   state_.tokens.emplace(token, id);
   changes_.Touch(id);
@@ -195,6 +192,7 @@ void Sessions::ForgetIfDone(SessionId id, Session& session) {
   CountSession(session, -1);
   for (PublicationId publication : session.publications)
     changes_.Touch(publication);  // now without a publisher
+  by_process_.erase({state_.ProcessOf(session), id});
   state_.sessions.erase(id);
   changes_.Touch(id);
   effects_.forgotten.push_back(id);
@@ -208,16 +206,12 @@ bool Sessions::OnlyImports(const Session& session) {
 }
 
 // A process that connects again and again thus does not leave many sessions. Takes the session with
-// the lowest id, so that the choice does not depend on a hash.
+// the lowest id.
 bool Sessions::HandOverImports(SessionId id, Session& session) {
-  std::optional<SessionId> successor;
-  for (const auto& [other_id, other] : state_.sessions) {
-    if (other_id != id && other->tenant == session.tenant && !other->process_gone &&
-        SameProcess(other->details.peer, session.details.peer) &&
-        (!successor || other_id < *successor)) {
-      successor = other_id;
-    }
-  }
+  const std::optional<SessionId> successor =
+      FirstOf(session.details.peer, [&](SessionId other_id, const Session& other) {
+        return other_id != id && other.tenant == session.tenant && !other.process_gone;
+      });
   if (!successor) return false;
   for (size_t device : session.imported) {
     absl::btree_map<SessionId, uint32_t>& importers = session.tenant->pools[device].importers;
@@ -234,11 +228,19 @@ bool Sessions::HandOverImports(SessionId id, Session& session) {
 
 std::optional<SessionId> Sessions::Predecessor(const Tenant& tenant,
                                                const PeerIdentity& peer) const {
-  for (const auto& [id, session] : state_.sessions) {
-    if (session->tenant == &tenant && !session->process_gone && OnlyImports(*session) &&
-        SameProcess(session->details.peer, peer)) {
-      return id;  // the only one: all others have handed their imports over to it
-    }
+  // The only one: all others have handed their imports over to it.
+  return FirstOf(peer, [&](SessionId, const Session& session) {
+    return session.tenant == &tenant && !session.process_gone && OnlyImports(session);
+  });
+}
+
+std::optional<SessionId> Sessions::FirstOf(
+    const PeerIdentity& peer, absl::FunctionRef<bool(SessionId, const Session&)> fits) const {
+  if (peer.start_time == 0) return std::nullopt;  // unknown: pids are used again
+  const ProcessKey process = {peer.pid, peer.start_time};
+  for (auto it = by_process_.lower_bound({process, SessionId{}});
+       it != by_process_.end() && it->first == process; ++it) {
+    if (fits(it->second, *state_.sessions.at(it->second))) return it->second;
   }
   return std::nullopt;
 }
@@ -246,6 +248,7 @@ std::optional<SessionId> Sessions::Predecessor(const Tenant& tenant,
 void Sessions::Restore(SessionId id, std::unique_ptr<Session> restored) {
   Session& session = *state_.sessions.emplace(id, std::move(restored)).first->second;
   CountSession(session, 1);
+  by_process_.emplace(state_.ProcessOf(session), id);
   if (!session.live) return;
   state_.tokens.emplace(session.token, id);
   ++session.tenant->live_sessions;

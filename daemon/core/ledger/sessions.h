@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -79,6 +81,9 @@ class Sessions {
   // Hands over to another session of the same process which pools that process has open. False if
   // there is none.
   bool HandOverImports(SessionId id, Session& session);
+  // Returns the session with the lowest id among those of this process that `fits` accepts.
+  std::optional<SessionId> FirstOf(const PeerIdentity& peer,
+                                   absl::FunctionRef<bool(SessionId, const Session&)> fits) const;
   // Returns a session of this process and tenant for which OnlyImports is true.
   std::optional<SessionId> Predecessor(const Tenant& tenant, const PeerIdentity& peer) const;
 
@@ -87,6 +92,7 @@ class Sessions {
   const Auditor& auditor_;
   Effects& effects_;
   Tenants& tenants_;
+  std::set<std::pair<ProcessKey, SessionId>> by_process_;  // all sessions
   // Restored sessions, by process and by the id that the process gave its attempt to begin one.
   std::map<std::pair<ProcessKey, uint32_t>, SessionId> begun_before_;
 };
