@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/broker/operators.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -57,10 +56,11 @@ absl::StatusOr<BrokerOperators::Trimmed> BrokerOperators::Trim(absl::string_view
     }
   }
   TimedLock lock(&broker_.mutex_);
+  // Each release of the mutex asks again, so it goes on where it was: ids are not used again.
+  auto next = doomed->begin();
   auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
-    return std::none_of(doomed->begin(), doomed->end(), [&](SegmentId id) {
-      return broker_.ledger_.state().segments.contains(id);
-    });
+    while (next != doomed->end() && !broker_.ledger_.state().segments.contains(*next)) ++next;
+    return next == doomed->end();
   };
   broker_.mutex_.Await(absl::Condition(&gone));
   return trimmed;
