@@ -3,6 +3,7 @@
 // version; no thread waits with it.
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
@@ -51,8 +52,15 @@ absl::StatusOr<uint64_t> Broker::Unpublish(const Call& call, absl::string_view n
 
 absl::StatusOr<std::vector<PublicationView>> Broker::ListAttachable(
     const Call& call, absl::string_view tenant) const {
-  TimedLock lock(&mutex_);
-  return ledger_.look().ListAttachable(call.session(), tenant);
+  std::vector<PublicationView> views;
+  for (std::optional<LedgerState::PublicationName> next{std::in_place}; next.has_value();) {
+    TimedLock lock(&mutex_);
+    absl::StatusOr<std::optional<LedgerState::PublicationName>> after =
+        ledger_.look().ListAttachable(call.session(), tenant, *next, kListedAtOnce, views);
+    if (!after.ok()) return after.status();
+    next = *std::move(after);
+  }
+  return views;
 }
 
 Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attachment,

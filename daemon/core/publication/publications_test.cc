@@ -137,6 +137,26 @@ TEST_F(LedgerPublicationsTest, ExpiresAfterTheTimeWithoutAttachments) {
   EXPECT_THAT(*ledger.look().ListPublications(""), IsEmpty());
 }
 
+TEST_F(LedgerPublicationsTest, AListInPartsIsTheWholeList) {
+  const SessionId one = OpenSession("ml"), other = OpenSession("other");
+  const auto items = Acquire(one, kGranule);
+  for (const char* name : {"v", "w", "x"}) Publish(one, {.name = name, .leases = LeasesOf(items)});
+  Publish(other, {.name = "w", .leases = LeasesOf(Acquire(other, kGranule)), .to_any = true});
+  for (const char* tenant : {"", "ml", "other", "none"}) {
+    std::vector<PublicationId> parts, whole;
+    std::vector<PublicationView> views;
+    for (std::optional<Inspector::PublicationName> next{std::in_place}; next.has_value();) {
+      next = ledger.look().ListAttachable(one, tenant, *next, /*count=*/2, views).value();
+    }
+    for (const PublicationView& view : views) parts.push_back(view.id);
+    views = ledger.look().ListAttachable(one, tenant).value();
+    for (const PublicationView& view : views) whole.push_back(view.id);
+    EXPECT_EQ(parts, whole) << tenant;
+  }
+  EXPECT_THAT(*ledger.look().ListAttachable(one, "ml"), SizeIs(3));
+  EXPECT_THAT(*ledger.look().ListAttachable(one, "other"), SizeIs(1));
+}
+
 TEST_F(LedgerPublicationsTest, ManyThatExpireTogetherEndInParts) {
   const SessionId session = OpenSession("ml");
   const auto items = Acquire(session, kGranule, 3);

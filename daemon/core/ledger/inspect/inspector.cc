@@ -272,19 +272,29 @@ absl::StatusOr<std::vector<PublicationView>> Inspector::ListPublications(
 }
 
 absl::StatusOr<std::vector<PublicationView>> Inspector::ListAttachable(
-    SessionId session_id, absl::string_view tenant) const {
+    SessionId session, absl::string_view tenant) const {
+  std::vector<PublicationView> views;
+  absl::Status listed = ListAttachable(session, tenant, {}, SIZE_MAX, views).status();
+  if (!listed.ok()) return listed;
+  return views;
+}
+
+absl::StatusOr<std::optional<Inspector::PublicationName>> Inspector::ListAttachable(
+    SessionId session_id, absl::string_view tenant, const PublicationName& next, size_t count,
+    std::vector<PublicationView>& views) const {
   auto session = state_.sessions.find(session_id);
   if (session == state_.sessions.end()) {
     return absl::AbortedError("the session has ended; connect again");
   }
-  std::vector<PublicationView> views;
-  for (const auto& [name, id] : state_.by_name) {
-    const Publication& publication = state_.publications.at(id);
-    if (!tenant.empty() && name.first != tenant) continue;
-    if (state_.MayAttach(publication, *session->second->tenant))
-      views.push_back(View(id, publication));
+  auto it = state_.by_name.lower_bound(std::max(next, PublicationName(tenant, "")));
+  for (; it != state_.by_name.end() && count > 0; ++it, --count) {
+    if (!tenant.empty() && it->first.first != tenant) return std::nullopt;
+    const Publication& publication = state_.publications.at(it->second);
+    if (state_.MayAttach(publication, *session->second->tenant)) {
+      views.push_back(View(it->second, publication));
+    }
   }
-  return views;
+  return it == state_.by_name.end() ? std::nullopt : std::optional(it->first);
 }
 
 Inspector::Revoked Inspector::RevokedLeases(SessionId id) const {

@@ -75,6 +75,12 @@ class Inspector {
   //   ABORTED  the session has ended
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(SessionId session,
                                                               absl::string_view tenant) const;
+  // The same in parts: looks at `count` names from `next` on. Returns the name to continue from, or
+  // nothing.
+  using PublicationName = LedgerState::PublicationName;
+  absl::StatusOr<std::optional<PublicationName>> ListAttachable(
+      SessionId session, absl::string_view tenant, const PublicationName& next, size_t count,
+      std::vector<PublicationView>& views) const;
 
   // --- Lists
 
