@@ -94,6 +94,11 @@ absl::StatusOr<size_t> ChooseDevice(const LedgerState& state, const Tenant& tena
 absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const Tenant& tenant,
                                        const AcquireSpec& spec) {
   AcquireTerms terms;
+  if (spec.among.size() > state.devices.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the request names ", spec.among.size(),
+                                                   " devices to choose from, and this node has ",
+                                                   state.devices.size()));
+  }
   absl::StatusOr<size_t> device = ChooseDevice(state, tenant, spec);
   if (!device.ok()) return device.status();
   terms.device = *device;

@@ -24,7 +24,8 @@ struct AcquireTerms {
 
 // Returns the device, the kind and the size of the request's segments.
 //   NOT_FOUND         there is no such device
-//   INVALID_ARGUMENT  the request is for no bytes, too many segments, or more than the device has
+//   INVALID_ARGUMENT  the request is for no bytes, too many segments, or more than the device has;
+//                     or it names more devices than there are
 //   UNIMPLEMENTED     the device does not make the kind, or the kind cannot be revocable
 absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const records::Tenant& tenant,
                                        const AcquireSpec& spec);

@@ -67,6 +67,13 @@ TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {
   // With a limit on that device, the first is the better one again.
   ledger_.tenants().OverrideQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}});
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 0u);
+  EXPECT_EQ(Acquire({.bytes = 1, .most_free = true, .among = {"GPU-1"}})->device, 0u);
+  // A request that waits is kept with its list.
+  const std::vector<std::string> many(ledger_.state().devices.size() + 1, "GPU-1");
+  EXPECT_EQ(Acquire({.bytes = 1, .most_free = true, .among = many}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(Acquire({.device_uuid = "GPU-1", .bytes = 1, .among = many}).status().code(),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(Acquire({.device_uuid = "GPU-1", .bytes = 1, .most_free = true}).status().code(),
             StatusCode::kInvalidArgument);
 }
