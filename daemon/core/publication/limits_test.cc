@@ -28,10 +28,17 @@ TEST_F(PublicationLimitsTest, NamesHaveAFewCharactersOnly) {
         ledger.publications().Publish(session, {.name = bad, .leases = LeasesOf(items)});
     EXPECT_EQ(published.status().code(), absl::StatusCode::kInvalidArgument) << bad;
   }
-  for (const std::string bad : {"", "/a", "ml/", "ml/two words"}) {
-    EXPECT_EQ(ledger.operations().BeginAttach(session, {.name = bad}).status().code(),
-              absl::StatusCode::kInvalidArgument)
-        << bad;
+  // Also for one who would wait for it.
+  for (const uint64_t version : {0, 1}) {
+    for (const std::string& bad : {std::string(), std::string("/a"), std::string("ml/"),
+                                   std::string("ml/two words"), std::string(65, 't') + "/a"}) {
+      EXPECT_EQ(ledger.operations()
+                    .BeginAttach(session, {.name = bad, .version = version})
+                    .status()
+                    .code(),
+                absl::StatusCode::kInvalidArgument)
+          << bad;
+    }
   }
   EXPECT_EQ(ledger.publications().Unpublish("a").status().code(),
             absl::StatusCode::kInvalidArgument);

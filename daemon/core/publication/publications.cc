@@ -42,7 +42,7 @@ absl::StatusOr<Publications::Name> Publications::ParseName(absl::string_view nam
   const absl::string_view tenant =
       slash == absl::string_view::npos ? own_tenant : name.substr(0, slash);
   const absl::string_view own = slash == absl::string_view::npos ? name : name.substr(slash + 1);
-  if (!IsName(own) || tenant.empty()) return NoName();
+  if (!IsName(own) || tenant.empty() || tenant.size() > kMaxName) return NoName();
   return Name(tenant, own);
 }
 
