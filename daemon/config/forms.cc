@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/kind.h"
+#include "daemon/core/identity/rules.h"
 
 namespace gpumemd {
 namespace {
@@ -28,9 +29,11 @@ std::optional<std::string> AsAbsolutePath(const toml::value& value) {
 }
 
 bool IsTenantName(absl::string_view name) {
-  return !name.empty() && name.size() <= 63 && std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
-  });
+  return !name.empty() && name.size() <= kMaxTenantName &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' ||
+                  c == '-';
+         });
 }
 
 std::optional<std::string> AsTenantName(const toml::value& value) {

@@ -17,6 +17,7 @@
 #include "common/version.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/failpoint.h"
+#include "daemon/core/identity/rules.h"
 #include "daemon/transport/peer/peer_socket.h"
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/session_server.h"
@@ -30,7 +31,6 @@ using gpumem::UniqueFd;
 namespace v1 = gpumem::v1;
 
 constexpr size_t kMaxClientName = 64;
-constexpr size_t kMaxTenantName = 63;  // as the configuration has them
 
 }  // namespace
 

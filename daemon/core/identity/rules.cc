@@ -17,7 +17,6 @@
 namespace gpumemd {
 namespace {
 
-constexpr size_t kMaxTenantName = 63;
 constexpr char kUid[] = "{uid}";
 
 enum class Decision { kMatches, kFails, kAmbiguous };

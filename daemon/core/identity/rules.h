@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +17,8 @@
 #include "daemon/core/identity/cgroup.h"
 
 namespace gpumemd {
+
+inline constexpr size_t kMaxTenantName = 63;
 
 // The kernel's facts about the process at the other end of a socket.
 struct PeerIdentity {

@@ -66,7 +66,7 @@ class Text {
   std::array<char, kMost> bytes_{};
 };
 
-using TenantName = Text<63>;  // the limit of daemon/config/forms.cc
+using TenantName = Text<63>;  // kMaxTenantName
 using DeviceUuid = Text<63>;  // "PINNED-" and 36 characters are the longest so far
 using Name = Text<64>;        // of a client, a publication, an event (session.proto, broker.proto)
 using Command = Text<16>;     // TASK_COMM_LEN (proc_pid_comm(5)), with its end

@@ -31,7 +31,7 @@ TEST_F(PublicationLimitsTest, NamesHaveAFewCharactersOnly) {
   // Also for one who would wait for it.
   for (const uint64_t version : {0, 1}) {
     for (const std::string& bad : {std::string(), std::string("/a"), std::string("ml/"),
-                                   std::string("ml/two words"), std::string(65, 't') + "/a"}) {
+                                   std::string("ml/two words"), std::string(64, 't') + "/a"}) {
       EXPECT_EQ(ledger.operations()
                     .BeginAttach(session, {.name = bad, .version = version})
                     .status()

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/refusals.h"
+#include "daemon/core/identity/rules.h"
 
 namespace gpumemd {
 namespace {
@@ -42,7 +43,7 @@ absl::StatusOr<Publications::Name> Publications::ParseName(absl::string_view nam
   const absl::string_view tenant =
       slash == absl::string_view::npos ? own_tenant : name.substr(0, slash);
   const absl::string_view own = slash == absl::string_view::npos ? name : name.substr(slash + 1);
-  if (!IsName(own) || tenant.empty() || tenant.size() > kMaxName) return NoName();
+  if (!IsName(own) || tenant.empty() || tenant.size() > kMaxTenantName) return NoName();
   return Name(tenant, own);
 }
 
