@@ -12,7 +12,7 @@ MATRIX = ROOT / "docs/python/matrix.md"
 FOLDERS = (ROOT / "tests/gpu/python", ROOT / "client/python/tests")
 STATUSES = {"works", "works, untested", "replaced", "succeeds, uncharged", "irrelevant",
             "fails in the framework"}
-HELPERS = ("cuda_calls", "support")
+HELPERS = ("cuda_calls", "numba_calls", "support")
 
 
 def rows():

@@ -15,6 +15,20 @@ def client():
 
 
 @pytest.fixture
+def pool(client):
+    with client.pool(limit=1 << 30) as pool:
+        yield pool
+
+
+@pytest.fixture
+def cupy_restored():
+    """CuPy allocates by its default pools again at the end."""
+    yield
+    import gpumem.cupy
+    gpumem.cupy.unuse()
+
+
+@pytest.fixture
 def device():
     """GPU 0 of cuda.core, as the current device."""
     try:

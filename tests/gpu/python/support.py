@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+import gpumem
+
 MIB = 1 << 20
 
 
@@ -19,6 +21,11 @@ def eventually(condition, what, limit_s=30):
     while not condition():
         assert time.monotonic() < deadline, f"never: {what}"
         time.sleep(0.005)
+
+
+def charged():
+    """Returns the bytes that the tenant is charged with."""
+    return gpumem.default_client().usage().charged
 
 
 def child(code, *arguments, timeout=150, environment=None, fails=False, sends_fd=None):

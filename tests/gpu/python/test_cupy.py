@@ -12,17 +12,7 @@ from support import MIB, child
 cupy = pytest.importorskip("cupy")
 import gpumem.cupy as adapter  # noqa: E402
 
-
-@pytest.fixture
-def pool():
-    with gpumem.default_client().pool(limit=1 << 30) as pool:
-        yield pool
-
-
-@pytest.fixture(autouse=True)
-def restored():
-    yield
-    adapter.unuse()
+pytestmark = pytest.mark.usefixtures("cupy_restored")
 
 
 def calculate(streams, rounds=200, count=1 << 18):

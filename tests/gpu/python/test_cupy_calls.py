@@ -7,27 +7,12 @@ import numpy
 import pytest
 
 import gpumem
-from support import MIB, child
+from support import MIB, charged, child
 
 cupy = pytest.importorskip("cupy")
 import gpumem.cupy as adapter  # noqa: E402
 
-
-@pytest.fixture
-def pool():
-    with gpumem.default_client().pool(limit=1 << 30) as pool:
-        yield pool
-
-
-@pytest.fixture(autouse=True)
-def restored():
-    yield
-    adapter.unuse()
-
-
-def charged():
-    """Returns the bytes that the tenant is charged with."""
-    return gpumem.default_client().usage().charged
+pytestmark = pytest.mark.usefixtures("cupy_restored")
 
 
 def test_the_default_pool_is_gpumems():

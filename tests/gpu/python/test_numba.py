@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import gpumem
+from numba_calls import manager, settle
 from support import MIB, child
 
 cuda = pytest.importorskip("numba.cuda")
@@ -24,16 +25,6 @@ def add_one(x):
 
 def pool():
     return gpumem.Pool.default(0)
-
-
-def manager():
-    return cuda.current_context().memory_manager
-
-
-def settle():
-    gc.collect()
-    cuda.current_context().deallocations.clear()
-    manager().deallocations.clear()
 
 
 def test_numba_took_the_plugin():

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numba's documented calls with gpumem.numba that test_numba.py does not make."""
-import gc
 import warnings
 
 import numpy as np
 import pytest
 
 import gpumem
-from support import child
+from numba_calls import manager, settle
+from support import charged, child
 
 cuda = pytest.importorskip("numba.cuda")
 import gpumem.numba as adapter  # noqa: E402
@@ -18,11 +18,6 @@ adapter.use()
 def context():
     """Returns Numba's current context."""
     return cuda.current_context()
-
-
-def manager():
-    """Returns the plugin of that context."""
-    return context().memory_manager
 
 
 def test_the_plugin_interface():
@@ -44,14 +39,12 @@ def test_the_plugin_interface():
 def test_mempin_and_memunpin():
     """Pinning memory of the program works, and is not charged; memunpin undoes it."""
     from numba.cuda.cudadrv.driver import driver
-    charged = gpumem.default_client().usage().charged
+    before = charged()
     host = np.zeros(1 << 16, dtype="uint8")
     pinned = context().mempin(host, host.ctypes.data, host.nbytes)
-    assert gpumem.default_client().usage().charged <= charged
+    assert charged() <= before
     del pinned
-    gc.collect()
-    context().deallocations.clear()
-    manager().deallocations.clear()
+    settle()
     other = np.zeros(1 << 16, dtype="uint8")
     for _ in range(2):  # the second fails if memunpin has not undone the first
         driver.cuMemHostRegister(other.ctypes.data, other.nbytes, 0)
@@ -111,10 +104,10 @@ def test_managed_array():
     adapter._has_warned_of_managed = False
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        charged = gpumem.default_client().usage().charged
+        before = charged()
         managed = cuda.managed_array(1000, dtype="float32")
         managed[:] = 1
-    assert gpumem.default_client().usage().charged <= charged
+    assert charged() <= before
     assert [one for one in told if "not charged" in str(one.message)]
     said = child("""
         import gpumem.numba
