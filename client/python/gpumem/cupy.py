@@ -208,7 +208,7 @@ class MemoryPool(_Counts):
         """The old name of free_all_blocks()."""
         self.free_all_blocks()
 
-    def set_limit(self, size: Optional[int] = None, fraction: Optional[float] = None) -> None:
+    def set_limit(self, size: Optional[float] = None, fraction: Optional[float] = None) -> None:
         """Sets the most that it leases: bytes, or a fraction of the tenant's limit on the device.
         Neither, or 0: no limit but the tenant's. Raises ValueError."""
         if size is not None and fraction is not None:
@@ -217,10 +217,10 @@ class MemoryPool(_Counts):
             raise ValueError(f"invalid fraction {fraction}: it must be from 0 to 1")
         if size is not None and size < 0:
             raise ValueError(f"invalid limit {size}: it must be a number of bytes from 0")
-        if fraction is not None:
+        if fraction:
             _gpumem.pool_set_limit_fraction(self.pool.handle, fraction)
         else:
-            _gpumem.pool_set_limit(self.pool.handle, size or UNLIMITED)
+            _gpumem.pool_set_limit(self.pool.handle, int(size or 0) or UNLIMITED)
 
     def get_limit(self) -> int:
         """Returns the limit in bytes; 0: none."""

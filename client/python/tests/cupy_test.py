@@ -139,6 +139,12 @@ def test_limits(adapter, cupy, pool):
     assert shaped.get_limit() == 0
     shaped.set_limit(fraction=0.5)
     assert shaped.get_limit() == LIMIT // 2
+    for none in ({"fraction": 0}, {"fraction": 0.0}, {"size": 0}):
+        shaped.set_limit(size=MIB)
+        shaped.set_limit(**none)
+        assert shaped.get_limit() == 0
+    shaped.set_limit(size=0.25 * LIMIT)  # as CuPy takes it, too
+    assert shaped.get_limit() == LIMIT // 4
     for wrong in ({"size": 1, "fraction": 0.5}, {"fraction": 1.5}, {"size": -1}):
         with pytest.raises(ValueError):
             shaped.set_limit(**wrong)
