@@ -36,66 +36,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib
-import sys
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
 import cupy  # type: ignore[import]
 from cupy.cuda import memory as _memory  # type: ignore[import]
 from cupy.cuda import memory_hook as _memory_hook
 
 from . import _cuda, _cupy_defaults, _gpumem, default_client
+from ._cupy_streams import Streams, stream_question
 from ._units import UNLIMITED
 from .arrays import asarray
-from .errors import (Error, InvalidArgumentError, NotFoundError, ResourceExhaustedError)
+from .errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .pool import Pool, PoolStats
 from .segment import Layout, Ticket
 
 __all__ = ["MemoryPool", "PinnedMemoryPool", "mem_info", "share", "unuse", "use", "using"]
-
-_LEGACY_AND_PER_THREAD = (0, 1, 2)  # CUDA's built-in streams
-
-
-def _current_stream() -> int:
-    return int(cupy.cuda.get_current_stream().ptr)
-
-
-def _stream_question() -> Any:
-    """Returns the C function that Cython exports for CuPy's own modules, or its equivalent in
-    Python."""
-    try:
-        stream = importlib.import_module("cupy_backends.cuda.stream")
-    except ImportError:
-        return _current_stream
-    exported = getattr(stream, "__pyx_capi__", {}).get("get_current_stream_ptr")
-    return _current_stream if exported is None else exported
-
-
-class _Streams:
-    """Keeps CuPy's streams as long as memory of theirs lives."""
-
-    def __init__(self, pool_of: Callable[[], Pool]) -> None:
-        self._pool_of = pool_of
-        self._kept: Dict[int, Any] = {}
-
-    def __call__(self, pointer: int, idle: List[int]) -> List[int]:
-        """Called when CuPy uses a new stream. Forgets the idle streams without other references,
-        and returns them."""
-        forgotten = []
-        for other in idle:
-            stream = self._kept.get(other)
-            # References of the dict, of this function, and of the call below.
-            if stream is None or sys.getrefcount(stream) > 3:
-                continue
-            try:
-                self._pool_of().forget_stream(other)
-            except Error:  # it is being captured, for one: another time
-                continue
-            del self._kept[other]
-            forgotten.append(other)
-        if pointer not in _LEGACY_AND_PER_THREAD:
-            self._kept[pointer] = cupy.cuda.get_current_stream()
-        return forgotten
 
 
 def _device_of(pool: Pool) -> int:
@@ -186,8 +141,8 @@ class MemoryPool(_Counts):
         # The state must not refer to this object: the garbage collector cannot see it.
         state, param, malloc, free = _gpumem.cupy_state(
             None if pool is None else pool.handle, 0 if pool is None else _device_of(pool),
-            _stream_question(), _memory_hook.get_memory_hooks,
-            functools.partial(_refuse, self._pool_of), _Streams(self._pool_of),
+            stream_question(), _memory_hook.get_memory_hooks,
+            functools.partial(_refuse, self._pool_of), Streams(self._pool_of),
             functools.partial(_with_hooks, self._pool_of), _on_free)
         self.malloc = _gpumem.cupy_allocator(
             state, cupy.cuda.CFunctionAllocator(param, malloc, free, None).malloc)
