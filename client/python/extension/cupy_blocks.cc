@@ -19,6 +19,8 @@ thread_local std::string refusal;
 void End(State* state) {
   state->current_stream.Drop();
   state->hooks.Drop();
+  Py_XDECREF(state->on_free);
+  Py_XDECREF(state->on_new_stream);  // forgets its streams in the pool, which `chosen` keeps
   Py_XDECREF(reinterpret_cast<PyObject*>(state->chosen));
   delete state;
 }
@@ -203,9 +205,8 @@ void Free(void* param, void* pointer, int device) {
   if (!taken.has_value()) return;
   const Live& live = *taken;
   ++state.giving;
-  // A reference held here: the allocator may be gone before this function returns.
   PyObject* const on_free =
-      state.on_free != nullptr && state.hooks.AreInForce() ? GivenOrNull(state.on_free) : nullptr;
+      state.on_free != nullptr && state.hooks.AreInForce() ? state.on_free : nullptr;
   // Free may be called while an exception is propagating.
   PyObject *type = nullptr, *error = nullptr, *traceback = nullptr;
   if (on_free != nullptr) {
@@ -216,7 +217,6 @@ void Free(void* param, void* pointer, int device) {
   Give(state, pointer, live, /*again=*/false);
   if (on_free != nullptr) {
     TellOfFree(on_free, device, live.bytes, pointer, true);
-    Py_DECREF(on_free);
     PyErr_Restore(type, error, traceback);
   }
   --state.giving;
@@ -225,10 +225,9 @@ void Free(void* param, void* pointer, int device) {
 
 void Abandon(State* state) {
   state->make.Drop();
-  for (PyObject** const object :
-       {&state->on_refusal, &state->on_new_stream, &state->with_hooks, &state->on_free}) {
-    Py_CLEAR(*object);
-  }
+  // The others are for frees, too: the streams have to outlive their blocks.
+  Py_CLEAR(state->on_refusal);
+  Py_CLEAR(state->with_hooks);
   state->abandoned = true;
   ++state->giving;  // keeps other threads that free meanwhile from destroying the state
   GiveLate(*state);

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import cupy  # type: ignore[import]
 
+from . import _gpumem
 from .errors import Error
 from .pool import Pool
 
@@ -30,27 +31,45 @@ def stream_question() -> Any:
 
 
 class Streams:
-    """Keeps CuPy's streams as long as memory of theirs lives."""
+    """Keeps CuPy's streams as long as memory of theirs lives. The extension drops it with the last
+    block of its allocator.
 
-    def __init__(self, pool_of: Callable[[], Pool]) -> None:
-        self._pool_of = pool_of
-        self._kept: Dict[int, Any] = {}
+    pool: the allocator's; None: the default pool of each device.
+    """
+
+    def __init__(self, pool: Optional[Pool]) -> None:
+        self._pool = None if pool is None else pool.handle
+        self._kept: Dict[int, Tuple[Any, int]] = {}  # the stream, and its device
 
     def __call__(self, pointer: int, idle: List[int]) -> List[int]:
         """Called when CuPy uses a new stream. Forgets the idle streams without other references,
         and returns them."""
         forgotten = []
         for other in idle:
-            stream = self._kept.get(other)
-            # References of the dict, of this function, and of the call below.
-            if stream is None or sys.getrefcount(stream) > 3:
+            kept = self._kept.get(other)
+            # References of the tuple and of the call.
+            if kept is None or sys.getrefcount(kept[0]) > 2 or not self._forget(other, kept[1]):
                 continue
-            try:
-                self._pool_of().forget_stream(other)
-            except Error:  # it is being captured, for one: another time
-                continue
-            del self._kept[other]
+            if self._kept.get(other) is kept:  # else another thread uses it again
+                del self._kept[other]
             forgotten.append(other)
         if pointer not in _LEGACY_AND_PER_THREAD:
-            self._kept[pointer] = cupy.cuda.get_current_stream()
+            self._kept[pointer] = (cupy.cuda.get_current_stream(), cupy.cuda.runtime.getDevice())
         return forgotten
+
+    def _forget(self, stream: int, device: int) -> bool:
+        """Makes the pool forget the stream. False if it cannot yet: the stream is being captured,
+        for example."""
+        try:
+            pool = _gpumem.pool_default(device) if self._pool is None else self._pool
+            _gpumem.pool_forget_stream(pool, stream)
+        except Error:
+            return False
+        return True
+
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # The pool may live on, and must not ask about a stream that is destroyed. At the
+        # interpreter's end CuPy destroys none.
+        if not is_finalizing():
+            for pointer, (_, device) in self._kept.items():
+                self._forget(pointer, device)

@@ -142,7 +142,7 @@ class MemoryPool(_Counts):
         state, param, malloc, free = _gpumem.cupy_state(
             None if pool is None else pool.handle, 0 if pool is None else _device_of(pool),
             stream_question(), _memory_hook.get_memory_hooks,
-            functools.partial(_refuse, self._pool_of), Streams(self._pool_of),
+            functools.partial(_refuse, self._pool_of), Streams(pool),
             functools.partial(_with_hooks, self._pool_of), _on_free)
         self.malloc = _gpumem.cupy_allocator(
             state, cupy.cuda.CFunctionAllocator(param, malloc, free, None).malloc)

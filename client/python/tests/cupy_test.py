@@ -95,6 +95,44 @@ def test_streams_live_as_long_as_their_memory(adapter, cupy, pool):
         assert kept() is None
 
 
+@pytest.fixture(name="forgotten")
+def _forgotten(monkeypatch):
+    """The streams that pools forget, with the pools' devices."""
+    seen, forget = [], gpumem._gpumem.pool_forget_stream
+
+    def record(pool, stream):
+        seen.append((gpumem._gpumem.pool_info(pool)[0], stream))
+        forget(pool, stream)
+    monkeypatch.setattr(gpumem._gpumem, "pool_forget_stream", record)
+    return seen
+
+
+def test_streams_outlive_the_allocator_of_their_memory(adapter, cupy, pool, forgotten):
+    with adapter.using(adapter.MemoryPool(pool)):
+        stream = cupy.cuda.Stream(0x8000)
+        kept = weakref.ref(stream)
+        with stream:
+            array = cupy.cuda.alloc(1000)
+    del stream
+    gc.collect()
+    assert kept() is not None and not forgotten
+    del array
+    assert kept() is None and forgotten == [(pool.device, 0x8000)]
+    assert pool.stats().used_blocks == 0
+
+
+def test_a_stream_is_forgotten_on_its_device(adapter, cupy, monkeypatch, forgotten):
+    with adapter.using(adapter.MemoryPool()):
+        monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 1)
+        with cupy.cuda.Stream(0x9000):
+            cupy.cuda.alloc(1000)
+        monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
+        with cupy.cuda.Stream(0xa000):
+            cupy.cuda.alloc(1000)
+        assert forgotten == [(gpumem.Pool.default(1).device, 0x9000)]
+    assert forgotten[1:] == [(gpumem.Pool.default(0).device, 0xa000)]
+
+
 def test_a_refusal_is_cupys_own_exception(adapter, cupy, pool):
     with adapter.using(pool) as shaped:
         with pytest.raises(cupy.cuda.memory.OutOfMemoryError) as refused:

@@ -49,11 +49,12 @@ class MemoryPointer:
 class _CFunctionMemory:
     def __init__(self, size, param, malloc, free):
         self._param, self._free, self.size = param, free, size
-        self.ptr = malloc(param, size, 0) or 0 if size else 0
+        self._device = runtime.getDevice()
+        self.ptr = malloc(param, size, self._device) or 0 if size else 0
 
     def __del__(self):
         if self.ptr:
-            self._free(self._param, self.ptr, 0)
+            self._free(self._param, self.ptr, self._device)
 
 
 class CFunctionAllocator:
