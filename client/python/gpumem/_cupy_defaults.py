@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+import weakref
 from typing import Any, Optional, Tuple
 
 import cupy  # type: ignore[import]
@@ -17,6 +18,7 @@ _DEVICE, _PINNED = "_default_memory_pool", "_default_pinned_memory_pool"
 _own_device_pool = cupy.get_default_memory_pool()
 _own_pinned_pool = cupy.get_default_pinned_memory_pool()
 _has_warned = False
+_asked: "weakref.WeakSet[Pool]" = weakref.WeakSet()  # by honour_limit()
 
 
 def _set(variable: str, pool: Any) -> None:
@@ -75,6 +77,10 @@ def honour_limit(pool: Optional[Pool]) -> None:
     if pool is None:
         os.environ.setdefault("GPUMEM_POOL_LIMIT", os.environ["CUPY_GPU_MEMORY_LIMIT"].strip())
         pool = Pool.default(cupy.cuda.runtime.getDevice())
+    elif pool in _asked:
+        return  # its limit may have been lifted meanwhile
+    else:
+        _asked.add(pool)
     if pool.limit is not None:
         return
     if fraction is not None:

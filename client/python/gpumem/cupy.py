@@ -36,7 +36,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+import weakref
+from typing import Any, Callable, Iterator, Optional, Tuple
 
 import cupy  # type: ignore[import]
 from cupy.cuda import memory as _memory  # type: ignore[import]
@@ -280,11 +281,13 @@ class PinnedMemoryPool(_Counts):
 # ---- Using them ----------------------------------------------------------------------------------
 
 _default_pool: Optional[MemoryPool] = None
-_of_pools: Dict[int, Tuple[Pool, MemoryPool]] = {}
+# By id(): an entry ends with its MemoryPool, which keeps the pool.
+_of_pools: "weakref.WeakValueDictionary[int, MemoryPool]" = weakref.WeakValueDictionary()
 
 
 def _shaped(pool: Any) -> Any:
-    """Returns the MemoryPool of a gpumem.Pool; each has one, and so have the default pools."""
+    """Returns the MemoryPool of a gpumem.Pool, as long as one lives the same one. The default pools
+    have one for the process."""
     global _default_pool  # pylint: disable=global-statement
     if pool is None:
         if _default_pool is None:
@@ -292,12 +295,10 @@ def _shaped(pool: Any) -> Any:
         return _default_pool
     if not isinstance(pool, Pool):
         return pool
-    for key, (known, _) in list(_of_pools.items()):
-        if known.closed:
-            del _of_pools[key]
-    if id(pool) not in _of_pools:
-        _of_pools[id(pool)] = (pool, MemoryPool(pool))
-    return _of_pools[id(pool)][1]
+    made = _of_pools.get(id(pool))
+    if made is None:
+        made = _of_pools[id(pool)] = MemoryPool(pool)
+    return made
 
 
 def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> Any:

@@ -86,6 +86,17 @@ def test_cupys_limit_is_honoured(adapter, monkeypatch, text, limit):
         assert pool.limit == 5 * MIB
 
 
+def test_a_limit_that_was_lifted_does_not_come_back(adapter, monkeypatch):
+    monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", str(20 * MIB))
+    with gpumem.connect() as client, client.pool() as pool:
+        with adapter.using(pool) as shaped:
+            assert shaped.get_limit() == 20 * MIB
+            shaped.set_limit()
+        del shaped
+        with adapter.using(pool) as shaped:
+            assert shaped.get_limit() == 0
+
+
 @pytest.mark.parametrize("text", ["1GiB", "-1", "101%", "-5%"])
 def test_a_limit_that_is_none_is_refused(adapter, pool, monkeypatch, text):
     monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", text)

@@ -8,7 +8,7 @@ import weakref
 
 import gpumem
 import pytest
-from conftest import MIB
+from conftest import MIB, charged, eventually
 from cupy_fixtures import LIMIT, _adapter, _cupy, _daemon, _pool  # pylint: disable=unused-import
 
 
@@ -59,6 +59,24 @@ def test_the_pool_stays_while_arrays_live(adapter, cupy):
     ctypes.memset(array.ptr, 1, 1000)  # crashes if the memory is unmapped
     assert ctypes.string_at(array.ptr, 1000) == b"\x01" * 1000
     del array
+
+
+def test_a_pool_without_references_ends_with_its_last_array(adapter, cupy):
+    with gpumem.connect() as client:
+        before = charged(client)
+        with adapter.using(client.pool()):
+            array = cupy.cuda.alloc(1000)
+        gc.collect()
+        assert charged(client) > before
+        del array
+        gc.collect()
+        eventually(lambda: charged(client) == before, "the pool gives its memory back")
+
+
+def test_a_pool_has_one_shape_as_long_as_that_lives(adapter, cupy, pool):
+    used = adapter.use(pool)
+    with adapter.using(pool) as shaped:
+        assert shaped is used
 
 
 def test_memory_goes_back_on_the_stream_it_was_made_on(adapter, cupy):
