@@ -137,7 +137,7 @@ class MemoryPool(_Counts):
 
     def __init__(self, pool: Optional[Pool] = None) -> None:
         _cupy_defaults.honour_limit(pool)
-        self._pool = pool
+        self.given = pool
         self._pool_of = _always(pool)
         # The state must not refer to this object: the garbage collector cannot see it.
         state, param, malloc, free = _gpumem.cupy_state(
@@ -183,7 +183,7 @@ class MemoryPool(_Counts):
         return self.pool.limit or 0
 
     def __repr__(self) -> str:
-        return f"<gpumem.cupy.MemoryPool over {self._pool or 'the default pools'}>"
+        return f"<gpumem.cupy.MemoryPool over {self.given or 'the default pools'}>"
 
 
 def _is_for_want_of_memory(pool_of: Callable[[], Pool], size: int, error: Exception) -> bool:
@@ -309,7 +309,8 @@ def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> A
     each device. cupy_pool: with CuPy's own MemoryPool on top. pinned: CuPy's pinned memory, too.
     """
     if cupy_pool:
-        made = cupy.cuda.MemoryPool(_base_allocator(pool))
+        given = pool.given if isinstance(pool, MemoryPool) else pool
+        made = cupy.cuda.MemoryPool(_base_allocator(given))
     else:
         made = _shaped(pool)
     _cupy_defaults.replace(made, PinnedMemoryPool() if pinned else None)

@@ -326,8 +326,9 @@ def test_cupys_own_pool_on_top(adapter, cupy):
     assert isinstance(refused.value.__cause__, gpumem.Error)
 
 
-def test_what_cupys_own_pool_has_keeps_the_pool(adapter, cupy, pool):
-    adapter.use(pool, cupy_pool=True)
+@pytest.mark.parametrize("shaped", [False, True])
+def test_what_cupys_own_pool_has_keeps_the_pool(adapter, cupy, pool, shaped):
+    adapter.use(adapter.MemoryPool(pool) if shaped else pool, cupy_pool=True)
     array = cupy.cuda.alloc(MIB)
     assert pool.find(array.ptr)
     with pytest.raises(gpumem.FailedPreconditionError, match="in use"):
