@@ -68,14 +68,17 @@ def limit_of_environment() -> Optional[Tuple[Optional[int], Optional[float]]]:
 
 def honour_limit(pool: Optional[Pool]) -> None:
     """Gives a pool the limit of CUPY_GPU_MEMORY_LIMIT, unless it has a limit. None: the default
-    pool of CuPy's current device, and those that are made later (by GPUMEM_POOL_LIMIT). A
-    percentage is one of the tenant's limit on the device. Raises ValueError."""
+    pool of CuPy's current device, and those that are made later (by GPUMEM_POOL_LIMIT, which
+    children inherit). A percentage is one of the tenant's limit on the device. Raises ValueError."""
     limit = limit_of_environment()
     if limit is None:
         return
     size, fraction = limit
     if pool is None:
-        os.environ.setdefault("GPUMEM_POOL_LIMIT", os.environ["CUPY_GPU_MEMORY_LIMIT"].strip())
+        if not os.environ.get("GPUMEM_POOL_LIMIT"):
+            # In gpumem's spelling, which has no "+" and no "_" in numbers.
+            os.environ["GPUMEM_POOL_LIMIT"] = (
+                str(size) if fraction is None else f"{fraction * 100:.12f}%")
         pool = Pool.default(cupy.cuda.runtime.getDevice())
     elif pool in _asked:
         return  # its limit may have been lifted meanwhile

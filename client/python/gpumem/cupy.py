@@ -137,7 +137,7 @@ class MemoryPool(_Counts):
 
     def __init__(self, pool: Optional[Pool] = None) -> None:
         _cupy_defaults.honour_limit(pool)
-        self.given = pool
+        self.given = pool  # None: the default pools
         self._pool_of = _always(pool)
         # The state must not refer to this object: the garbage collector cannot see it.
         state, param, malloc, free = _gpumem.cupy_state(

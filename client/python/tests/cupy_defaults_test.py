@@ -104,11 +104,13 @@ def test_a_limit_that_is_none_is_refused(adapter, pool, monkeypatch, text):
         adapter.MemoryPool(pool)
 
 
-@pytest.mark.parametrize("text, limit", [(str(20 * MIB), 20 * MIB), ("12.5%", LIMIT // 8)])
+@pytest.mark.parametrize("text, limit", [
+    (str(20 * MIB), 20 * MIB), ("+20_971_520", 20 * MIB), ("12.5%", LIMIT // 8),
+    (" 1.25e1 % ", LIMIT // 8)])
 def test_cupys_limit_holds_for_the_default_pools(daemon, monkeypatch, text, limit):
     """A new process has no default pools yet; those of other devices come later."""
     monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", text)
-    monkeypatch.delenv("GPUMEM_POOL_LIMIT", raising=False)
+    monkeypatch.setenv("GPUMEM_POOL_LIMIT", "")
     said = run_python(f"""
 import sys
 sys.path.insert(0, {FAKES!r})
