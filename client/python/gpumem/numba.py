@@ -278,6 +278,7 @@ def _cuda_ipc_of(block: Block, client: Client) -> Tuple[bytes, int]:
         return segment.ipc_handle(), int(head.split("_")[1])
 
 
+_KIND_VARIABLE = "GPUMEM_POOL_KIND"
 _MANAGED_VARIABLE = "GPUMEM_NUMBA_MANAGED"
 _MANAGED_SETTINGS = ("warn", "allow", "refuse")
 _has_warned_of_managed = False
@@ -360,23 +361,31 @@ def use(kind: Optional[str] = None, *, managed: Optional[str] = None) -> None:
     says. Raises FailedPreconditionError if that pool already has another kind, and
     InvalidArgumentError for another setting.
     """
-    if managed is not None:
-        if managed not in _MANAGED_SETTINGS:
-            raise InvalidArgumentError(f"managed=\"{managed}\" is not "
-                                       + ", ".join(_MANAGED_SETTINGS))
-        os.environ[_MANAGED_VARIABLE] = managed
+    if managed is not None and managed not in _MANAGED_SETTINGS:
+        raise InvalidArgumentError(f"managed=\"{managed}\" is not " + ", ".join(_MANAGED_SETTINGS))
     if kind is not None:
-        os.environ["GPUMEM_POOL_KIND"] = kind  # which the library sees, too
         _require_kind(kind)
+    if managed is not None:
+        os.environ[_MANAGED_VARIABLE] = managed
     cuda.set_memory_manager(MemoryManager)
 
 
 def _require_kind(kind: str) -> None:
-    pool = Pool.default(0)
-    if pool.kind != kind:
-        raise FailedPreconditionError(
-            f"the process's default pool exists already, with kind {pool.kind}, not {kind}: call "
-            "gpumem.numba.use() before any other use of it")
+    """Makes the default pools of that kind. If it raises, the environment is as before."""
+    before = os.environ.get(_KIND_VARIABLE)
+    os.environ[_KIND_VARIABLE] = kind  # which the library sees, too
+    try:
+        pool = Pool.default(0)
+        if pool.kind != kind:
+            raise FailedPreconditionError(
+                f"the process's default pool exists already, with kind {pool.kind}, not {kind}: "
+                "call gpumem.numba.use() before any other use of it")
+    except Error:
+        if before is None:
+            del os.environ[_KIND_VARIABLE]
+        else:
+            os.environ[_KIND_VARIABLE] = before
+        raise
 
 
 # NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba

@@ -227,12 +227,17 @@ def test_foreign_memory_has_no_handle(manager, driver):
         manager.get_ipc_handle(foreign)
 
 
-def test_another_kind_is_refused_once_there_is_a_pool(manager):
+@pytest.mark.parametrize("before", [None, "vmm"])
+def test_another_kind_is_refused_once_there_is_a_pool(manager, monkeypatch, before):
     del manager
     import gpumem.numba  # pylint: disable=import-outside-toplevel
+    if before is not None:
+        monkeypatch.setenv("GPUMEM_POOL_KIND", before)
+    monkeypatch.setenv("GPUMEM_NUMBA_MANAGED", "warn")
     with pytest.raises(gpumem.FailedPreconditionError):
-        gpumem.numba.use(kind="ipc")
-    os.environ.pop("GPUMEM_POOL_KIND")
+        gpumem.numba.use(kind="ipc", managed="refuse")
+    assert os.environ.get("GPUMEM_POOL_KIND") == before
+    assert os.environ["GPUMEM_NUMBA_MANAGED"] == "warn"
 
 
 def test_a_pool_of_kind_ipc_gives_real_handles(daemon):
