@@ -69,7 +69,8 @@ def limit_of_environment() -> Optional[Tuple[Optional[int], Optional[float]]]:
 def honour_limit(pool: Optional[Pool]) -> None:
     """Gives a pool the limit of CUPY_GPU_MEMORY_LIMIT, unless it has a limit. None: the default
     pool of CuPy's current device, and those that are made later (by GPUMEM_POOL_LIMIT, which
-    children inherit). A percentage is one of the tenant's limit on the device. Raises ValueError."""
+    children inherit). A percentage is one of the tenant's limit on the device. Raises ValueError.
+    """
     limit = limit_of_environment()
     if limit is None:
         return

@@ -177,14 +177,16 @@ def _pluggable() -> Any:
 def use() -> Pool:
     """Makes PyTorch take all GPU memory from gpumem's default pools, one for each device. Call it
     before PyTorch's first use of a GPU in this process, else it raises RuntimeError. Returns the
-    pool of device 0 (stats(), limit, trim()); gpumem.Pool.default(n) has the others.
+    pool of device 0 (stats(), limit, trim()); gpumem.Pool.default(n) has the others. Raises
+    UnavailableError without a daemon.
 
     torch.cuda.memory_stats() and the like do not see this memory, and empty_cache() does nothing:
     see Pool.free_all_blocks(). A denial does not raise PyTorch's own exception for it; the reason
     is printed on stderr.
     """
+    pool = Pool.default(0)  # first: if it fails, PyTorch keeps its allocator
     torch.cuda.memory.change_current_allocator(_pluggable())
-    return Pool.default(0)
+    return pool
 
 
 def mem_pool(**options: Any) -> Any:

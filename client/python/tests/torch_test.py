@@ -195,6 +195,19 @@ def test_the_allocator_is_the_librarys(adapter, torch):
     pool.free_all_blocks()
 
 
+def test_without_a_daemon_the_allocator_stays():
+    said = run_python(f"""
+import sys
+sys.path.insert(0, {FAKES!r})
+import gpumem, gpumem.torch, torch
+try:
+    gpumem.torch.use()
+except gpumem.UnavailableError:
+    print(torch.cuda.current)
+""", runtime_dir="/nonexistent")
+    assert said.strip() == "None"
+
+
 def test_a_mem_pool(adapter, torch):
     with adapter.using() as pool:
         assert pool.used and pool.allocator[0] == "of"
