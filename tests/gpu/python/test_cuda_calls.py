@@ -17,24 +17,51 @@ def made_stream(how=cudart.cudaStreamNonBlocking):
     return ok(cudart.cudaStreamCreateWithFlags(how))
 
 
+def keep_busy(segment, stream):
+    """Submits some 10 ms of work."""
+    for _ in range(100):
+        ok(cudart.cudaMemsetAsync(segment.ptr, 1, segment.nbytes, stream))
+
+
 def test_streams_and_events_over_brokered_memory(device, client):
-    """cudaStreamCreate, cudaStreamCreateWithPriority, cudaStreamQuery, cudaEventCreate,
-    cudaEventQuery, cudaEventElapsedTime around work on brokered memory."""
-    segment = client.acquire(2 * MIB)
+    """cudaStreamCreate, cudaStreamCreateWithPriority, cudaStreamQuery, cudaStreamWaitEvent,
+    cudaEventCreate, cudaEventQuery, cudaEventElapsedTime around work on brokered memory."""
+    done, not_ready = cudart.cudaError_t.cudaSuccess, cudart.cudaError_t.cudaErrorNotReady
+    segment, copied, waiting = client.acquire(256 * MIB), client.acquire(2 * MIB), made_stream()
     _, highest = ok(cudart.cudaDeviceGetStreamPriorityRange())
     for stream in (ok(cudart.cudaStreamCreate()),
                    ok(cudart.cudaStreamCreateWithPriority(cudart.cudaStreamNonBlocking, highest))):
         begin, end = ok(cudart.cudaEventCreate()), ok(cudart.cudaEventCreate())
+        fill(copied.ptr, 0, 1000)
         ok(cudart.cudaEventRecord(begin, stream))
-        ok(cudart.cudaMemsetAsync(segment.ptr, 3, 1000, stream))
+        keep_busy(segment, stream)
+        ok(cudart.cudaMemsetAsync(segment.ptr, 3, segment.nbytes, stream))
         ok(cudart.cudaEventRecordWithFlags(end, stream, cudart.cudaEventRecordDefault))
+        assert cudart.cudaEventQuery(end)[0] == not_ready
+        assert cudart.cudaStreamQuery(stream)[0] == not_ready
+        ok(cudart.cudaStreamWaitEvent(waiting, end, 0))
+        ok(cudart.cudaMemcpyAsync(copied.ptr, segment.ptr, 1000, TO_DEVICE, waiting))
         ok(cudart.cudaEventSynchronize(end))
-        assert cudart.cudaEventQuery(end)[0] == cudart.cudaError_t.cudaSuccess
-        assert cudart.cudaStreamQuery(stream)[0] == cudart.cudaError_t.cudaSuccess
-        assert ok(cudart.cudaEventElapsedTime(begin, end)) >= 0
-        assert read(segment.ptr, 1000).sum() == 3000
+        assert cudart.cudaEventQuery(end)[0] == done
+        ok(cudart.cudaStreamSynchronize(waiting))
+        assert cudart.cudaStreamQuery(stream)[0] == done
+        assert ok(cudart.cudaEventElapsedTime(begin, end)) > 0
+        assert read(copied.ptr, 1000).sum() == 3000
         for event in (begin, end):
             ok(cudart.cudaEventDestroy(event))
+        ok(cudart.cudaStreamDestroy(stream))
+    ok(cudart.cudaStreamDestroy(waiting))
+
+
+def test_the_device_is_waited_for(device, client):
+    """cudaDeviceSynchronize waits for work on brokered memory in every stream."""
+    segment, streams = client.acquire(256 * MIB), [made_stream(), made_stream()]
+    for stream in streams:
+        keep_busy(segment, stream)
+    assert cudart.cudaStreamQuery(streams[1])[0] == cudart.cudaError_t.cudaErrorNotReady
+    ok(cudart.cudaDeviceSynchronize())
+    for stream in streams:
+        assert cudart.cudaStreamQuery(stream)[0] == cudart.cudaError_t.cudaSuccess
         ok(cudart.cudaStreamDestroy(stream))
 
 

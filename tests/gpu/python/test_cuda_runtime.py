@@ -44,13 +44,16 @@ def test_runtime_calls_on_brokered_memory(device, client):
     ok(cudart.cudaEventSynchronize(event))
     seen = read(other.ptr, 4096).reshape(4, 1024)
     assert seen[:, :512].sum() == 4 * 512 * 2 and seen[:, 512:].sum() == 4 * 512
+    fill(other.ptr, 0, 4096)
     ok(cudart.cudaMemcpy2D(other.ptr, 64, one.ptr, 1024, 64, 4,
                            cudart.cudaMemcpyKind.cudaMemcpyDefault))
-    assert read(other.ptr, 256).sum() == 512
-    ok(cudart.cudaMemcpyPeer(other.ptr, 0, one.ptr, 0, 1000))
-    ok(cudart.cudaMemcpyPeerAsync(other.ptr, 0, one.ptr, 0, 1000, stream))
-    ok(cudart.cudaStreamSynchronize(stream))
-    assert (read(other.ptr, 1000) == read(one.ptr, 1000)).all()
+    ok(cudart.cudaDeviceSynchronize())
+    assert read(other.ptr, 4096).sum() == 512
+    for copy, more in ((cudart.cudaMemcpyPeer, ()), (cudart.cudaMemcpyPeerAsync, (stream,))):
+        fill(other.ptr, 0, 4096)
+        ok(copy(other.ptr, 0, one.ptr, 0, 1000, *more))
+        ok(cudart.cudaDeviceSynchronize())
+        assert (read(other.ptr, 1000) == read(one.ptr, 1000)).all()
     attributes = ok(cudart.cudaPointerGetAttributes(one.ptr))
     assert attributes.device == 0
     assert attributes.type == cudart.cudaMemoryType.cudaMemoryTypeDevice
@@ -117,9 +120,12 @@ def test_three_dimensions(device, client):
     extent = cudart.make_cudaExtent(width, height, depth)
     source = cudart.make_cudaPitchedPtr(one.ptr, 256, width, height)
     ok(cudart.cudaMemset3D(source, 3, extent))
+    ok(cudart.cudaDeviceSynchronize())
+    rows = read(one.ptr, 256 * height * depth).reshape(height * depth, 256)
+    assert (rows[:, :width] == 3).all() and not rows[:, width:].any()
     stream = ok(cudart.cudaStreamCreate())
     for copy, more in ((cudart.cudaMemcpy3D, ()), (cudart.cudaMemcpy3DAsync, (stream,))):
-        ok(cudart.cudaMemset3DAsync(source, 3 + len(more), extent, stream))
+        ok(cudart.cudaMemset3DAsync(source, 4 + len(more), extent, stream))
         ok(cudart.cudaStreamSynchronize(stream))
         parameters = cudart.cudaMemcpy3DParms()
         parameters.srcPtr = source
@@ -128,7 +134,7 @@ def test_three_dimensions(device, client):
         parameters.kind = cudart.cudaMemcpyKind.cudaMemcpyDeviceToDevice
         ok(copy(parameters, *more))
         ok(cudart.cudaDeviceSynchronize())
-        assert (read(other.ptr, width * height * depth) == 3 + len(more)).all()
+        assert (read(other.ptr, width * height * depth) == 4 + len(more)).all()
 
 
 def test_three_dimensions_between_devices(device, client):

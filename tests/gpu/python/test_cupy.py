@@ -105,6 +105,12 @@ def test_a_refusal(pool):
 
 def test_limit_and_stats(pool):
     shaped = adapter.MemoryPool(pool)
+    shaped.set_limit()
+    total = pool.mem_info()[1]
+    shaped.set_limit(fraction=0.5)
+    assert abs(shaped.get_limit() - total // 2) <= MIB
+    shaped.set_limit(fraction=0)
+    assert shaped.get_limit() == 0
     shaped.set_limit(size=64 * MIB)
     with adapter.using(shaped):
         x = cupy.empty(32 * MIB, dtype="uint8")

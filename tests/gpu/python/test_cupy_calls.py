@@ -15,6 +15,16 @@ import gpumem.cupy as adapter  # noqa: E402
 pytestmark = pytest.mark.usefixtures("cupy_restored")
 
 
+def busy():
+    """Returns an array of 1 whose filling takes the current stream some 20 ms."""
+    array = cupy.empty(256 * MIB, dtype="uint8")
+    array.fill(1)  # compiled before
+    for _ in range(300):
+        array.fill(0)
+    array.fill(1)
+    return array
+
+
 def test_the_default_pool_is_gpumems():
     own = cupy.get_default_memory_pool()
     used = adapter.use()
@@ -55,8 +65,13 @@ def test_the_current_device():
         assert device.id == x.device.id == ordinal
         assert gpumem.Pool.default(ordinal).find(x.data.ptr)[1] >= x.nbytes
         device.use()
-        y = cupy.ones(1000)
+        assert cupy.cuda.runtime.getDevice() == ordinal
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            y = busy()
+        assert not stream.done
         device.synchronize()
+        assert stream.done
         assert gpumem.Pool.default(ordinal).find(y.data.ptr)[1] >= y.nbytes
         del x, y
     cupy.cuda.Device(0).use()
@@ -89,16 +104,20 @@ def test_pinned_allocation():
     del memory, array
     gc.collect()
     assert pinned.used_bytes() < used
-    pinned.free_all_blocks()
 
 
 def test_set_pinned_memory_allocator():
+    """And PinnedMemoryPool's figures and free_all_blocks."""
     pinned = adapter.PinnedMemoryPool()
     cupy.cuda.set_pinned_memory_allocator(pinned.malloc)
     memory = cupy.cuda.alloc_pinned_memory(5000)
-    assert pinned.used_bytes() >= 5000 and pinned.n_free_blocks() >= 0
+    assert pinned.pool.find(memory.ptr)[1] >= 5000
+    assert pinned.used_bytes() >= 5000
     assert pinned.total_bytes() == pinned.used_bytes() + pinned.free_bytes()
     del memory
+    assert pinned.used_bytes() == 0 and pinned.free_bytes() > 0 and pinned.n_free_blocks() > 0
+    pinned.free_all_blocks()
+    assert pinned.total_bytes() == 0 and pinned.n_free_blocks() == 0
 
 
 def test_an_allocator_of_c_functions():
@@ -109,11 +128,14 @@ def test_an_allocator_of_c_functions():
         return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     allocator = cupy.cuda.CFunctionAllocator(
         0, address("gpumem_cupy_malloc"), address("gpumem_cupy_free"), library)
+    before = gpumem.Pool.default(0).stats().used_blocks
     with cupy.cuda.using_allocator(allocator.malloc):
         x = cupy.ones(1000)
         assert gpumem.Pool.default(0).find(x.data.ptr)[1] >= x.nbytes
         assert float(x.sum()) == 1000
+        assert gpumem.Pool.default(0).stats().used_blocks > before
         del x
+    assert gpumem.Pool.default(0).stats().used_blocks == before
 
 
 def test_memory_is_for_the_current_stream():
@@ -136,17 +158,27 @@ def test_memory_is_for_the_current_stream():
 
 
 def test_streams_and_events_tell_when_they_are_done(pool):
-    """Event.done, Stream.done (CuPy has no query()), Event.record, Event.synchronize, ptr."""
-    stream = cupy.cuda.Stream(non_blocking=True)
+    """Event.done, Stream.done (CuPy has no query()), Event.record, Event.synchronize, ptr,
+    Stream.wait_event."""
+    stream, reader = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
     event = cupy.cuda.Event()
-    with adapter.using(pool), stream:
-        x = cupy.zeros(64 * MIB, dtype="uint8")
-        x += 1
-        event.record(stream)
-    event.synchronize()
-    stream.synchronize()
-    assert event.done and stream.done and event.ptr and stream.ptr
-    assert int(x.sum(dtype="int64")) == 64 * MIB
+    with adapter.using(pool):
+        y = cupy.zeros(1000, dtype="uint8")
+        y += y  # compiled before
+        cupy.cuda.Device().synchronize()
+        with stream:
+            x = busy()
+            event.record(stream)
+        assert not event.done and not stream.done
+        reader.wait_event(event)
+        with reader:
+            y += x[-1000:]
+        event.synchronize()
+        assert event.done and event.ptr and stream.ptr
+        stream.synchronize()
+        reader.synchronize()
+        assert stream.done and reader.done
+        assert int(y.sum(dtype="int64")) == 1000
 
 
 def test_a_graph(pool):
@@ -156,11 +188,14 @@ def test_a_graph(pool):
         x, y = cupy.ones(1000), cupy.empty(1000)
         cupy.multiply(x, 2, out=y)
         stream.synchronize()
+        assert not stream.is_capturing()
         stream.begin_capture()
         assert stream.is_capturing()
         cupy.multiply(x, 3, out=y)
         graph = stream.end_capture()
+        assert not stream.is_capturing()
         assert isinstance(graph, cupy.cuda.Graph)
+        assert int(y.sum()) == 2000  # it has not run yet
         graph.launch(stream)
         stream.synchronize()
     assert int(y.sum()) == 3000

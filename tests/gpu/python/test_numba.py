@@ -42,6 +42,8 @@ def test_to_device_and_back():
 def test_device_array_and_device_array_like():
     device = cuda.device_array((16, 32), dtype="int32")
     other = cuda.device_array_like(device)
+    for each in (device, other):
+        assert pool().find(each.gpu_data.device_pointer_value)[1] >= 4 * 512
     device.copy_to_device(np.full((16, 32), 3, dtype="int32"))
     other.copy_to_device(device)
     assert other.copy_to_host().sum() == 3 * 512

@@ -68,17 +68,18 @@ def test_nccl_on_brokered_memory(client, kind):
     nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, Id, ctypes.c_int]
     assert nccl.ncclCommInitRank(ctypes.byref(communicator), 1, unique, 0) == 0
     try:
-        array = client.empty(MIB, "float32", kind=kind)
+        array, received = (client.empty(MIB, "float32", kind=kind) for _ in range(2))
         tensor = torch.from_dlpack(array).fill_(3)
         handle = ctypes.c_void_p()
         assert nccl.ncclCommRegister(communicator, ctypes.c_void_p(array.ptr),
                                      ctypes.c_size_t(array.nbytes), ctypes.byref(handle)) == 0
         float32, plus = 7, 0
         torch.cuda.synchronize()
-        assert nccl.ncclAllReduce(ctypes.c_void_p(array.ptr), ctypes.c_void_p(array.ptr),
+        assert nccl.ncclAllReduce(ctypes.c_void_p(array.ptr), ctypes.c_void_p(received.ptr),
                                   ctypes.c_size_t(MIB), float32, plus, communicator, None) == 0
         torch.cuda.synchronize()
-        assert tensor.sum().item() == 3 * MIB
+        assert torch.from_dlpack(received).sum().item() == 3 * MIB  # of one rank: a copy
+        del tensor
         assert nccl.ncclCommDeregister(communicator, handle) == 0
     finally:
         nccl.ncclCommDestroy(communicator)
