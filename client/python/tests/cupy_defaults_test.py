@@ -65,6 +65,16 @@ def test_a_part_of_a_program_changes_no_default(adapter, cupy, pool):
         assert cupy.get_default_memory_pool() is own
 
 
+def test_use_inside_using_changes_nothing(adapter, cupy, pool):
+    """CuPy refuses it."""
+    own, own_pinned = cupy.get_default_memory_pool(), cupy.get_default_pinned_memory_pool()
+    for change in (lambda: adapter.use(pinned=True), adapter.unuse):
+        with adapter.using(pool), pytest.raises(ValueError):
+            change()
+        assert cupy.get_default_memory_pool() is own
+        assert cupy.get_default_pinned_memory_pool() is own_pinned
+
+
 def test_memory_info_is_the_quotas(adapter):
     free, total = adapter.mem_info()
     assert 0 < free <= total == LIMIT

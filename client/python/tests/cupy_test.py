@@ -214,6 +214,19 @@ def test_free_all_blocks(adapter, cupy, pool):
         assert shaped.total_bytes() == 0 and shaped.n_free_blocks() == 0
 
 
+def test_free_all_blocks_of_a_stream(adapter, cupy, pool):
+    one, other = cupy.cuda.Stream(0xb000), cupy.cuda.Stream(0xc000)
+    with adapter.using(pool) as shaped:
+        with one:
+            held = cupy.cuda.alloc(20 * MIB)
+        with other:
+            cupy.cuda.alloc(20 * MIB)
+        before = shaped.total_bytes()
+        shaped.free_all_blocks(stream=other)
+        assert shaped.total_bytes() <= before - 20 * MIB and shaped.used_bytes() == 20 * MIB
+        del held
+
+
 def test_hooks_are_called(adapter, cupy, pool):
     seen = []
 

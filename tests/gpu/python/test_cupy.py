@@ -123,6 +123,18 @@ def test_limit_and_stats(pool):
         assert shaped.total_bytes() == 0
 
 
+def test_free_all_blocks_of_a_stream(pool):
+    one, other = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+    with adapter.using(pool) as shaped:
+        with one:
+            x = cupy.zeros(32 * MIB, dtype="uint8")
+        with other:
+            cupy.zeros(32 * MIB, dtype="uint8")
+        before = shaped.total_bytes()
+        shaped.free_all_blocks(stream=other)
+        assert shaped.total_bytes() <= before - 32 * MIB and shaped.used_bytes() == x.nbytes
+
+
 def test_memory_hooks(pool):
     from cupy.cuda import memory_hooks
     with adapter.using(pool):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import contextlib
 import ctypes
+import threading
 
 from . import memory, memory_hook
 
@@ -77,30 +78,33 @@ class MemoryPool:
 
 default_pool = MemoryPool(lambda size: None)
 _allocator = default_pool.malloc
+_of_thread = threading.local()
 pinned_allocator = None
 
 
 def set_allocator(allocator):
     global _allocator
+    if getattr(_of_thread, "allocator", None) is not None:
+        raise ValueError("Can't change the global allocator inside `using_allocator`")
     _allocator = allocator
 
 
 def get_allocator():
-    return _allocator
+    return getattr(_of_thread, "allocator", None) or _allocator
 
 
 def alloc(size):
-    return _allocator(size)
+    return get_allocator()(size)
 
 
 @contextlib.contextmanager
 def using_allocator(allocator):
-    before = get_allocator()
-    set_allocator(allocator)
+    before = getattr(_of_thread, "allocator", None)
+    _of_thread.allocator = allocator
     try:
         yield
     finally:
-        set_allocator(before)
+        _of_thread.allocator = before
 
 
 class PinnedMemoryPointer:
