@@ -37,7 +37,7 @@ import contextlib
 import functools
 import gc
 import weakref
-from typing import Any, Callable, Iterator, Optional, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Tuple
 
 import cupy  # type: ignore[import]
 from cupy.cuda import memory as _memory  # type: ignore[import]
@@ -77,23 +77,33 @@ def _with_hooks(pool_of: Callable[[], Pool], size: int, malloc: Callable[[int], 
     device = cupy.cuda.runtime.getDevice()
     for hook in hooks:
         hook.malloc_preprocess(device_id=device, size=size, mem_size=size)
-    pool = pool_of()
+    made = None
+    try:
+        made = _with_hooks_of_growth(hooks, device, pool_of(), size, malloc)
+    finally:
+        pointer = 0 if made is None else made.ptr
+        for hook in hooks:
+            hook.malloc_postprocess(device_id=device, size=size, mem_size=size, mem_ptr=pointer,
+                                    pmem_id=pointer)
+    return made
+
+
+def _with_hooks_of_growth(hooks: List[Any], device: int, pool: Pool, size: int,
+                          malloc: Callable[[int], Any]) -> Any:
+    """Allocates, and calls the hooks for an allocation that made the pool lease more, or failed."""
     before = pool.stats()
     made = None
     try:
         made = malloc(size)
     finally:
-        pointer = 0 if made is None else made.ptr
         after = pool.stats()
         if after.growths > before.growths or made is None:
             more = max(after.reserved_bytes - before.reserved_bytes, 0)
             for hook in hooks:
                 hook.alloc_preprocess(device_id=device, mem_size=more)
             for hook in hooks:
-                hook.alloc_postprocess(device_id=device, mem_size=more, mem_ptr=pointer)
-        for hook in hooks:
-            hook.malloc_postprocess(device_id=device, size=size, mem_size=size, mem_ptr=pointer,
-                                    pmem_id=pointer)
+                hook.alloc_postprocess(device_id=device, mem_size=more,
+                                       mem_ptr=0 if made is None else made.ptr)
     return made
 
 

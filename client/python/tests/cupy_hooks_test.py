@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 
+import gpumem
 import pytest
 from conftest import MIB
 from cupy_fixtures import _adapter, _cupy, _daemon, _pool  # pylint: disable=unused-import
@@ -30,6 +31,25 @@ def test_hooks_are_called(adapter, cupy, pool):
         "free_preprocess", "free_postprocess"]
     assert seen[3][1]["size"] == MIB and seen[3][1]["mem_ptr"] == where
     assert seen[4][1] == {"device_id": 0, "mem_size": MIB, "mem_ptr": where, "pmem_id": where}
+
+
+def test_hooks_are_called_in_pairs_if_the_pool_is_closed(adapter, cupy):
+    told = []
+
+    class Hook(cupy.cuda.memory_hook.MemoryHook):
+        def malloc_preprocess(self, **_):
+            told.append("before")
+
+        def malloc_postprocess(self, **words):
+            told.append(words["mem_ptr"])
+
+    with gpumem.connect() as client:
+        pool = client.pool()
+        with adapter.using(pool), Hook():
+            pool.close()
+            with pytest.raises(gpumem.FailedPreconditionError):
+                cupy.cuda.alloc(MIB)
+    assert told == ["before", 0]
 
 
 def test_hooks_are_those_of_the_thread(adapter, cupy, pool):
