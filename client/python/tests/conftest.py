@@ -175,11 +175,15 @@ def _client(daemon, request):
     client.close()
 
 
-def run_python(code, *arguments, runtime_dir, check=True, stdin=None):
-    """Runs code in another process of this Python; returns its output."""
+def run_python(code, *arguments, runtime_dir, check=True, stdin=None, fakes=False):
+    """Runs code in another process of this Python; returns its output. `fakes`: with the stand-ins
+    for frameworks."""
+    environment = {**os.environ, "GPUMEM_RUNTIME_DIR": runtime_dir}
+    if fakes:
+        environment["PYTHONPATH"] = os.pathsep.join([FAKES, os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", code, *arguments], check=False, input=stdin,
-                          env={**os.environ, "GPUMEM_RUNTIME_DIR": runtime_dir}, timeout=2 * PATIENCE_S,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                          env=environment, timeout=2 * PATIENCE_S, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE)
     if check:
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()

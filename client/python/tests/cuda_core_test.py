@@ -2,22 +2,16 @@
 """gpumem.cuda_core over the host backend, with a stand-in for cuda.core."""
 import gc
 import importlib
-import os
-import sys
 
 import gpumem
 import pytest
-from conftest import CONFIG, MIB, Daemon, charged
+from conftest import MIB, charged, daemon_for_fakes
 
 
 @pytest.fixture(scope="module", name="adapter")
 def _adapter():
-    daemon = Daemon(config=CONFIG)
-    os.environ["GPUMEM_RUNTIME_DIR"] = daemon.runtime_dir
-    sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "fakes"))
-    yield importlib.import_module("gpumem.cuda_core")
-    gpumem.set_default_client(None)
-    daemon.stop()
+    with daemon_for_fakes():
+        yield importlib.import_module("gpumem.cuda_core")
 
 
 @pytest.fixture(name="core", params=[True, False], ids=["told", "not told"])

@@ -4,7 +4,7 @@ import warnings
 
 import gpumem
 import pytest
-from conftest import FAKES, MIB, run_python
+from conftest import MIB, run_python
 from cupy_fixtures import LIMIT, _adapter, _cupy, _daemon, _pool  # pylint: disable=unused-import
 
 
@@ -122,8 +122,6 @@ def test_cupys_limit_holds_for_the_default_pools(daemon, monkeypatch, text, limi
     monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", text)
     monkeypatch.setenv("GPUMEM_POOL_LIMIT", "")
     said = run_python(f"""
-import sys
-sys.path.insert(0, {FAKES!r})
 import cupy, gpumem.cupy
 used = gpumem.cupy.use()
 print(used.get_limit(), gpumem.Pool.default(1).limit, gpumem.cupy.mem_info()[1])
@@ -131,29 +129,26 @@ try:
     cupy.cuda.alloc({limit} + 1)
 except cupy.cuda.memory.OutOfMemoryError:
     print("refused")
-""", runtime_dir=daemon.runtime_dir)
+""", runtime_dir=daemon.runtime_dir, fakes=True)
     assert said.split() == [str(limit)] * 3 + ["refused"]
 
 
 def test_gpumems_own_limit_stays(daemon, monkeypatch):
     monkeypatch.setenv("CUPY_GPU_MEMORY_LIMIT", str(20 * MIB))
     monkeypatch.setenv("GPUMEM_POOL_LIMIT", "10MiB")
-    said = run_python(f"""
-import sys
-sys.path.insert(0, {FAKES!r})
+    said = run_python("""
 import gpumem.cupy
 print(gpumem.cupy.use().get_limit())
-""", runtime_dir=daemon.runtime_dir)
+""", runtime_dir=daemon.runtime_dir, fakes=True)
     assert int(said) == 10 * MIB
 
 
 def test_without_cupys_limit_nothing_is_connected():
-    said = run_python(f"""
-import os, sys
+    said = run_python("""
+import os
 os.environ.pop("CUPY_GPU_MEMORY_LIMIT", None)
-sys.path.insert(0, {FAKES!r})
 import gpumem.cupy
 gpumem.cupy.use()
 print("used")
-""", runtime_dir="/nonexistent")
+""", runtime_dir="/nonexistent", fakes=True)
     assert said.strip() == "used"

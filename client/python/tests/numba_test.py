@@ -4,12 +4,11 @@ import ctypes
 import gc
 import os
 import pickle
-import sys
 import warnings
 
 import gpumem
 import pytest
-from conftest import FAKES, MIB, daemon_for_fakes, run_python
+from conftest import MIB, daemon_for_fakes, run_python
 
 LIMIT = 64 * MIB
 
@@ -196,9 +195,8 @@ def test_a_handle_opens_elsewhere(manager, daemon):
     handle = manager.get_ipc_handle(memory)
     with pytest.raises(ValueError):
         handle.open(manager.kept)
-    said = run_python(f"""
+    said = run_python("""
 import ctypes, pickle, sys
-sys.path.insert(0, {FAKES!r})
 class Context: pass
 handle = pickle.loads(bytes.fromhex(sys.argv[1]))
 assert handle.base is None and handle.size == 1000
@@ -216,7 +214,7 @@ except ValueError as error:
     print(error)
 class Float: itemsize = 4
 print(handle.open_array(context, 250, Float).strides)
-""", pickle.dumps(handle).hex(), runtime_dir=daemon.runtime_dir)
+""", pickle.dumps(handle).hex(), runtime_dir=daemon.runtime_dir, fakes=True)
     assert said.splitlines() == ["[0, 1, 2] 1000", "IpcHandle is already opened",
                                  "IpcHandle not opened", "4"]
 
@@ -241,9 +239,7 @@ def test_another_kind_is_refused_once_there_is_a_pool(manager, monkeypatch, befo
 
 
 def test_a_pool_of_kind_ipc_gives_real_handles(daemon):
-    said = run_python(f"""
-import sys
-sys.path.insert(0, {FAKES!r})
+    said = run_python("""
 import gpumem, gpumem.numba
 from numba import cuda
 from numba.cuda.cudadrv.driver import IpcHandle
@@ -261,5 +257,5 @@ assert isinstance(first, IpcHandle) and manager.pool.kind == "ipc"
 print(bytes(first.handle) == bytes(second.handle), len(bytes(first.handle)), first.source_info,
       second.size)
 print(other.device_pointer_value - one.device_pointer_value == second.offset - first.offset)
-""", runtime_dir=daemon.runtime_dir)
+""", runtime_dir=daemon.runtime_dir, fakes=True)
     assert said.splitlines() == ["True 64 this one 1000", "True"]

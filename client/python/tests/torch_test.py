@@ -5,12 +5,11 @@ import gc
 import importlib
 import json
 import pickle
-import sys
 
 import gpumem
 import numpy as np
 import pytest
-from conftest import FAKES, charged, daemon_for_fakes, eventually, run_python
+from conftest import charged, daemon_for_fakes, eventually, run_python
 from gpumem import _gpumem
 
 
@@ -161,13 +160,12 @@ def test_no_tensors(adapter, wrong):
 
 
 def test_a_share_needs_no_producer(adapter, torch, daemon):
-    said = run_python(f"""
-import os, pickle, signal, sys
-sys.path.insert(0, {FAKES!r})
+    said = run_python("""
+import pickle
 import numpy, torch, gpumem.torch
 tensor = torch.Tensor(numpy.arange(10, dtype="i2"), torch.bfloat16)
 print(pickle.dumps(gpumem.torch.share(tensor)).hex(), flush=True)
-""", runtime_dir=daemon.runtime_dir)
+""", runtime_dir=daemon.runtime_dir, fakes=True)
     shared = pickle.loads(bytes.fromhex(said))
     tensor = shared.open()
     assert tensor.dtype is torch.bfloat16 and np.array_equal(tensor.array, np.arange(10))
@@ -196,15 +194,13 @@ def test_the_allocator_is_the_librarys(adapter, torch):
 
 
 def test_without_a_daemon_the_allocator_stays():
-    said = run_python(f"""
-import sys
-sys.path.insert(0, {FAKES!r})
+    said = run_python("""
 import gpumem, gpumem.torch, torch
 try:
     gpumem.torch.use()
 except gpumem.UnavailableError:
     print(torch.cuda.current)
-""", runtime_dir="/nonexistent")
+""", runtime_dir="/nonexistent", fakes=True)
     assert said.strip() == "None"
 
 
