@@ -38,8 +38,8 @@ class Streams:
     """
 
     def __init__(self, pool: Optional[Pool]) -> None:
-        self._pool = None if pool is None else pool.handle
         self._kept: Dict[int, Tuple[Any, int]] = {}  # the stream, and its device
+        self._pool = None if pool is None else pool.handle
 
     def __call__(self, pointer: int, idle: List[int]) -> List[int]:
         """Called when CuPy uses a new stream. Forgets the idle streams without other references,

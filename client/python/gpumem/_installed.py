@@ -30,4 +30,5 @@ def check(folder: str) -> None:
             warnings.warn(
                 f"the package gpumem in {folder} has mixed files of two distributions, libgpumem "
                 f"and {name[:-len('.dist-info')]}: run \"pip uninstall gpumem "
-                "libgpumem\", then install the wheel of libgpumem again by its file's name", RuntimeWarning, stacklevel=3)
+                "libgpumem\", then install the wheel of libgpumem again by its file's name",
+                RuntimeWarning, stacklevel=3)

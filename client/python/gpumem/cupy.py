@@ -329,7 +329,8 @@ def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> A
 
 @contextlib.contextmanager
 def using(pool: Any = None) -> Iterator[Any]:
-    """Like use(), for the arrays that this thread makes in a `with` block."""
+    """Like use(), for the arrays that this thread makes in a `with` block. A program that enters it
+    often passes a MemoryPool, which remembers streams from one block to the next."""
     made = _shaped(pool)
     with cupy.cuda.using_allocator(made.malloc):
         yield made
