@@ -71,6 +71,7 @@ deb_root() {
   install -D -m 644 -t "$root/usr/share/gpumem/grafana" grafana/*
 
   install_reference "$root/usr/share" zsh/vendor-completions "$bin/client/cli/gpumemctl_reference"
+  install_schemas "$root/usr/share/gpumem/schema"
   # The licences of libraries without a shared object: the programs contain their code.
   for package in gpumemd gpumem-tools libgpumem1; do
     install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"

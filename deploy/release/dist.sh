@@ -41,6 +41,7 @@ dist_programs() {
   install "$bin/daemon/gpumemd" "$bin/daemon/keeper/gpumem-keeper" "$bin/client/cli/gpumemctl" \
     "$DIST/bin/"
   install_reference "$DIST/share" zsh/site-functions "$bin/client/cli/gpumemctl_reference"
+  install_schemas "$DIST/share/gpumem/schema"
 
   bazel build --config=dist-bundled //client:libgpumem.so \
     //tests/bench:gpumem_bench //tests/demo:gpumem_demo //tests/foreign:gpumem_foreign \

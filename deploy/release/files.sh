@@ -50,6 +50,9 @@ install_reference() {
   "$3" fish >"$1/fish/vendor_completions.d/gpumemctl.fish"
 }
 
+# install_schemas DIR: installs the JSON Schemas of the objects that gpumemctl prints.
+install_schemas() { install -D -m 644 -t "$1" "$ROOT"/client/cli/schema/*.json; }
+
 # The time of this tree: of its last commit, or of the version's changelog where there is no git.
 source_date_epoch() {
   [[ -z ${SOURCE_DATE_EPOCH:-} ]] || { echo "$SOURCE_DATE_EPOCH" && return; }

@@ -14,7 +14,8 @@ set -euo pipefail
 shopt -s inherit_errexit
 
 DIST=$(readlink -f "$1")
-readonly DIST
+HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+readonly DIST HERE
 readonly GLIBC=2.34
 readonly GLIBC_OF_CXX=2.36
 readonly LIBC=(libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 ld-linux-x86-64.so.2)
@@ -48,6 +49,12 @@ check_needs() {
     fi
   done
   echo "dist: ${#files[@]} programs and libraries need glibc $GLIBC and each other"
+}
+
+# A schema for each form of JSON that its gpumemctl prints.
+check_schemas() {
+  diff <(cd "$HERE/../../client/cli/schema" && ls) <(cd "$DIST/share/gpumem/schema" && ls) >&2 ||
+    fail "its schemas are not those of client/cli/schema"
 }
 
 check_library() {
@@ -149,6 +156,7 @@ if [[ ${2:-} == --in-bare-root ]]; then
   in_bare_root "$3"
 else
   check_needs
+  check_schemas
   check_library
   check_wheel
   check_bare_root

@@ -43,6 +43,7 @@ check_files() {
   "$WORK/files/usr/bin/gpumemctl" --help >/dev/null || fail "gpumemctl does not run"
   grep -qx 'ExecStart=/usr/bin/gpumemd --config /etc/gpumem/gpumemd.toml' \
     "$WORK/files/usr/lib/systemd/system/gpumemd.service" || fail "the unit has other paths"
+  [[ -f $WORK/files/usr/share/gpumem/schema/status.json ]] || fail "it has no schemas of gpumemctl's JSON"
   echo "rpm: its programs run, and need what RHEL 9 has"
 }
 
