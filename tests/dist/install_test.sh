@@ -5,18 +5,11 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
-WORK=$(mktemp -d)
-readonly WORK
-trap 'rm -rf "$WORK"' EXIT
+readonly TEST=install_test
+# shellcheck source=tests/support/shell_test.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/shell_test.sh"
 readonly PREFIX=/opt/gpu\ mem
 readonly ROOT=$WORK/root
-
-fail() {
-  echo "install_test: $*" >&2
-  echo "--- it says" >&2
-  cat "$WORK/output" >&2
-  exit 1
-}
 
 # make_release NAME VERSION: a release of tiny programs in $WORK/NAME.
 make_release() {
@@ -38,16 +31,10 @@ make_release() {
   echo "terms" | tee "$release/LICENSE" >"$release/licenses/libz"
 }
 
-# A program in front of PATH.
-program() {
-  { echo '#!/bin/bash' && cat; } >"$WORK/path/$1"
-  chmod 755 "$WORK/path/$1"
-}
-
 # install_from RELEASE ARGUMENT...: sets its exit status in $status, its output in output.
 install_from() {
   status=0
-  PATH="$WORK/path:$PATH" "$WORK/$1/install.sh" "${@:2}" >"$WORK/output" 2>&1 </dev/null || status=$?
+  PATH="$WORK/bin:$PATH" "$WORK/$1/install.sh" "${@:2}" >"$WORK/output" 2>&1 </dev/null || status=$?
 }
 
 expect_install() {
@@ -160,7 +147,7 @@ check_interruption() {
   echo '[[ ! ${*: -1} == */libgpumem.so.1* ]] && exec /bin/cp "$@"' | program cp
   install_from old "${args[@]}"
   ((status != 0)) || fail "an installation goes on after a failure"
-  rm "$WORK/path/cp"
+  rm "$WORK/bin/cp"
   cp -a "$ROOT" "$WORK/half"
   expect_install old "${args[@]}" --uninstall
   expect_as_before "--uninstall of a half installation"
@@ -191,7 +178,7 @@ check_machines() {
 --config $WORK/home/.local/etc/gpumem/gpumemd.toml --flag" ]] || fail "gpumemd-kept does not run the keeper"
   expect_install old "${here[@]}" --uninstall
   [[ ! -e $WORK/home ]] || fail "--uninstall in a home leaves something"
-  rm "$WORK/path"/{uname,getconf}
+  rm "$WORK/bin"/{uname,getconf}
 }
 
 check_units() {
@@ -222,7 +209,7 @@ check_options() {
 INSTALL=$(readlink -f "$1")
 readonly INSTALL
 UNITS=("${@:2}")
-mkdir "$WORK/path"
+mkdir "$WORK/bin"
 make_release old 1.0
 make_release new 2.0
 check_life

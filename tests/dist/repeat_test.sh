@@ -5,16 +5,12 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
+readonly TEST="dist: failed"
+# shellcheck source=tests/support/shell_test.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/shell_test.sh"
 ROOT=$(readlink -f "$(dirname "${BASH_SOURCE[0]}")/../..")
 DIST=$(readlink -f "$1")
-WORK=$(mktemp -d)
-readonly ROOT DIST WORK
-trap 'rm -rf "$WORK"' EXIT
-
-fail() {
-  echo "dist: failed: $*" >&2
-  exit 1
-}
+readonly ROOT DIST
 
 # shellcheck source=deploy/release/files.sh
 source "$ROOT/deploy/release/files.sh"

@@ -6,15 +6,11 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
+readonly TEST="rpm: failed"
+# shellcheck source=tests/support/shell_test.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/shell_test.sh"
 RPM=$(readlink -f "$1")
-WORK=$(mktemp -d)
-readonly RPM WORK
-trap 'rm -rf "$WORK"' EXIT
-
-fail() {
-  echo "rpm: failed: $*" >&2
-  exit 1
-}
+readonly RPM
 
 # rpm with another root.
 root_rpm() {

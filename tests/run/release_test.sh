@@ -5,27 +5,18 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
+readonly TEST=release_test
+# shellcheck source=tests/support/shell_test.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/shell_test.sh"
 RUN=$(readlink -f "$1")
-WORK=$(mktemp -d)
-readonly RUN WORK CHECKOUT=$WORK/checkout
-trap 'rm -rf "$WORK"' EXIT
+readonly RUN CHECKOUT=$WORK/checkout
 export HOME=$WORK GIT_CONFIG_NOSYSTEM=1 GPUMEM_HOST_ONLY=1
-
-fail() {
-  echo "release_test: $*" >&2
-  echo "--- it says" >&2
-  cat "$WORK/output" >&2
-  exit 1
-}
 
 in_checkout() { git -C "$CHECKOUT" -c user.name=test -c user.email=test@test.invalid "$@" >/dev/null; }
 
 make_checkout() {
-  mkdir -p "$CHECKOUT"/{common,deploy/debian} "$WORK/bin"
-  install -m 755 "$RUN" "$CHECKOUT/run"
-  install -m 644 -D "${RUN%/*}/third_party/bazel/machine.sh" "$CHECKOUT/third_party/bazel/machine.sh"
-  mkdir -p "$CHECKOUT/deploy/release"
-  install -m 755 "${RUN%/*}"/deploy/release/* "$CHECKOUT/deploy/release/"
+  mkdir -p "$CHECKOUT"/{common,deploy/debian}
+  copy_run "$RUN" "$CHECKOUT"
   echo '#define GPUMEM_VERSION "1.2.3"' >"$CHECKOUT/common/version.h"
   printf '# Changelog\n\n## [1.2.3] - 2026-11-23\n' >"$CHECKOUT/CHANGELOG.md"
   printf 'gpumem (1.2.3-1) unstable; urgency=medium\n\n  * It.\n\n -- A <a@b.invalid>  Sat, 21 Nov 2026 12:00:00 +0000\n' \

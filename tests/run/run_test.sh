@@ -5,25 +5,15 @@
 set -euo pipefail
 shopt -s inherit_errexit
 
+readonly TEST=run_test
+# shellcheck source=tests/support/shell_test.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../support/shell_test.sh"
 RUN=$(readlink -f "$1")
-WORK=$(mktemp -d)
-readonly RUN WORK
-trap 'rm -rf "$WORK"' EXIT
-
-fail() {
-  echo "run_test: $*" >&2
-  echo "--- it says" >&2
-  cat "$WORK/output" >&2
-  exit 1
-}
+readonly RUN
 
 make_folders() {
-  mkdir -p "$WORK"/{checkout/common,bin,empty,home} "$WORK/toolkit/include" "$WORK/gpu/proc/driver/nvidia"
-  install -m 755 "$RUN" "$WORK/checkout/run"
-  local sourced
-  for sourced in third_party/bazel/machine.sh deploy/release/{files,dist,deb,rpm,image,release}.sh; do
-    install -m 644 -D "${RUN%/*}/$sourced" "$WORK/checkout/$sourced"
-  done
+  mkdir -p "$WORK"/{checkout/common,empty,home} "$WORK/toolkit/include" "$WORK/gpu/proc/driver/nvidia"
+  copy_run "$RUN" "$WORK/checkout"
   echo '#define GPUMEM_VERSION "0.1.0"' >"$WORK/checkout/common/version.h"
   echo '#define CUDA_VERSION 13000' >"$WORK/toolkit/include/cuda.h"
   touch "$WORK/gpu/proc/driver/nvidia/version"
@@ -38,11 +28,6 @@ make_folders() {
     echo 'echo 0.1.0-1' | program dpkg-parsechangelog
     echo 'cat "$WORK/description"' | program dpkg-deb
   }
-}
-
-program() {
-  { echo "#!/bin/bash" && echo "WORK=$WORK" && cat; } >"$WORK/bin/$1"
-  chmod +x "$WORK/bin/$1"
 }
 
 # run DRIVER TOOLKIT ARGUMENT...: sets its exit status in $status, its output in output, and the
