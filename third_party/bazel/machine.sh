@@ -121,9 +121,9 @@ note_backend() {
 # Refuses, unless asked to, to make files that leave this machine's GPU unused when installed.
 require_cuda() {
   builds_with_cuda || host_only || ! nvidia_driver ||
-    die "here is an NVIDIA driver, and no CUDA toolkit in $(cuda_home): what is made would never use" \
-      "the GPU. Install the toolkit (https://developer.nvidia.com/cuda-downloads; its header cuda.h" \
-      "is enough), or name its folder with CUDA_HOME=FOLDER. If host memory is what you want, say so:" \
-      "--host-only, or GPUMEM_HOST_ONLY=1"
+    die "this machine has an NVIDIA driver, but no CUDA toolkit in $(cuda_home): the result could not" \
+      "use the GPU. Install the toolkit (https://developer.nvidia.com/cuda-downloads; its header cuda.h" \
+      "is enough), or name its folder with CUDA_HOME=FOLDER. For a build that uses host memory only," \
+      "pass --host-only, or set GPUMEM_HOST_ONLY=1"
   note_backend
 }
