@@ -67,6 +67,7 @@ dist_library() {
 dist_deployment() {
   local deploy=$ROOT/deploy share=$DIST/share/gpumem
   install "$deploy/tarball/install.sh" "$DIST/"
+  install -m 644 "$deploy/tarball/install_checks.sh" "$share/"
   install -m 644 "$ROOT/LICENSE" "$DIST/"
   install -m 644 "$deploy/gpumemd.toml" "$DIST/etc/"
   install -D -m 644 -t "$share/systemd" "$deploy"/systemd/*.{service,socket,conf}

@@ -16,6 +16,7 @@ make_release() {
   local release=$WORK/$1 program
   mkdir -p "$release"/{bin,etc,include/gpumem,lib/pkgconfig,lib/gpumem/c++,licenses,share/gpumem/systemd}
   install "$INSTALL" "$release/install.sh"
+  install -m 644 "${INSTALL%/*}/install_checks.sh" "$release/share/gpumem/"
   install -m 644 "${UNITS[@]}" "$release/share/gpumem/systemd/"
   for program in gpumemd gpumem-keeper gpumemctl; do
     printf '#!/bin/sh\necho %s %s "$@"\n' "$program" "$2" >"$release/bin/$program"
