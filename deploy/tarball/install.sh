@@ -12,7 +12,7 @@ readonly GLIBC=2.34 GLIBC_OF_CXX=2.36 MACHINE=x86_64
 readonly UNITS=/etc/systemd/system UNIT=/etc/systemd/system/gpumemd.service
 # This file lies in the release's folder, or as an installed copy in PREFIX/share/gpumem.
 if [[ -e $SOURCE/manifest ]]; then PARTS=$SOURCE; else PARTS=$SOURCE/share/gpumem; fi
-readonly PARTS
+readonly PARTS HIDDEN='^/(home|root|run/user|tmp|var/tmp)/'
 # shellcheck source=deploy/tarball/install_checks.sh
 source "$PARTS/install_checks.sh"
 
@@ -25,7 +25,8 @@ Run again, or from a newer release, it upgrades. Files that others installed or 
 are.
 
   --prefix DIR       install below DIR (default: as root /usr/local, else ~/.local)
-  --sysconfdir DIR   configuration (default: /etc for /usr and /usr/local, else PREFIX/etc)
+  --sysconfdir DIR   configuration (default: /etc for /usr and /usr/local, else PREFIX/etc; an upgrade
+                     takes what there was)
   --systemd          also install systemd units, enable and start them
   --keeper           also install gpumemd-kept, which runs the daemon under gpumem-keeper
   --no-service       install neither
@@ -48,8 +49,8 @@ read_options() {
   local option value
   while (($#)); do
     option=${1%%=*} value=''
-    case $option in
-      --prefix | --sysconfdir | --destdir)
+    case $1 in
+      --prefix | --prefix=* | --sysconfdir | --sysconfdir=* | --destdir | --destdir=*)
         [[ $1 != *=* ]] || value=${1#*=}
         [[ $1 == *=* ]] || { value=${2:-} && shift; }
         [[ $value == /* && $value != *$'\n'* ]] || die "$option needs an absolute path, not '$value'"
@@ -58,7 +59,7 @@ read_options() {
         [[ -n $value || $option == --destdir ]] || die "$option cannot be /"
         printf -v "${option#--}" %s "$value"
         ;;
-      --systemd | --keeper | --no-service) service=${option#--} ;;
+      --systemd | --keeper | --no-service) service=${1#--} ;;
       --uninstall) uninstall=1 ;;
       --dry-run) dry_run=1 ;;
       --help | -h) usage && exit 0 ;;
@@ -70,8 +71,10 @@ read_options() {
 
 set_prefix() {
   if [[ -z $prefix ]] && is_installed_copy; then
-    prefix=${SOURCE#"$destdir"}
-    prefix=${prefix%/share/gpumem}
+    # As it was given: a link may lead to it.
+    prefix=$(sed -n 's,^f [0-9a-f]* \(/.*\)/share/gpumem/install\.sh$,\1,p' "$SOURCE/manifest" | sort -u)
+    [[ $prefix == /* && $destdir$prefix/share/gpumem/manifest -ef $SOURCE/manifest ]] ||
+      die "$SOURCE/manifest is of another prefix: it was installed with --destdir, or moved"
   elif [[ -n $prefix ]]; then
     :
   elif ((EUID == 0)); then
@@ -79,11 +82,16 @@ set_prefix() {
   else
     prefix=${HOME:?name a folder with --prefix}/.local
   fi
+  readonly MANIFEST=$prefix/share/gpumem/manifest
+}
+
+# Sets the folder of the configuration: by default that of the installation which is there.
+set_sysconfdir() {
+  sysconfdir=${sysconfdir:-$listed_sysconfdir}
   case $prefix in
     /usr | /usr/local) sysconfdir=${sysconfdir:-/etc} ;;
     *) sysconfdir=${sysconfdir:-$prefix/etc} ;;
   esac
-  readonly MANIFEST=$prefix/share/gpumem/manifest
   readonly CONFIGURATION=$sysconfdir/gpumem/gpumemd.toml
 }
 
@@ -106,13 +114,23 @@ set_service() {
 systemd_runs() { [[ -d /run/systemd/system ]]; } # sd_booted(3)
 # True if ProtectHome= and PrivateTmp= hide the folder from the daemon.
 hidden_from_unit() {
-  [[ $1/ == /home/* || $1/ == /root/* || $1/ == /run/user/* || $1/ == /tmp/* || $1/ == /var/tmp/* ]]
+  local real=$1
+  [[ -n $destdir ]] || real=$(realpath -m -- "$1")
+  [[ $1/ =~ $HIDDEN || $real/ =~ $HIDDEN ]]
 }
 
 # --- The files of the release ---
 declare -a paths=() # in the order of installing
 declare -A from=()  # path -> file
 stage=''
+half='' # a file that is being written
+
+# Removes the rest of an interrupted step, and the folders of an installation without a list.
+clean_up() {
+  [[ -z $stage ]] || rm -rf "$stage"
+  [[ -z $half ]] || rm -f "$half"
+  [[ -n $uninstall || -e $destdir$MANIFEST ]] || drop_folders
+}
 
 add() {
   paths+=("$2")
@@ -122,6 +140,7 @@ add() {
 # add_tree FOLDER TARGET: adds all files of a folder of the release.
 add_tree() {
   local file
+  [[ -d $SOURCE/$1 ]] || die "this release is not complete: there is no $SOURCE/$1"
   while IFS= read -r -d '' file; do
     skips "$1/$file" || add "$SOURCE/$1/$file" "$2/$file"
   done < <(cd "$SOURCE/$1" && find . \( -type f -o -type l \) -printf '%P\0' | sort -z)
@@ -176,6 +195,7 @@ run() { if [[ -n $dry_run ]]; then echo "would run: $*"; else "$@"; fi; }
 make_folder() {
   local folder=$1
   local -a missing=()
+  [[ -z $destdir ]] || mkdir -p "$destdir"
   while [[ -n $folder && ! -d $destdir$folder ]]; do
     missing=("$folder" "${missing[@]}")
     folder=${folder%/*}
@@ -183,7 +203,8 @@ make_folder() {
   for folder in "${missing[@]}"; do
     owned_folders+=("$folder")
     [[ ! -e $destdir$MANIFEST ]] || echo "d - $folder" >>"$destdir$MANIFEST"
-    mkdir -p "$destdir$folder"
+    # Not -p: in a folder like /tmp another user may make it first.
+    mkdir "$destdir$folder"
   done
 }
 
@@ -191,16 +212,19 @@ make_folder() {
 install_file() {
   local source=${from[$1]} new=$destdir$1.gpumem-new
   make_folder "${1%/*}"
+  half=$new
   rm -f "$new"
   cp -P "$source" "$new"
   if [[ ! -L $source ]]; then
     if [[ -x $source ]]; then chmod 755 "$new"; else chmod 644 "$new"; fi
   fi
   mv -fT "$new" "$destdir$1"
+  half=''
 }
 
 # Removes a file of an earlier installation, unless it was changed.
 drop() {
+  run rm -f "$destdir$1.gpumem-new" # of a run that was killed
   if unchanged "$1"; then run rm -f "$destdir$1"; else
     ! exists "$1" || say "left $destdir$1, which was changed"
   fi
@@ -226,18 +250,22 @@ stop_service() {
 install_all() {
   local path folder
   local -A now=()
+  check_folders
   check_collisions
   [[ $service == systemd ]] || stop_service
   if [[ -z $dry_run ]]; then
     # The list gets the new files beside the old ones, so that an installation that is interrupted
     # can be repeated, or undone.
     make_folder "${MANIFEST%/*}"
+    half=$destdir$MANIFEST.new
     {
+      echo "s - $sysconfdir"
       [[ ! -e $destdir$MANIFEST ]] || cat "$destdir$MANIFEST"
       for folder in "${owned_folders[@]}"; do echo "d - $folder"; done
       for path in "${paths[@]}"; do keeps "$path" || manifest_line "${from[$path]}" "$path"; done
-    } >"$destdir$MANIFEST.new"
-    mv -f "$destdir$MANIFEST.new" "$destdir$MANIFEST"
+    } >"$half"
+    mv -f "$half" "$destdir$MANIFEST"
+    half=''
   fi
   for path in "${paths[@]}"; do
     now[$path]=1
@@ -262,7 +290,7 @@ install_all() {
 
 start_service() {
   [[ $service == systemd && -z $destdir ]] || return 0
-  run systemd-sysusers
+  run systemd-sysusers /etc/sysusers.d/gpumemd.conf
   run systemd-tmpfiles --create /etc/tmpfiles.d/gpumemd.conf
   systemd_runs || return 0
   run systemctl daemon-reload
@@ -286,9 +314,11 @@ explain() {
 uninstall_all() {
   local path
   [[ -e $destdir$MANIFEST ]] || die "nothing is installed in $destdir$prefix: there is no $destdir$MANIFEST"
+  paths=("${!owned[@]}")
+  check_folders
   stop_service
   for path in "${!owned[@]}"; do drop "$path"; done
-  run rm -f "$destdir$MANIFEST"
+  run rm -f "$destdir$MANIFEST" "$destdir$MANIFEST.new"
   [[ -n $dry_run ]] || drop_folders
   if [[ -n ${owned[$UNIT]:-} && -z $destdir ]] && systemd_runs; then run systemctl daemon-reload; fi
   find_libraries
@@ -298,13 +328,14 @@ uninstall_all() {
 read_options "$@"
 set_prefix
 read_manifest
+set_sysconfdir
 set_service
 if [[ -n $uninstall ]]; then
   uninstall_all
   exit
 fi
 ! is_installed_copy || die "this copy can only --uninstall: run install.sh of a release's folder"
-trap '[[ -z $stage ]] || rm -rf "$stage"' EXIT
+trap clean_up EXIT
 check_machine
 check_service
 list_files

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# shellcheck disable=SC2154  # install.sh sets the options
+# shellcheck disable=SC2034,SC2153,SC2154  # install.sh has the options and constants
 # The checks of install.sh, and its list of installed files. Sourced by install.sh.
 
 # --- What it refuses ---
@@ -44,20 +44,86 @@ check_collisions() {
     "away, or take another --prefix"$'\n'"$(printf '%s\n' "${foreign[@]}")"
 }
 
+# Refuses folders in which another user could replace files, or that lead out of --destdir.
+check_folders() {
+  local path folder real root
+  local -A seen=()
+  root=$(realpath -m -- "$destdir/")
+  for path in "${paths[@]}" "$MANIFEST"; do
+    folder=${path%/*}
+    [[ -z ${seen[$folder]:-} ]] || continue
+    seen[$folder]=1
+    real=$(realpath -m -- "$destdir$folder")
+    if [[ -n $destdir ]]; then
+      [[ $real/ == "${root%/}"/* ]] || die "$destdir$folder leads to $real, out of $destdir"
+    elif ((EUID == 0)); then
+      check_owners "$real"
+    fi
+  done
+}
+
+# check_owners FOLDER: checks the folder and those above it, as far as they are there.
+check_owners() {
+  local folder=$1 owner mode system
+  system=$(stat -c %u /) # not root where a namespace lacks that user
+  while [[ -n $folder ]]; do
+    if [[ -d $folder ]]; then
+      read -r owner mode < <(stat -c '%u %a' -- "$folder")
+      ((owner == EUID || owner == system)) ||
+        die "$folder belongs to another user (uid $owner), who could replace the files:" \
+          "run this as that user, or take another --prefix"
+      # In a folder like /tmp, only its owner can replace a file.
+      ((!(8#$mode & 8#0002) || 8#$mode & 8#1000)) ||
+        die "every user can write to $folder, and could replace the files: take another --prefix"
+    fi
+    folder=${folder%/*}
+  done
+}
+
 # --- The list of installed files ---
-# A line is `f SHA256 PATH`, `l TARGET PATH` for a link, or `d - PATH`. Paths are without --destdir.
+# A line is `f SHA256 PATH`, `l TARGET PATH` for a link, `d - PATH` for a folder, or `s - PATH` for
+# --sysconfdir. Paths are without --destdir.
 declare -A owned=() # path -> the sums or targets that were installed there, with blanks between
 declare -a owned_folders=()
+listed_sysconfdir=''
 
 read_manifest() {
   [[ -e $destdir$MANIFEST ]] || return 0
-  local type sum path
-  while read -r type sum path; do
-    if [[ $type == d ]]; then owned_folders+=("$path"); else owned[$path]+=" $sum"; fi
-  done <"$destdir$MANIFEST"
+  local list type sum path
+  local -a folders=()
+  list=$(cat "$destdir$MANIFEST")
   # Its paths may be those of another installation.
-  [[ -n ${owned[$prefix/share/gpumem/install.sh]:-} ]] ||
+  [[ $list$'\n' == *" $prefix/share/gpumem/install.sh"$'\n'* ]] ||
     die "$destdir$MANIFEST is of another prefix: it was installed with --destdir, or moved"
+  while read -r type sum path; do
+    case $type in
+      s) listed_sysconfdir=$path ;;
+      d) folders+=("$path") ;;
+      [fl]) may_own "$path" && owned[$path]+=" $sum" ;;
+      *) false ;;
+    esac || die "$destdir$MANIFEST names '$path', which no installation in $prefix has"
+  done <<<"$list"
+  for path in "${folders[@]}"; do
+    ! may_own_folder "$path" || owned_folders+=("$path")
+  done
+}
+
+# True if an installation below the prefix can have this file. The list may be the work of another user.
+may_own() {
+  [[ $1 == /* && $1/ != */../* ]] || return 1
+  [[ $1 == "$prefix"/* || $1 == /*/gpumem/gpumemd.toml || $1 == "$UNITS"/gpumemd* ||
+    $1 == /etc/sysusers.d/gpumemd.conf || $1 == /etc/tmpfiles.d/gpumemd.conf ]]
+}
+
+# True if the folder is below the prefix, or contains a file of the list.
+may_own_folder() {
+  local path
+  [[ $1 == /* && $1/ != */../* ]] || return 1
+  [[ $1 != "$prefix"/* ]] || return 0
+  for path in "${!owned[@]}"; do
+    [[ $path != "$1"/* ]] || return 0
+  done
+  return 1
 }
 
 exists() { [[ -e $destdir$1 || -L $destdir$1 ]]; }
@@ -73,7 +139,8 @@ manifest_line() {
 
 # True if a file is there as it was installed.
 unchanged() {
-  [[ -L $destdir$1 || -f $destdir$1 ]] && [[ " ${owned[$1]:-} " == *" $(sum_of "$destdir$1") "* ]]
+  local sum
+  [[ -L $destdir$1 || -f $destdir$1 ]] && sum=$(sum_of "$destdir$1") && [[ " ${owned[$1]:-} " == *" $sum "* ]]
 }
 
 # True if the path is the configuration, changed by an administrator.
@@ -82,6 +149,7 @@ keeps() { [[ $1 == "$CONFIGURATION" ]] && exists "$1" && ! unchanged "$1"; }
 write_manifest() {
   local path sum
   {
+    echo "s - $sysconfdir"
     printf '%s\n' "${owned_folders[@]}" | sed -n 's/^./d - &/p'
     for path in "${paths[@]}"; do
       if keeps "$path"; then

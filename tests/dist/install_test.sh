@@ -159,6 +159,133 @@ check_interruption() {
   diff "$WORK/once" "$WORK/twice" >"$WORK/output" || fail "the second try differs from one that goes well"
 }
 
+# A disk that is full, and a kill, in the middle of a file.
+check_partial_file() {
+  fresh_root
+  # shellcheck disable=SC2016  # the program's variables
+  echo '[[ ${*: -1} == */libgpumem.so.1* ]] || exec /bin/cp "$@"; echo part >"${*: -1}"; exit 1' | program cp
+  install_from old "${args[@]}"
+  ((status != 0)) || fail "an installation goes on after a failure"
+  rm "$WORK/bin/cp"
+  [[ -z $(find "$ROOT" -name '*.gpumem-new') ]] || fail "a failure leaves a part of a file"
+  echo part >"$ROOT$PREFIX/lib/libgpumem.so.1.gpumem-new"
+  expect_install old "${args[@]}" --uninstall
+  expect_as_before "--uninstall after a kill"
+}
+
+# Where the list cannot be written, nothing is installed, and no folder stays.
+check_full_disk() {
+  fresh_root
+  echo 'exit 1' | program sha256sum
+  install_from old "${args[@]}"
+  ((status != 0)) || fail "an installation goes on without a list"
+  rm "$WORK/bin/sha256sum"
+  expect_as_before "an installation that failed at its list"
+}
+
+check_incomplete_release() {
+  fresh_root
+  expect_install old "${args[@]}"
+  listing "$ROOT" >"$WORK/before"
+  cp -r "$WORK/new" "$WORK/part"
+  rm -r "$WORK/part/bin"
+  expect_refusal "not complete" part "${args[@]}"
+  expect_as_before "a refusal of a part of a release"
+}
+
+# A file that cannot be read may have been changed.
+check_unreadable_files() {
+  fresh_root
+  expect_install old "${args[@]}"
+  echo 'exit 1' | program sha256sum
+  install_from old "${args[@]}" --uninstall
+  rm "$WORK/bin/sha256sum"
+  [[ -e $ROOT$PREFIX/bin/gpumemctl ]] || fail "--uninstall removes a file that it could not read"
+}
+
+# A user who can write below the prefix can write the list, too.
+check_hostile_list() {
+  local list=$ROOT$PREFIX/share/gpumem/manifest sum line
+  fresh_root
+  echo "precious" >"$ROOT/etc/precious"
+  sum=$(sha256sum <"$ROOT/etc/precious" | cut -d ' ' -f 1)
+  mkdir "$ROOT/empty"
+  expect_install old "${args[@]}"
+  cp "$list" "$WORK/list"
+  for line in "f $sum /etc/precious" "f $sum $PREFIX/../../etc/precious" "f $sum" "x - /etc"; do
+    { cat "$WORK/list" && echo "$line"; } >"$list"
+    expect_refusal "names" old "${args[@]}" --uninstall
+    [[ -e $ROOT/etc/precious ]] || fail "--uninstall obeys the line \"$line\""
+  done
+  { cat "$WORK/list" && echo "d - /empty" && echo "d" && echo "d - $PREFIX/../../empty"; } >"$list"
+  expect_install old "${args[@]}" --uninstall
+  [[ -e $ROOT/empty ]] || fail "--uninstall removes a folder of others"
+}
+
+# The links of an image lead to places of this machine.
+check_links_of_destdir() {
+  fresh_root
+  mkdir "$WORK/outside"
+  rm -r "${ROOT:?}/opt"
+  ln -s "$WORK/outside" "$ROOT/opt"
+  expect_refusal "out of $ROOT" old "${args[@]}"
+  [[ -z $(ls -A "$WORK/outside") ]] || fail "it installs out of --destdir"
+  rm "$ROOT/opt"
+  mkdir "$ROOT/srv"
+  ln -s srv "$ROOT/opt"
+  expect_install old "${args[@]}"
+  [[ -x $ROOT/srv/gpu\ mem/bin/gpumemctl ]] || fail "it does not follow a link inside of --destdir"
+  expect_install old "${args[@]}" --uninstall
+  [[ -z $(ls -A "$ROOT/srv") ]] || fail "--uninstall by a link leaves something"
+}
+
+# Another user could replace what root installs, or have root write elsewhere.
+check_folders_of_others() {
+  local place=$WORK/shared
+  ((EUID == 0)) || return 0
+  mkdir -p "$place/inner"
+  chmod 777 "$place"
+  expect_refusal "every user can write" old --prefix "$place/gpumem" --keeper
+  expect_refusal "every user can write" old --prefix "$place/inner/gpumem" --keeper
+  chmod 1777 "$place"
+  expect_install old --prefix "$place/inner/gpumem" --keeper
+  chmod 755 "$place"
+  # Where this machine's namespace has no other user, the rest cannot be tried.
+  chown 12345 "$place/inner" 2>/dev/null || return 0
+  expect_refusal "belongs to another user" old --prefix "$place/inner/gpumem" --uninstall
+  [[ -x $place/inner/gpumem/bin/gpumemctl ]] || fail "a refusal removes files"
+  expect_refusal "belongs to another user" old --prefix "$place/inner/other" --keeper
+  ln -s "$place/inner" "$place/link"
+  expect_refusal "belongs to another user" old --prefix "$place/link/other" --keeper
+  [[ ! -e $place/inner/other ]] || fail "a refusal leaves something"
+}
+
+# An upgrade without options takes the configuration's folder, too.
+check_sysconfdir() {
+  local place=(--destdir "$ROOT" --prefix /opt/gpumem)
+  fresh_root
+  expect_install old "${place[@]}" --sysconfdir /srv/etc --systemd
+  echo "changed" >"$ROOT/srv/etc/gpumem/gpumemd.toml"
+  expect_install new "${place[@]}"
+  grep -q ' --config /srv/etc/gpumem/gpumemd.toml$' "$ROOT/etc/systemd/system/gpumemd.service" ||
+    fail "an upgrade forgets --sysconfdir"
+  [[ ! -e $ROOT/opt/gpumem/etc ]] || fail "an upgrade makes a second configuration"
+  [[ $(cat "$ROOT/srv/etc/gpumem/gpumemd.toml") == changed ]] || fail "an upgrade changes the configuration"
+  echo "configuration 1.0" >"$ROOT/srv/etc/gpumem/gpumemd.toml"
+  expect_install new "${place[@]}" --uninstall
+  expect_as_before "--uninstall with another --sysconfdir"
+}
+
+# The installed copy finds its list where a link leads to the prefix.
+check_linked_prefix() {
+  mkdir -p "$WORK/disk"
+  ln -s disk "$WORK/link"
+  expect_install old --prefix "$WORK/link/gpumem" --keeper
+  "$WORK/link/gpumem/share/gpumem/install.sh" --uninstall >"$WORK/output" 2>&1 ||
+    fail "the installed copy does not uninstall below a link"
+  [[ -z $(ls -A "$WORK/disk") ]] || fail "--uninstall below a link leaves something"
+}
+
 check_machines() {
   local here=(--prefix "$WORK/home/.local" --keeper)
   echo 'echo aarch64' | program uname
@@ -199,10 +326,17 @@ check_units() {
 }
 
 check_options() {
+  local option
   install_from old --unknown
   ((status == 2)) || fail "an unknown option: exit status $status"
   expect_refusal "absolute path" old --prefix relative
   expect_refusal "absolute path" old --prefix
+  fresh_root
+  for option in --uninstall=no --dry-run=0 --keeper=x --help=y; do
+    install_from old "${args[@]}" "$option"
+    ((status == 2)) || fail "$option: exit status $status"
+  done
+  expect_as_before "a wrong option"
   expect_install old --help
   grep -q "^usage:" "$WORK/output" || fail "--help says no usage"
 }
@@ -218,6 +352,15 @@ check_upgrade
 check_changed_files
 check_foreign_files
 check_interruption
+check_partial_file
+check_full_disk
+check_incomplete_release
+check_unreadable_files
+check_hostile_list
+check_links_of_destdir
+check_folders_of_others
+check_sysconfdir
+check_linked_prefix
 check_machines
 check_units
 check_options
