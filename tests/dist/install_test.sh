@@ -309,6 +309,30 @@ check_machines() {
   rm "$WORK/bin"/{uname,getconf}
 }
 
+# verified_units ROOT UNIT...: prints what systemd has to say about the units below ROOT. It says nothing
+# if they are right, and their programs are there.
+verified_units() {
+  systemd-analyze verify --man=no --recursive-errors=no --root="$1" "${@:2}" 2>&1 || echo "exit status $?"
+}
+
+# Has systemd read the units of the installation.
+check_units_by_systemd() {
+  local units=$ROOT/etc/systemd/system said
+  printf '[Service]\nExecStart=/opt/gpumem/bin/gpumemctl\n' >"$units/plain.service"
+  said=$(verified_units "$ROOT" plain.service)
+  rm "$units/plain.service"
+  if [[ -n $said ]]; then
+    echo "install_test: SKIPPED the check of the units by systemd-analyze: $said"
+    return
+  fi
+  verified_units "$ROOT" gpumemd.service gpumemd-session.socket gpumemd-admin.socket >"$WORK/output"
+  [[ ! -s $WORK/output ]] || fail "systemd finds mistakes in the units"
+  mv "$ROOT/opt/gpumem/bin/gpumemd" "$WORK/gpumemd"
+  [[ $(verified_units "$ROOT" gpumemd.service) == *"/opt/gpumem/bin/gpumemd"* ]] ||
+    fail "the check of the units finds no mistake"
+  mv "$WORK/gpumemd" "$ROOT/opt/gpumem/bin/gpumemd"
+}
+
 check_units() {
   local units=$ROOT/etc/systemd/system
   fresh_root
@@ -319,6 +343,7 @@ check_units() {
     "$units/gpumemd.service" || fail "the unit has other paths"
   ! grep -q /usr/sbin "$units"/* || fail "a unit names /usr/sbin"
   [[ -f $units/gpumemd-session.socket && -f $ROOT/etc/sysusers.d/gpumemd.conf ]] || fail "units are missing"
+  check_units_by_systemd
   expect_install old --destdir "$ROOT" --prefix /opt/gpumem --uninstall
   expect_as_before "--uninstall with units"
   install -D /dev/null "$ROOT/usr/lib/systemd/system/gpumemd.service"
