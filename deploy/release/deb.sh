@@ -6,7 +6,7 @@
 # Makes the Debian packages (deploy/debian): debhelper packs the programs that Bazel builds.
 run_deb() {
   require_cuda
-  setup "${DEB_PACKAGES[@]}"
+  setup "${DEB_PACKAGES[@]}" "${TIME_PACKAGES[@]}"
   ensure_home
   local version
   version=$(version)
@@ -36,9 +36,7 @@ run_deb() {
 
 # pack_debs WORK BIN VERSION: makes the packages in the folder WORK. The same files make the same bytes.
 pack_debs() {
-  umask 022
-  SOURCE_DATE_EPOCH=$(source_date_epoch)
-  export SOURCE_DATE_EPOCH
+  reproducible_environment
   mkdir -p "$1/gpumem"
   cp -r "$ROOT/deploy/debian" "$1/gpumem/debian"
   deb_root "$1/gpumem/root" "$2" "$3"

@@ -4,14 +4,12 @@
 
 run_dist() {
   require_cuda
-  setup "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}"
+  setup "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" "${TIME_PACKAGES[@]}"
   ensure_home
   local version
   version=$(version)
   rm -rf "$DIST"
-  umask 022
-  SOURCE_DATE_EPOCH=$(source_date_epoch)
-  export SOURCE_DATE_EPOCH
+  reproducible_environment
   mkdir -p "$DIST"/{bin,etc,include/gpumem,lib/gpumem/c++,lib/pkgconfig,licenses}
 
   dist_programs

@@ -53,11 +53,27 @@ install_reference() {
 # install_schemas DIR: installs the JSON Schemas of the objects that gpumemctl prints.
 install_schemas() { install -D -m 644 -t "$1" "$ROOT"/client/cli/schema/*.json; }
 
-# The time of this tree: of its last commit, or of the version's changelog where there is no git.
+# git in this checkout, which may be another user's: `run` runs the files of that user anyway.
+checkout_git() { git -c safe.directory="$ROOT" -C "$ROOT" "$@"; }
+
+# Prints the time of this tree: of its last commit, or of the version's changelog in an unpacked archive.
 source_date_epoch() {
-  [[ -z ${SOURCE_DATE_EPOCH:-} ]] || { echo "$SOURCE_DATE_EPOCH" && return; }
-  git -C "$ROOT" log -1 --format=%ct 2>/dev/null ||
+  if [[ -n ${SOURCE_DATE_EPOCH:-} ]]; then
+    echo "$SOURCE_DATE_EPOCH"
+  elif [[ -e $ROOT/.git ]]; then
+    checkout_git log -1 --no-show-signature --format=%ct
+  else
     dpkg-parsechangelog -l "$ROOT/deploy/debian/changelog" -S Timestamp
+  fi
+}
+
+# Sets what the bytes of packed files could depend on, beside the files: time, order, modes, options.
+reproducible_environment() {
+  umask 022
+  unset TAR_OPTIONS GZIP XZ_OPT XZ_DEFAULTS DEB_BUILD_OPTIONS DEB_BUILD_PROFILES
+  export LC_ALL=C.UTF-8 TZ=UTC
+  SOURCE_DATE_EPOCH=$(source_date_epoch)
+  export SOURCE_DATE_EPOCH
 }
 
 # pack_folder FOLDER NAME: prints an archive of the folder, as NAME. The same files make the same

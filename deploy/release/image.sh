@@ -18,14 +18,13 @@ run_image() {
     die "dist/deb has no packages: make them with ./run deb"
   fi
   ((EUID == 0)) || die "./run image must run as root: it makes a Debian system and runs containers"
-  setup "${IMAGE_PACKAGES[@]}"
+  setup "${IMAGE_PACKAGES[@]}" "${TIME_PACKAGES[@]}"
   ensure_home
   bazel build //tests/system:container_test
   local bin version
   bin=$(bazel_bin)
   version=$(version)
-  SOURCE_DATE_EPOCH=$(source_date_epoch)
-  export SOURCE_DATE_EPOCH
+  reproducible_environment
   "$ROOT/deploy/container/build.sh" "$DIST/deb" "gpumem:$version" \
     "$DIST/gpumem-$version-image.tar" "$bin/tests/system/container_test"
   du -h "$DIST/gpumem-$version-image.tar"

@@ -5,7 +5,7 @@
 # An RPM package (deploy/rpm) of the release, which has to be there: ./run dist.
 run_rpm() {
   [[ -x $DIST/install.sh ]] || die "no release in dist: ./run dist"
-  setup rpm cpio
+  setup rpm cpio "${TIME_PACKAGES[@]}"
   local version
   version=$(version)
   rm -rf "$DIST/rpm"
@@ -19,8 +19,8 @@ pack_rpm() (
   work=$(mktemp -d)
   # shellcheck disable=SC2064  # of now
   trap "rm -rf '$work'" EXIT
-  SOURCE_DATE_EPOCH=$(source_date_epoch)
-  export SOURCE_DATE_EPOCH
+  reproducible_environment
+  export HOME=$work # without the user's ~/.rpmmacros
   built=$("$1/bin/gpumemd" --version | sed 's/.*(\(.*\))/\1/')
   rpmbuild -bb --quiet --target x86_64 --define "_topdir $work" --define "_rpmdir $work" \
     --define "_dbpath $work/db" --define "release_dir $1" --define "release_version $2" \

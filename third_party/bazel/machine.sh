@@ -10,6 +10,8 @@ readonly BUILD_PACKAGES=(
   libboost-dev libcli11-dev libtoml11-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev
   libgtest-dev libgmock-dev libbenchmark-dev
 )
+# For the time of the tree's last change.
+readonly TIME_PACKAGES=(dpkg-dev git)
 readonly WHEEL_PACKAGES=(python3-pip python3-wheel)
 readonly TEST_PACKAGES=(
   "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" binutils crun curl dpkg-dev git jq mypy prometheus
