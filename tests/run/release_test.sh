@@ -9,7 +9,8 @@ readonly TEST=release_test
 # shellcheck source=tests/support/shell_test.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../support/shell_test.sh"
 RUN=$(readlink -f "$1")
-readonly RUN CHECKOUT=$WORK/checkout
+readonly RUN
+CHECKOUT=$WORK/checkout
 export HOME=$WORK GIT_CONFIG_NOSYSTEM=1 GPUMEM_HOST_ONLY=1
 
 in_checkout() { git -C "$CHECKOUT" -c user.name=test -c user.email=test@test.invalid "$@" >/dev/null; }
@@ -41,11 +42,12 @@ END_OF_BUILDS
   in_checkout commit --quiet -m "A tree"
 }
 
+# Git makes the tag, and wants a name for it.
+declare -a tagger=(GIT_COMMITTER_NAME=test GIT_COMMITTER_EMAIL=test@test.invalid)
+
 release() {
   status=0
-  # The tag is git's own doing, which wants a name.
-  GIT_COMMITTER_NAME=test GIT_COMMITTER_EMAIL=test@test.invalid \
-    "$CHECKOUT/run" release "$@" >"$WORK/output" 2>&1 </dev/null || status=$?
+  env "${tagger[@]}" "$CHECKOUT/run" release "$@" >"$WORK/output" 2>&1 </dev/null || status=$?
 }
 
 expect_refusal() {
@@ -74,6 +76,21 @@ in_checkout tag v1.2.3
 in_checkout reset --quiet --hard HEAD~
 expect_refusal "of another commit" 1.2.3
 in_checkout tag --delete v1.2.3
+# A user's setting must not hide a file from it.
+in_checkout config status.showUntrackedFiles no
+touch "$CHECKOUT/new"
+expect_refusal "not committed" 1.2.3
+rm "$CHECKOUT/new"
+
+# What would fail at the tag, after all builds.
+(
+  tagger=(GIT_CONFIG_COUNT=1 GIT_CONFIG_KEY_0=user.useConfigOnly GIT_CONFIG_VALUE_0=true)
+  expect_refusal "who makes the tag" 1.2.3
+)
+in_checkout config user.signingkey none
+in_checkout config gpg.program /bin/false
+expect_refusal "cannot sign" 1.2.3
+in_checkout config --unset user.signingkey
 
 if ((EUID != 0)); then
   echo "release_test: ok, but for the release itself: it takes root"
@@ -83,6 +100,8 @@ release 1.2.3
 ((status == 0)) || fail "exit status $status"
 grep -q "has no signature" "$WORK/output" || fail "it does not say that the tag has no signature"
 [[ $(git -C "$CHECKOUT" cat-file -t v1.2.3) == tag ]] || fail "there is no tag"
+diff <(git -C "$CHECKOUT" tag --list --format='%(contents:body)' v1.2.3 | sed '/^$/d') \
+  "$CHECKOUT/dist/release/SHA256SUMS" >"$WORK/output" || fail "the tag has other checksums"
 files=$(cd "$CHECKOUT/dist/release" && echo *)
 [[ $files == "SHA256SUMS gpumem-1.2.3-image.tar gpumem-1.2.3-linux-x86_64.tar.gz gpumem-1.2.3-source.tar.gz\
  gpumem-1.2.3.spdx.json gpumem.rpm gpumemd.deb libgpumem-1.2.3-any.whl" ]] || fail "it collects $files"
@@ -96,10 +115,34 @@ assert [each["fileName"] for each in made["files"]] == ["./bin/gpumemd"], made["
 assert [each["name"] for each in made["packages"]] == ["gpumem", "libc6"], made["packages"]
 END_OF_CHECK
 
+expect_same() {
+  ((status == 0)) || fail "$1: exit status $status"
+  grep -q "the same bytes" "$WORK/output" || fail "$1: the bytes are not compared, or differ"
+}
+
 release 1.2.3
-((status == 0)) || fail "the second time: exit status $status"
-grep -q "the same bytes" "$WORK/output" || fail "the second time other bytes come"
+expect_same "the second time"
+rm -r "$CHECKOUT/dist"
+release 1.2.3
+expect_same "after a run that failed halfway"
+umask 077
+TAR_OPTIONS=--verbose LC_ALL=$(locale -a | grep -m 1 -i 'en_US' || echo C) SOURCE_DATE_EPOCH=1 TZ=Asia/Tokyo release 1.2.3
+expect_same "with other settings"
+umask 022
+in_checkout config tar.umask 0077
+in_checkout config core.abbrev 12
+git clone --quiet "$CHECKOUT" "$WORK/a clone"
+(
+  CHECKOUT="$WORK/a clone"
+  chmod -R g+w "$CHECKOUT"
+  # Where this machine's namespace has no other user, this clone is root's.
+  chown -R 12345 "$CHECKOUT" 2>/dev/null || true
+  release 1.2.3
+  expect_same "in the clone of another user"
+)
+in_checkout branch v1.2.3 HEAD
 echo noise >"$WORK/noise"
 release 1.2.3
+((status == 1)) || fail "with other bytes: exit status $status"
 grep -q "differ.* libgpumem-1.2.3-any.whl$" "$WORK/output" || fail "it does not name the file that differs"
 echo "release_test: ok"
