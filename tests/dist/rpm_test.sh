@@ -25,7 +25,7 @@ check_needs() {
     [[ $(rpm -qp --requires "$RPM" | grep -o "${name%%_*}_[0-9.]*" | sort -V | tail -n 1) == "$name" ]] ||
       fail "it does not need $name, or something newer"
   done
-  ! rpm -qp --requires "$RPM" | grep -E 'absl|grpc|protobuf' || fail "it needs a library that is inside"
+  ! rpm -qp --requires "$RPM" | grep -E 'absl|grpc|protobuf|pkg-?config' || fail "it needs a library that is inside"
   ! rpm -qp --provides "$RPM" | grep -E 'absl|grpc|protobuf' || fail "it provides a library of others"
   rpm -qp --scripts "$RPM" | sed '/scriptlet (using/d; /^postuninstall program/d' | sh -n ||
     fail "its scripts are no scripts"
@@ -33,12 +33,16 @@ check_needs() {
 }
 
 check_files() {
+  local name
   (mkdir "$WORK/files" && cd "$WORK/files" && rpm2cpio "$RPM" | cpio -id --quiet)
   [[ $("$WORK/files/usr/bin/gpumemd" --version) == "gpumemd $1 "* ]] || fail "gpumemd does not run"
   "$WORK/files/usr/bin/gpumem-keeper" --version >/dev/null || fail "gpumem-keeper does not run"
   "$WORK/files/usr/bin/gpumemctl" --help >/dev/null || fail "gpumemctl does not run"
   grep -qx 'ExecStart=/usr/bin/gpumemd --config /etc/gpumem/gpumemd.toml' \
     "$WORK/files/usr/lib/systemd/system/gpumemd.service" || fail "the unit has other paths"
+  for name in libgpumem.so libgpumem.so.1 gpumem pkgconfig/gpumem.pc; do
+    [[ -e $WORK/files/usr/lib64/$name ]] || fail "RHEL does not find $name"
+  done
   [[ -f $WORK/files/usr/share/gpumem/schema/status.json ]] || fail "it has no schemas of gpumemctl's JSON"
   echo "rpm: its programs run, and need what RHEL 9 has"
 }
@@ -49,8 +53,8 @@ check_life() {
   (cd "$WORK/root" && find . ! -type d ! -path './var/lib/rpm/*' | sort) >"$WORK/installed"
   (cd "$WORK/files" && find . ! -type d | sort) | diff - "$WORK/installed" >&2 || fail "it installs other files"
   root_rpm -e gpumem
-  [[ -z $(find "$WORK/root" ! -type d ! -path '*/var/lib/rpm/*') && ! -e $WORK/root/etc/gpumem ]] ||
-    fail "removed, it leaves something"
+  find "$WORK/root" \( ! -type d -o -path '*gpumem*' \) ! -path '*/var/lib/rpm/*' >"$WORK/output"
+  [[ ! -s $WORK/output ]] || fail "removed, it leaves something"
   echo "rpm: it is installed, and removed without a rest"
 }
 
