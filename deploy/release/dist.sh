@@ -4,7 +4,7 @@
 
 run_dist() {
   require_cuda
-  setup "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" "${TIME_PACKAGES[@]}"
+  setup "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" "${TIME_PACKAGES[@]}" binutils chrpath
   ensure_home
   local version
   version=$(version)
@@ -47,11 +47,23 @@ dist_programs() {
   bin=$(bazel_bin --config=dist-bundled)
   install "$bin/tests/bench/gpumem_bench" "$bin/tests/demo/gpumem_demo" \
     "$bin/tests/foreign/gpumem_foreign" "$bin/tests/gpu/gpumem_gpu_test" "$DIST/bin/"
+  drop_build_folders "$DIST"/bin/gpumem_{bench,demo,foreign,gpu_test}
   install -D "$ROOT/tests/foreign/foreign.py" "$DIST/share/gpumem/foreign.py"
   install -t "$DIST/share/gpumem" "$ROOT"/tests/gpu/{frameworks,framework_parts,gpumem_library}.py
   install -D -t "$DIST/share/gpumem/python" "$ROOT"/tests/gpu/python/*.{py,sh}
   install -D -t "$DIST/share/gpumem/examples" "$ROOT"/client/python/examples/*.py
   install_library "$bin" "$DIST/lib"
+}
+
+# drop_build_folders PROGRAM...: removes Bazel's folders from the path in which a program looks for its
+# libraries. They lead out of the release, where another user may be able to put a library.
+drop_build_folders() {
+  local program path kept
+  for program in "$@"; do
+    path=$(objdump -p "$program" | awk '$1 == "RPATH" {print $2}')
+    kept=$(tr : '\n' <<<"$path" | sed '/_solib_/d' | paste -s -d :)
+    [[ $kept == "$path" ]] || chrpath --replace "$kept" "$program" >/dev/null
+  done
 }
 
 # Installs the public headers, as <gpumem/...>, and the pkg-config file.

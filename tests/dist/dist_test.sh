@@ -18,6 +18,9 @@ HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 readonly DIST HERE
 readonly GLIBC=2.34
 readonly GLIBC_OF_CXX=2.36
+# The folders of the release in which its programs and libraries look for libraries.
+# shellcheck disable=SC2016  # the loader's variable
+readonly PATHS='^\$ORIGIN/(\.\./lib(/gpumem(/c\+\+)?)?|gpumem)$'
 readonly LIBC=(libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 ld-linux-x86-64.so.2)
 
 fail() {
@@ -39,6 +42,9 @@ check_needs() {
   local known file name
   known=$(printf '%s\n' "${LIBC[@]}" "${files[@]##*/}")
   for file in "${files[@]}"; do
+    for name in $(objdump -p "$file" | awk '$1 ~ /^(RPATH|RUNPATH)$/ {gsub(":", "\n", $2); print $2}'); do
+      [[ $name =~ $PATHS ]] || fail "${file##*/} looks for libraries in $name"
+    done
     for name in $(objdump -p "$file" | awk '$1 == "NEEDED" {print $2}'); do
       grep -qxF "$name" <<<"$known" || fail "${file##*/} needs $name"
     done
