@@ -224,7 +224,7 @@ install_file() {
 
 # Removes a file of an earlier installation, unless it was changed.
 drop() {
-  run rm -f "$destdir$1.gpumem-new" # of a run that was killed
+  [[ ! -e $destdir$1.gpumem-new ]] || run rm -f "$destdir$1.gpumem-new" # of a run that was killed
   if unchanged "$1"; then run rm -f "$destdir$1"; else
     ! exists "$1" || say "left $destdir$1, which was changed"
   fi
@@ -314,7 +314,6 @@ explain() {
 uninstall_all() {
   local path
   [[ -e $destdir$MANIFEST ]] || die "nothing is installed in $destdir$prefix: there is no $destdir$MANIFEST"
-  paths=("${!owned[@]}")
   check_folders
   stop_service
   for path in "${!owned[@]}"; do drop "$path"; done

@@ -49,7 +49,7 @@ check_folders() {
   local path folder real root
   local -A seen=()
   root=$(realpath -m -- "$destdir/")
-  for path in "${paths[@]}" "$MANIFEST"; do
+  for path in "${paths[@]}" "${!owned[@]}" "$MANIFEST"; do
     folder=${path%/*}
     [[ -z ${seen[$folder]:-} ]] || continue
     seen[$folder]=1
