@@ -45,13 +45,16 @@ int Look(dl_phdr_info* info, size_t, void* data) {
 extern "C" {
 
 // glibc 2.35: libgcc finds the unwind table of a function by it. Returns 0 if there is one. Leaves
-// dlfo_link_map empty, which libgcc does not read.
+// dlfo_link_map empty, which libgcc does not read. Takes the loader's lock, as libgcc itself did
+// before glibc had the function: code must not throw in a signal handler.
 GPUMEM_HIDDEN int _dl_find_object(void* address, dl_find_object* result) noexcept {
   Search search = {reinterpret_cast<uintptr_t>(address), result};
   return dl_iterate_phdr(Look, &search) == 1 ? 0 : -1;
 }
 
-// glibc 2.36: std::random_device draws from it.
+// glibc 2.36: std::random_device draws from it. Has no state that a fork could copy. getentropy()
+// blocks until the kernel has entropy, and repeats a call that a signal interrupted. It fails only
+// where a filter denies getrandom(2); numbers that are not random would be worse than the end.
 GPUMEM_HIDDEN uint32_t arc4random() noexcept {
   uint32_t number = 0;
   if (getentropy(&number, sizeof(number)) != 0) abort();
