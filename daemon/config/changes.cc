@@ -60,6 +60,7 @@ std::vector<std::string> ConfigChanges(const Config& from, const Config& to) {
     changes.push_back(
         absl::StrCat("rules: changed (", to.rules.size(), " now); sessions keep their tenants"));
   }
+  if (from.unbrokered != to.unbrokered) changes.emplace_back("unbrokered: changed");
   if (from.privacy != to.privacy) changes.emplace_back("privacy: changed holders");
   if (from.log_level != to.log_level) changes.emplace_back("log_level: changed");
   return changes;

@@ -297,6 +297,8 @@ uid = 1
   const Config after = Parse(R"(
 [daemon]
 log_level = "debug"
+[unbrokered]
+reaction = "deny-new"
 [tenant_defaults]
 max_sessions = 3
 [[tenant]]
@@ -326,7 +328,8 @@ uid = 2
                   "max_waiting, max_publications, priority, kind, scrub, revocable, parent, "
                   "release",
                   "tenant \"c\": new", "tenant \"b\": no longer configured",
-                  "rules: changed (1 now); sessions keep their tenants", "log_level: changed"));
+                  "rules: changed (1 now); sessions keep their tenants", "unbrokered: changed",
+                  "log_level: changed"));
 }
 
 TEST(ConfigTest, SystemNamesKnowRoot) {
