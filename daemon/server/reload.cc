@@ -26,31 +26,67 @@ bool EndsProcesses(const Config& config) {
                      [](const TenantConfig& tenant) { return tenant.quota.revocable; });
 }
 
-}  // namespace
-
-void Server::ApplyTenants(const Config& config) {
-  const std::vector<DeviceInfo> devices = DeviceInfos();
+// The quotas of the configured tenants on these devices.
+std::map<std::string, Quota> QuotasOf(const Config& config,
+                                      const std::vector<DeviceInfo>& devices) {
   std::map<std::string, Quota> quotas;
   for (const TenantConfig& tenant : config.tenants) {
     quotas.emplace(tenant.name, ResolveQuota(tenant.quota, devices));
   }
-  const std::vector<std::string> skipped =
-      quotas_->Configure(std::move(quotas), ResolveQuota(config.tenant_defaults, devices));
+  return quotas;
+}
+
+// True if the configurations differ in settings that only a restart applies.
+bool NeedsRestart(const Config& from, const Config& to) {
+  const auto fixed = [](const Config& c) {
+    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_sessions_per_uid,
+                    c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
+                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
+                    c.pinned_capacity.percent, c.drain_timeout, c.refuse_when_store_full,
+                    c.revocation_grace, c.revocation_kill_after, c.metrics, c.audit);
+  };
+  return fixed(from) != fixed(to);
+}
+
+constexpr char kNeedsRestart[] =
+    "the configuration file changes what only a restart can apply (folders, backend, bounds, "
+    "sockets, host devices, pinned memory, [metrics], [audit], or a time or when_store_full of "
+    "[daemon]); the values of the last start hold";
+
+constexpr char kMayNotSignal[] =
+    "A process that does not release revoked memory keeps it: this daemon may not end processes "
+    "of other users. It needs the capability CAP_KILL; with systemd, the drop-in kill.conf gives "
+    "it.";
+
+// Returns the answer to a reload, but for the notices.
+gpumem::v1::ReloadResponse ResponseFor(const Config& from, const Config& to) {
+  gpumem::v1::ReloadResponse response;
+  response.set_config_file(to.file);
+  for (std::string& change : ConfigChanges(from, to)) response.add_changes(std::move(change));
+  return response;
+}
+
+}  // namespace
+
+std::vector<std::string> Server::NoticesFor(const Config& config) const {
+  std::vector<std::string> notices = device_notices_;
+  for (const auto& more : {store_.notices(), config.notices, DeviceNotices(config, DeviceInfos())}) {
+    notices.insert(notices.end(), more.begin(), more.end());
+  }
+  if (EndsProcesses(config) && !MaySignalOthers()) notices.emplace_back(kMayNotSignal);
+  return notices;
+}
+
+void Server::ApplyTenants(const Config& config) {
+  const std::vector<DeviceInfo> devices = DeviceInfos();
+  const std::vector<std::string> skipped = quotas_->Configure(
+      QuotasOf(config, devices), ResolveQuota(config.tenant_defaults, devices));
   for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
   broker_->operators().SetHoldersShown(config.privacy.holders);
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);
 
-  std::vector<std::string> notices = device_notices_;
-  for (const auto& more : {store_.notices(), config.notices, DeviceNotices(config, devices)}) {
-    notices.insert(notices.end(), more.begin(), more.end());
-  }
-  if (const bool ends_processes = EndsProcesses(config); ends_processes && !MaySignalOthers()) {
-    notices.emplace_back(
-        "A process that does not release revoked memory keeps it: this daemon may not end "
-        "processes of other users. It needs the capability CAP_KILL; with systemd, the drop-in "
-        "kill.conf gives it.");
-    spdlog::warn("{}", notices.back());
-  }
+  std::vector<std::string> notices = NoticesFor(config);
+  if (!notices.empty() && notices.back() == kMayNotSignal) spdlog::warn("{}", kMayNotSignal);
   absl::MutexLock lock(&mutex_);
   notices_ = std::move(notices);
 }
@@ -77,37 +113,44 @@ absl::StatusOr<gpumem::v1::ReloadResponse> Server::Reload(const std::vector<Audi
   return outcome;
 }
 
-absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
+absl::StatusOr<Config> Server::LoadForReload() const {
   if (reloading_.load == nullptr) {
     return absl::FailedPreconditionError(
         "there is no configuration file to reload: the daemon was started without one (--config)");
   }
   absl::StatusOr<Config> loaded = reloading_.load();
   if (!loaded.ok()) return loaded.status();
+  if (absl::Status kept = CheckGuarantees(*loaded, DeviceInfos()); !kept.ok()) return kept;
+  return loaded;
+}
+
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::CheckReload() {
+  absl::MutexLock lock(&reload_mutex_);
+  const absl::StatusOr<Config> config = LoadForReload();
+  if (!config.ok()) return config.status();
+  gpumem::v1::ReloadResponse response = ResponseFor(in_force_, *config);
+  for (std::string& notice : NoticesFor(*config)) response.add_notices(std::move(notice));
+  if (NeedsRestart(config_, *config)) response.add_notices(kNeedsRestart);
+  const std::vector<DeviceInfo> devices = DeviceInfos();
+  for (std::string& notice : quotas_->CheckConfigure(
+           QuotasOf(*config, devices), ResolveQuota(config->tenant_defaults, devices))) {
+    response.add_notices(std::move(notice));
+  }
+  return response;
+}
+
+absl::StatusOr<gpumem::v1::ReloadResponse> Server::TryReload() {
+  const absl::StatusOr<Config> loaded = LoadForReload();
+  if (!loaded.ok()) return loaded.status();
   const Config& config = *loaded;
-  if (absl::Status kept = CheckGuarantees(config, DeviceInfos()); !kept.ok()) return kept;
   ApplyTenants(config);
   if (reloading_.done != nullptr) reloading_.done(config);
   if (monitor_ != nullptr) monitor_->Configure(config.unbrokered);
-  const auto fixed = [](const Config& c) {
-    return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_sessions_per_uid,
-                    c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
-                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
-                    c.pinned_capacity.percent, c.drain_timeout, c.refuse_when_store_full,
-                    c.revocation_grace, c.revocation_kill_after, c.metrics, c.audit);
-  };
-  gpumem::v1::ReloadResponse response;
-  response.set_config_file(config.file);
-  for (std::string& change : ConfigChanges(in_force_, config)) {
-    response.add_changes(std::move(change));
-  }
+  gpumem::v1::ReloadResponse response = ResponseFor(in_force_, config);
   in_force_ = config;
   absl::MutexLock lock(&mutex_);
-  if (fixed(config) != fixed(config_)) {
-    notices_.emplace_back(
-        "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-        "sockets, host devices, pinned memory, [metrics], [audit], or a time or when_store_full of "
-        "[daemon]); the values of the last start hold");
+  if (NeedsRestart(config_, config)) {
+    notices_.emplace_back(kNeedsRestart);
     spdlog::warn("{}", notices_.back());
   }
   for (const std::string& notice : notices_) response.add_notices(notice);

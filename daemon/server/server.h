@@ -84,6 +84,9 @@ class Server final {
   absl::StatusOr<gpumem::v1::ReloadResponse> Reload(const std::vector<AuditOperator>& by = {})
       ABSL_LOCKS_EXCLUDED(reload_mutex_);
 
+  // Returns what Reload would, and changes nothing: no log, no audit. Statuses as Reload.
+  absl::StatusOr<gpumem::v1::ReloadResponse> CheckReload() ABSL_LOCKS_EXCLUDED(reload_mutex_);
+
   // Sets the reason and the operators of its end, for the audit; by default it is said to have
   // ended.
   void Stopping(const std::string& why, const std::vector<AuditOperator>& by);
@@ -110,6 +113,10 @@ class Server final {
   std::vector<std::string> Notices() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<DeviceInfo> DeviceInfos() const;
   void ApplyTenants(const Config& config);
+  // Returns the sentences for operators that a configuration causes, with those of the devices.
+  std::vector<std::string> NoticesFor(const Config& config) const;
+  // Reads the file and checks it with the devices. Statuses as Reload.
+  absl::StatusOr<Config> LoadForReload() const;
   absl::StatusOr<gpumem::v1::ReloadResponse> TryReload()
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(reload_mutex_);
 

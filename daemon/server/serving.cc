@@ -103,6 +103,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
       AdminService::Hooks{
           .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
           .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
+          .check_reload = [this] { return CheckReload(); },
           .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
           .audit = audit_->sink(),
           .events = &event_streams_});

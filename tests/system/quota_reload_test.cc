@@ -50,6 +50,41 @@ TEST_F(QuotaTest, AReloadReportsItsChangesAndKeepsOverrides) {
   EXPECT_EQ(Get("team").quota().limit_bytes(), 31 * kMiB);
 }
 
+TEST_F(QuotaTest, ACheckSaysWhatAReloadWouldAndChangesNothing) {
+  auto same = CheckReload();
+  ASSERT_OK(same);
+  EXPECT_EQ(same->config_file(), ConfigFile());
+  EXPECT_THAT(same->changes(), IsEmpty());
+
+  v1::SetQuotaRequest request = For("team");
+  request.mutable_quota()->set_guarantee_bytes(32 * kMiB);
+  ASSERT_OK(Set(request));
+  const std::string before = Get("team").ShortDebugString();
+  const size_t said = daemon_->Log().size();
+  WriteConfig(absl::StrCat(
+      absl::StrReplaceAll(kConfig, {{"name = \"other\"", "name = \"other\"\nguarantee = \"40MiB\""},
+                                    {"limit = \"32MiB\"", "limit = \"31MiB\""}}),
+      "[[tenant]]\nname = \"new\"\n[daemon]\nmax_sessions = 7\n"));
+  auto checked = CheckReload();
+  ASSERT_OK(checked);
+  EXPECT_THAT(checked->changes(),
+              ElementsAre("tenant \"team\": changed limit", "tenant \"other\": changed guarantee",
+                          "tenant \"new\": new"));
+  EXPECT_THAT(checked->notices(), Contains(HasSubstr("what only a restart can apply")));
+  EXPECT_THAT(checked->notices(), Contains(HasSubstr("the overrides of tenant \"team\"")));
+  EXPECT_EQ(CheckReload()->ShortDebugString(), checked->ShortDebugString());
+  EXPECT_EQ(Get("team").ShortDebugString(), before);
+  EXPECT_EQ(daemon_->Log().find("reload", said), std::string::npos);
+
+  auto reloaded = Reload();
+  ASSERT_OK(reloaded);
+  EXPECT_EQ(reloaded->ShortDebugString(), checked->ShortDebugString());
+
+  WriteConfig("[daemon]\nlimt = 1\n");
+  EXPECT_STATUS(CheckReload(), kInvalidArgument, ConfigFile() + ":2");
+  EXPECT_EQ(daemon_->Log().find("stays", said), std::string::npos);
+}
+
 TEST_F(QuotaTest, AReloadWithAMistakeChangesNothing) {
   const std::string before = Get("team").quota().ShortDebugString();
   // One that the text shows, and one that only the device does.
@@ -84,6 +119,7 @@ TEST_F(QuotaTest, WithoutAFileThereIsNothingToReload) {
   ASSERT_OK(daemon);
   daemon_ = *std::move(daemon);
   EXPECT_STATUS(Reload(), kFailedPrecondition, "");
+  EXPECT_STATUS(CheckReload(), kFailedPrecondition, "");
 }
 
 TEST_F(QuotaTest, AnOverrideThatTheFileRulesOutIsSkippedAndReported) {

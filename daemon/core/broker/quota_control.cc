@@ -18,10 +18,12 @@ QuotaControl::QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Over
       save_(std::move(save)),
       overrides_(std::move(overrides)) {}
 
-const Quota& QuotaControl::BaseOf(const std::string& tenant) const {
+const Quota& QuotaControl::BaseOf(const std::string& tenant,
+                                  const std::map<std::string, Quota>& tenants,
+                                  const Quota& defaults) {
   // A tenant that the configuration does not name has the quota of tenants that rules make.
-  auto configured = tenants_.find(tenant);
-  return configured == tenants_.end() ? defaults_ : configured->second;
+  auto configured = tenants.find(tenant);
+  return configured == tenants.end() ? defaults : configured->second;
 }
 
 absl::StatusOr<QuotaOverride> QuotaControl::Known(const std::string& tenant) const {
@@ -32,23 +34,19 @@ absl::StatusOr<QuotaOverride> QuotaControl::Known(const std::string& tenant) con
   return QuotaOverride();
 }
 
-std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> tenants,
-                                                 const Quota& defaults) {
-  absl::MutexLock lock(&mutex_);
-  tenants_ = std::move(tenants);
-  defaults_ = defaults;
-  skipped_.clear();
-  std::map<std::string, Quota> quotas = tenants_;  // with the overrides that are applied so far
-  std::map<std::string, Quota> overridden;         // the quotas with an override applied, alone
+QuotaControl::Layered QuotaControl::Layer(const std::map<std::string, Quota>& tenants,
+                                          const Quota& defaults) const {
+  Layered layered;
+  std::map<std::string, Quota> quotas = tenants;  // with the overrides that are applied so far
   // All are skipped until applied. Each pass replaces the empty reasons.
-  for (const auto& [tenant, override] : overrides_) skipped_.emplace(tenant, "");
+  for (const auto& [tenant, override] : overrides_) layered.skipped.emplace(tenant, "");
   // An override that lowers a guarantee makes room for one that raises another. So passes repeat
   // until one applies no further override.
   for (bool applied = true; applied;) {
     applied = false;
-    for (auto it = skipped_.begin(); it != skipped_.end();) {
+    for (auto it = layered.skipped.begin(); it != layered.skipped.end();) {
       const std::string& tenant = it->first;
-      Quota quota = BaseOf(tenant);
+      Quota quota = BaseOf(tenant, tenants, defaults);
       Apply(overrides_.at(tenant), &quota);
       std::map<std::string, Quota> candidate = quotas;
       candidate.insert_or_assign(tenant, quota);
@@ -60,26 +58,43 @@ std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> te
         it->second = "the tenant's kind is mempool, which cannot be revocable";
       } else {
         quotas = std::move(candidate);
-        overridden.emplace(tenant, std::move(quota));
-        it = skipped_.erase(it);
+        layered.overridden.emplace(tenant, std::move(quota));
+        it = layered.skipped.erase(it);
         applied = true;
         continue;
       }
       ++it;
     }
   }
-  broker_->operators().Configure(tenants_, defaults_, overridden);
-  return TellSkipped();
+  return layered;
+}
+
+std::vector<std::string> QuotaControl::Configure(std::map<std::string, Quota> tenants,
+                                                 const Quota& defaults) {
+  absl::MutexLock lock(&mutex_);
+  tenants_ = std::move(tenants);
+  defaults_ = defaults;
+  Layered layered = Layer(tenants_, defaults_);
+  skipped_ = std::move(layered.skipped);
+  broker_->operators().Configure(tenants_, defaults_, layered.overridden);
+  return TellSkipped(skipped_);
+}
+
+std::vector<std::string> QuotaControl::CheckConfigure(const std::map<std::string, Quota>& tenants,
+                                                      const Quota& defaults) const {
+  absl::MutexLock lock(&mutex_);
+  return TellSkipped(Layer(tenants, defaults).skipped);
 }
 
 std::vector<std::string> QuotaControl::Skipped() const {
   absl::MutexLock lock(&mutex_);
-  return TellSkipped();
+  return TellSkipped(skipped_);
 }
 
-std::vector<std::string> QuotaControl::TellSkipped() const {
+std::vector<std::string> QuotaControl::TellSkipped(
+    const std::map<std::string, std::string>& skipped) const {
   std::vector<std::string> sentences;
-  for (const auto& [tenant, why] : skipped_) {
+  for (const auto& [tenant, why] : skipped) {
     sentences.push_back(
         absl::StrCat("the overrides of tenant \"", tenant, "\" (",
                      absl::StrJoin(FieldsOf(overrides_.at(tenant)), ", "),
@@ -115,10 +130,10 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Unset(const std::string& ten
 absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& tenant,
                                                             const QuotaOverride& changed,
                                                             const Quota& asked) {
-  Quota quota = BaseOf(tenant);
+  Quota quota = BaseOf(tenant, tenants_, defaults_);
   Apply(changed, &quota);
   const absl::StatusOr<TenantView> current = broker_->views().GetTenant(tenant);
-  const Quota before = current.ok() ? current->quota : BaseOf(tenant);
+  const Quota before = current.ok() ? current->quota : BaseOf(tenant, tenants_, defaults_);
   absl::Status allowed = broker_->operators().CheckQuota(tenant, quota, asked);
   if (!allowed.ok() && skipped_.contains(tenant)) {
     // The skipped override is part of `changed`, so it may be the cause.

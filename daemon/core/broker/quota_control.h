@@ -34,6 +34,10 @@ class QuotaControl {
   std::vector<std::string> Configure(std::map<std::string, Quota> tenants, const Quota& defaults)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Returns what Configure would, and changes nothing.
+  std::vector<std::string> CheckConfigure(const std::map<std::string, Quota>& tenants,
+                                          const Quota& defaults) const ABSL_LOCKS_EXCLUDED(mutex_);
+
   struct Outcome {
     TenantView tenant;
     Quota before;                         // the tenant's quota before the change
@@ -53,9 +57,19 @@ class QuotaControl {
   std::vector<std::string> Overridden(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  std::vector<std::string> TellSkipped() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the configuration's quota of the tenant.
-  const Quota& BaseOf(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The overrides on top of a configuration.
+  struct Layered {
+    std::map<std::string, Quota> overridden;     // the quotas with an override, alone
+    std::map<std::string, std::string> skipped;  // by tenant: the reason
+  };
+  Layered Layer(const std::map<std::string, Quota>& tenants, const Quota& defaults) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns a sentence for each skipped override.
+  std::vector<std::string> TellSkipped(const std::map<std::string, std::string>& skipped) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the quota that a configuration gives the tenant.
+  static const Quota& BaseOf(const std::string& tenant, const std::map<std::string, Quota>& tenants,
+                             const Quota& defaults);
   // Returns the tenant's override; NOT_FOUND if there is no such tenant.
   absl::StatusOr<QuotaOverride> Known(const std::string& tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

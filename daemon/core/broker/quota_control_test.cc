@@ -159,6 +159,19 @@ TEST_F(QuotaControlTest, WhatMakesNoSenseWithTheConfigurationIsSkippedAndRemembe
   EXPECT_EQ(Of("b"), (Quota{.guarantee_bytes = 40 * kMiB}));
 }
 
+TEST_F(QuotaControlTest, ACheckTellsOfConflictsAndChangesNothing) {
+  control_->Configure({{"a", {}}, {"b", {}}}, {});
+  ASSERT_TRUE(control_->Set("b", Guarantee(40 * kMiB)).ok());
+  const std::map<std::string, Quota> next = {{"a", {.guarantee_bytes = 30 * kMiB}}, {"b", {}}};
+  const std::vector<std::string> said = control_->CheckConfigure(next, {});
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_EQ(Of("a"), Quota());
+  EXPECT_EQ(Of("b"), (Quota{.guarantee_bytes = 40 * kMiB}));
+  EXPECT_THAT(control_->Skipped(), IsEmpty());
+  EXPECT_THAT(control_->Overridden("b"), ElementsAre("guarantee_bytes"));
+  EXPECT_EQ(control_->Configure(next, {}), said);
+}
+
 TEST_F(QuotaControlTest, AnOverrideThatMakesRoomForAnotherIsFoundWhateverTheirOrder) {
   const std::map<std::string, Quota> tenants = {{"a", {.guarantee_bytes = 10 * kMiB}},
                                                 {"b", {.guarantee_bytes = 50 * kMiB}}};

@@ -180,6 +180,14 @@ grpc::Status AdminService::Reload(grpc::ServerContext* context, const v1::Reload
   return grpc::Status::OK;
 }
 
+grpc::Status AdminService::CheckReload(grpc::ServerContext*, const v1::ReloadRequest*,
+                                       v1::ReloadResponse* response) {
+  absl::StatusOr<v1::ReloadResponse> outcome = hooks_.check_reload();
+  if (!outcome.ok()) return ToAnswer(outcome.status());
+  *response = *std::move(outcome);
+  return grpc::Status::OK;
+}
+
 grpc::Status AdminService::Trim(grpc::ServerContext* context, const v1::TrimRequest* request,
                                 v1::TrimResponse* response) {
   absl::StatusOr<BrokerOperators::Trimmed> trimmed =

@@ -24,6 +24,8 @@ class AdminService final : public gpumem::v1::Admin::Service {
     std::function<void(gpumem::v1::GetStatusResponse&)> fill_status;
     std::function<absl::StatusOr<gpumem::v1::ReloadResponse>(const std::vector<AuditOperator>& by)>
         reload;
+    // Returns what `reload` would, and changes nothing.
+    std::function<absl::StatusOr<gpumem::v1::ReloadResponse>()> check_reload;
     // Returns the possible callers, by the context's peer(): PeerBook::Find.
     std::function<std::vector<AuditOperator>(const std::string& peer)> who;
     AuditSink* audit = nullptr;      // outlives this
@@ -62,6 +64,8 @@ class AdminService final : public gpumem::v1::Admin::Service {
                           gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status Reload(grpc::ServerContext* context, const gpumem::v1::ReloadRequest* request,
                       gpumem::v1::ReloadResponse* response) override;
+  grpc::Status CheckReload(grpc::ServerContext* context, const gpumem::v1::ReloadRequest* request,
+                           gpumem::v1::ReloadResponse* response) override;
   grpc::Status Trim(grpc::ServerContext* context, const gpumem::v1::TrimRequest* request,
                     gpumem::v1::TrimResponse* response) override;
   grpc::Status ListPools(grpc::ServerContext* context, const gpumem::v1::ListPoolsRequest* request,

@@ -89,6 +89,9 @@ default = true
     return response.value_or(v1::GetQuotaResponse());
   }
   absl::StatusOr<v1::ReloadResponse> Reload() { return Call(&Stub::Reload, v1::ReloadRequest()); }
+  absl::StatusOr<v1::ReloadResponse> CheckReload() {
+    return Call(&Stub::CheckReload, v1::ReloadRequest());
+  }
   std::string ConfigFile() const {
     return std::filesystem::path(daemon_->runtime_dir()).parent_path() / "gpumemd.toml";
   }
