@@ -111,6 +111,7 @@ TEST_F(GpumemctlTest, ReloadWithoutAFileSaysSo) {
   const Answer answer = Run({"reload", "--json"});
   EXPECT_EQ(answer.code, 1);
   EXPECT_EQ(answer.AsJson()["error"]["code"], "FAILED_PRECONDITION");
+  EXPECT_EQ(Run({"reload", "--dry-run", "--json"}).text, answer.text);
 }
 
 TEST_F(GpumemctlTest, AQuotaThatIsSetHolds) {

@@ -133,7 +133,7 @@ class SchemaTest(unittest.TestCase):
             self.check("describe", "describe", *words)
         for words in (["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
                       ["quota", "set", "lab", "--limit", "1MiB"], ["quota", "unset", "lab"],
-                      ["pool", "trim", "lab"], ["pool", "set", "lab", "--reset-peaks"]):
+                      ["pool", "trim", "lab"], ["pool", "set", "lab", "--reset-peaks"], ["reload"]):
             self.check("dry-run", *words, "--dry-run")
         self.check("unpublish", "unpublish", "lab/llama")
         self.check("quota", "quota")

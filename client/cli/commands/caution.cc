@@ -22,18 +22,27 @@ std::string Lines(const Effects& effects) {
   return text;
 }
 
+std::string Notices(const Effects& effects) {
+  std::string text;
+  for (const std::string& notice : effects.notices) {
+    absl::StrAppend(&text, "notice: ", Printable(notice), "\n");
+  }
+  return text;
+}
+
 void PrintDryRun(const std::string& what, const Effects& effects, const GlobalOptions& options) {
   if (options.json) {
     Json json = Json::object();
     json["dry_run"] = true;
     json["command"] = what;
     json["effects"] = effects.lines;
+    json["notices"] = effects.notices;
     Print(Document(json));
     return;
   }
   Print(absl::StrCat("gpumemctl ", what,
                      effects.lines.empty() ? " would change nothing.\n" : " would do this:\n",
-                     Lines(effects)));
+                     Lines(effects), Notices(effects)));
 }
 
 // Reads a line of standard input. The end of input is no.

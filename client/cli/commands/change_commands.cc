@@ -184,9 +184,16 @@ absl::Status Run(const DrainCommand& command, const GlobalOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status Run(const ReloadCommand&, const GlobalOptions& options) {
+absl::Status Run(const ReloadCommand& command, const GlobalOptions& options) {
   auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
   if (!admin.ok()) return admin.status();
+  const auto effects = [&]() -> absl::StatusOr<Effects> {
+    auto checked = Call(**admin, &Admin::Stub::CheckReload, v1::ReloadRequest());
+    if (!checked.ok()) return checked.status();
+    return ReloadEffects(*checked);
+  };
+  absl::StatusOr<bool> proceed = Proceed(command.caution, "reload", effects, options);
+  if (!proceed.ok() || !*proceed) return proceed.status();
   auto response = Call(**admin, &Admin::Stub::Reload, v1::ReloadRequest());
   if (!response.ok()) return response.status();
   Print(options.json ? Document(ToJson(*response)) : ReloadView(*response));

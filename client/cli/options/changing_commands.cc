@@ -105,12 +105,14 @@ void AddMaintenance(CommandSet* commands) {
   undrain.command->resume = true;
   AddCaution(undrain.app, &undrain.command->caution, /*asks=*/false);
 
-  commands->Add<ReloadCommand>(
+  const auto reload = commands->Add<ReloadCommand>(
       kChanging, "reload", "Reload the configuration file of the daemon.",
-      "Example: gpumemctl reload\n"
+      "Examples:\n  gpumemctl reload --dry-run    check the file, and show the differences\n"
+      "  gpumemctl reload\n"
       "Applies tenants, rules and quotas, and prints the differences. If the file has a\n"
       "mistake, the configuration in force stays. Changes by quota set stay, too.\n"
-      "SIGHUP does the same. gpumemd --check-config tries a file without applying it.");
+      "SIGHUP does the same. gpumemd --check-config checks a file without a daemon.");
+  AddCaution(reload.app, &reload.command->caution, /*asks=*/false);
 }
 
 }  // namespace

@@ -116,7 +116,9 @@ struct DrainCommand {
   bool resume = false;  // undrain
   Caution caution;
 };
-struct ReloadCommand {};
+struct ReloadCommand {
+  Caution caution;
+};
 struct TopCommand {
   TopBy by = TopBy::kTenant;
   TopSort sort = TopSort::kSize;

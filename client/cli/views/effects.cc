@@ -39,6 +39,11 @@ Effects DrainEffects(const v1::GetStatusResponse& status, bool resume) {
           .takes = true};
 }
 
+Effects ReloadEffects(const v1::ReloadResponse& checked) {
+  return {.lines = {checked.changes().begin(), checked.changes().end()},
+          .notices = {checked.notices().begin(), checked.notices().end()}};
+}
+
 Effects TrimEffects(const v1::TrimRequest& request, const v1::ListTenantsResponse& tenants,
                     const DeviceList& devices, bool exact) {
   Effects effects;

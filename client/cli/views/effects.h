@@ -15,11 +15,15 @@
 namespace gpumem::cli {
 
 struct Effects {
-  std::vector<std::string> lines;  // empty: nothing would change
-  bool takes = false;              // true: others lose something
+  std::vector<std::string> lines;    // empty: nothing would change
+  bool takes = false;                // true: others lose something
+  std::vector<std::string> notices;  // for the operator; whole sentences
 };
 
 Effects DrainEffects(const v1::GetStatusResponse& status, bool resume);
+
+// `checked` is the daemon's answer to CheckReload.
+Effects ReloadEffects(const v1::ReloadResponse& checked);
 
 // The request's device is a UUID or empty.
 Effects TrimEffects(const v1::TrimRequest& request, const v1::ListTenantsResponse& tenants,

@@ -54,6 +54,17 @@ TEST(EffectsTest, DrainTakesFromThoseWhoComeLater) {
   EXPECT_THAT(undrain.lines, ElementsAre("new sessions and requests are admitted again"));
 }
 
+TEST(EffectsTest, AReloadHasTheChangesAndTheNoticesOfItsCheck) {
+  v1::ReloadResponse checked;
+  EXPECT_THAT(ReloadEffects(checked).lines, IsEmpty());
+  checked.add_changes("tenant \"a\": new");
+  checked.add_notices("only a restart can apply that");
+  const Effects effects = ReloadEffects(checked);
+  EXPECT_FALSE(effects.takes);
+  EXPECT_THAT(effects.lines, ElementsAre("tenant \"a\": new"));
+  EXPECT_THAT(effects.notices, ElementsAre("only a restart can apply that"));
+}
+
 TEST(EffectsTest, TrimNamesThoseWithMoreThanIsKept) {
   v1::ListTenantsResponse tenants;
   *tenants.add_tenants()->mutable_usage() = UsageOf("a", 0, 2 * kGiB);
