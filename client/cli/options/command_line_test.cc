@@ -140,7 +140,10 @@ TEST(CommandLineTest, Events) {
   EXPECT_THAT(ErrorOf({"events", "--since", "yesterday"}), HasSubstr("\"yesterday\" is not a"));
 }
 
-TEST(CommandLineTest, Reload) { Parsed<ReloadCommand>({"reload"}); }
+TEST(CommandLineTest, Reload) {
+  EXPECT_FALSE(Parsed<ReloadCommand>({"reload"}).caution.dry_run);
+  EXPECT_TRUE(Parsed<ReloadCommand>({"reload", "--dry-run"}).caution.dry_run);
+}
 
 TEST(CommandLineTest, Top) {
   TopCommand top = Parsed<TopCommand>({"top"});
@@ -261,6 +264,12 @@ TEST(CommandLineTest, CommandsThatTakeFromOthersAreCautious) {
   EXPECT_TRUE(Parsed<QuotaSetCommand>({"quota", "set", "t", "--limit", "1", "-y"}).caution.yes);
   EXPECT_TRUE(Parsed<QuotaUnsetCommand>({"quota", "unset", "t", "--dry-run"}).caution.dry_run);
   EXPECT_TRUE(Parsed<PoolTrimCommand>({"pool", "trim", "t", "--dry-run"}).caution.dry_run);
+  // These never ask, so they do not look at the effects, on terminals either.
+  EXPECT_TRUE(Parsed<QuotaUnsetCommand>({"quota", "unset", "t"}).caution.yes);
+  EXPECT_TRUE(Parsed<PoolTrimCommand>({"pool", "trim", "t"}).caution.yes);
+  EXPECT_TRUE(Parsed<DrainCommand>({"undrain"}).caution.yes);
+  EXPECT_TRUE(Parsed<ReloadCommand>({"reload"}).caution.yes);
+  EXPECT_FALSE(Parsed<DrainCommand>({"drain"}).caution.yes);
 }
 
 TEST(CommandLineTest, ErrorsKnowWhetherJsonIsWanted) {

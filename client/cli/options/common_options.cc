@@ -65,7 +65,11 @@ void AddGlobalOptions(CLI::App* app, GlobalOptions* options) {
 
 void AddCaution(CLI::App* app, Caution* caution, bool asks) {
   app->add_flag("--dry-run", caution->dry_run, "Show what would change, and change nothing");
-  if (asks) app->add_flag("-y,--yes", caution->yes, "Do not ask for confirmation");
+  if (asks) {
+    app->add_flag("-y,--yes", caution->yes, "Do not ask for confirmation");
+  } else {
+    caution->yes = true;
+  }
 }
 
 CLI::Option* AddTenantFilter(CLI::App* app, std::string* tenant) {

@@ -14,7 +14,8 @@ namespace gpumem::cli {
 // the functions below.
 void AddGlobalOptions(CLI::App* app, GlobalOptions* options);
 
-// --dry-run, and with `asks` also --yes.
+// --dry-run, and with `asks` also --yes. Commands that never ask have `yes` set: they look at their
+// effects for --dry-run alone.
 void AddCaution(CLI::App* app, Caution* caution, bool asks);
 
 // --tenant: only objects of this tenant.
