@@ -136,13 +136,24 @@ Sentence Guarantees(const v1::Denial& d, absl::string_view who) {
           "(gpumemctl quota set --guarantee)"};
 }
 
-// Returns the sentence for memory that earlier requests wait for. Without a device, `asked` may be
-// a count: of segments.
+// Returns the sentence for memory or segments that earlier requests wait for. `used` includes what
+// they ask for. The limit with the queue says whether the numbers are bytes or counts; an older
+// daemon does not name it.
 Sentence Queue(const v1::Denial& d, absl::string_view who) {
-  return {absl::StrCat(
-              d.device_uuid().empty() ? absl::StrCat(who, " asked for memory") : AskedBytes(d, who),
-              "; requests ahead of it in the queue wait for the free memory"),
-          "wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use another device"};
+  constexpr absl::string_view kWait =
+      "wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use ";
+  const bool daemons = d.queued_at() == v1::Denial::CAUSE_DAEMON_LIMIT;
+  if (daemons || d.queued_at() == v1::Denial::CAUSE_MAX_SEGMENTS) {
+    return {absl::StrCat(who, " asked for ", Count(d.asked(), "segment"),
+                         "; with the requests ahead of it in the queue ",
+                         daemons ? "all tenants have " : absl::StrCat(Limited(d), " has "),
+                         d.used(), " of at most ", d.limit()),
+            absl::StrCat(kWait, "fewer and larger segments")};
+  }
+  const bool bytes = !d.device_uuid().empty() || d.queued_at() != v1::Denial::CAUSE_UNSPECIFIED;
+  return {absl::StrCat(bytes ? AskedBytes(d, who) : absl::StrCat(who, " asked for memory"),
+                       "; requests ahead of it in the queue wait for the free memory"),
+          absl::StrCat(kWait, "another device")};
 }
 
 Sentence Tell(const v1::Denial& d) {

@@ -147,13 +147,30 @@ TEST(DenialTest, SaysWhyFreeMemoryIsDenied) {
             "tenant training asked for 4.00 GiB on GPU-1; requests ahead of it in the queue wait "
             "for the free memory: wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use "
             "another device");
-  // Without a device the numbers may be of segments.
+  // An older daemon does not say what the numbers are without a device.
   v1::Denial segments = Make(v1::Denial::CAUSE_QUEUE, 1, 11, 10);
   segments.clear_device_uuid();
   EXPECT_EQ(Text(segments),
             "tenant training asked for memory; requests ahead of it in the queue wait for the free "
             "memory: wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use another "
             "device");
+  segments.set_queued_at(v1::Denial::CAUSE_MAX_SEGMENTS);
+  EXPECT_EQ(Text(segments),
+            "tenant training asked for 1 segment; with the requests ahead of it in the queue it "
+            "has 11 of at most 10: wait, too (AcquireOptions::wait; gpumemctl hold --wait), or use "
+            "fewer and larger segments");
+  segments.set_limited_tenant("ml");
+  EXPECT_NE(Text(segments).find("in the queue its parent tenant ml has 11 of at most 10"),
+            std::string::npos);
+  segments.set_queued_at(v1::Denial::CAUSE_DAEMON_LIMIT);
+  segments.clear_limited_tenant();
+  EXPECT_NE(Text(segments).find("in the queue all tenants have 11 of at most 10"),
+            std::string::npos);
+  v1::Denial total = Make(v1::Denial::CAUSE_QUEUE, kGiB, 9 * kGiB, 8 * kGiB);
+  total.clear_device_uuid();
+  total.set_queued_at(v1::Denial::CAUSE_TOTAL_LIMIT);
+  EXPECT_NE(Text(total).find("tenant training asked for 1.00 GiB; requests ahead of it"),
+            std::string::npos);
 }
 
 TEST(DenialTest, HasASentenceForEveryCause) {

@@ -43,6 +43,7 @@ v1::Denial ToProto(const Denial& denial) {
   proto.set_limit(denial.limit);
   proto.set_help(denial.help);
   proto.set_limited_tenant(denial.limited_tenant);
+  proto.set_queued_at(ToProto(denial.queued_at));
   for (const Denial::Holder& holder : denial.holders) {
     v1::Denial::Holder& added = *proto.add_holders();
     added.set_tenant(holder.tenant);
@@ -67,6 +68,7 @@ std::optional<Denial> DenialOf(const absl::Status& status) {
   for (const v1::Denial::Holder& holder : proto->holders()) {
     denial.holders.push_back({holder.tenant(), holder.used()});
   }
+  denial.queued_at = static_cast<Denial::Cause>(static_cast<int>(proto->queued_at()));
   return denial;
 }
 

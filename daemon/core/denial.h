@@ -45,6 +45,8 @@ struct Denial {
   std::string help;             // one sentence; empty: DenialError() writes it
   std::string limited_tenant;   // the limit's tenant; empty: that of `tenant`
   std::vector<Holder> holders;  // the largest holders of `used`, the largest first
+  // Of kQueue: the limit at which the requests that go first wait; its unit is that of the numbers.
+  Cause queued_at = Cause::kUnspecified;
 
   bool operator==(const Denial&) const = default;
 };

@@ -32,7 +32,8 @@ TEST(DenialTest, AStatusCarriesAllOfIt) {
                       .limit = 5,
                       .help = "wait",
                       .limited_tenant = "team",
-                      .holders = {{"b", 2}, {"c", 1}}};
+                      .holders = {{"b", 2}, {"c", 1}},
+                      .queued_at = Denial::Cause::kMaxSegments};
   const absl::Status status = DenialError(denial);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   const auto read = DenialOf(status);

@@ -119,7 +119,8 @@ TEST(JsonTest, ErrorsCarryTheDenial) {
   EXPECT_EQ(json["error"]["code"], "RESOURCE_EXHAUSTED");
   EXPECT_EQ(OneLine(json["error"]["denial"]),
             R"({"cause":"device_limit","tenant":"training","device_uuid":"GPU-1","asked":3,)"
-            R"("used":2,"limit":4,"help":"ask for less","limited_tenant":"","holders":[]})"
+            R"("used":2,"limit":4,"help":"ask for less","limited_tenant":"","holders":[],)"
+            R"("queued_at":"unspecified"})"
             "\n");
   EXPECT_EQ(OneLine(ErrorJson(absl::NotFoundError("no such tenant"))),
             R"({"error":{"code":"NOT_FOUND","message":"no such tenant","denial":null}})"

@@ -41,6 +41,7 @@ Denial Room::DenialFor(const Request& request, const Standing& standing, const C
     denial.cause = Denial::Cause::kGuarantees;
     denial.used = standing.need - std::min(standing.need, standing.asked - standing.more_need);
   } else if (FitOf(standing, {}, /*may_revoke=*/false) < Fit::kBlocked && claim.asked > 0) {
+    denial.queued_at = denial.cause;
     denial.cause = Denial::Cause::kQueue;
     denial.used = Plus(denial.used, claim.asked);
   }
@@ -115,6 +116,11 @@ std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
       return "wait until other tenants release memory, use another device, or request a revocable "
              "lease, which may use idle memory that is guaranteed to other tenants";
     case Denial::Cause::kQueue:
+      if (denial.queued_at == Denial::Cause::kMaxSegments ||
+          denial.queued_at == Denial::Cause::kDaemonLimit) {
+        return "earlier requests wait for segments: wait, too (AcquireOptions::wait; gpumemctl hold "
+               "--wait), or use fewer and larger segments";
+      }
       return "earlier requests wait for this memory: wait, too (AcquireOptions::wait; gpumemctl "
              "hold --wait), or use another device";
     default:

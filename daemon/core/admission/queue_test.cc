@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which requests wait, which go first, and what ends a wait.
+#include <string>
 #include <vector>
 
 #include "daemon/core/admission/testing/queue_fixture.h"
@@ -10,6 +11,7 @@ namespace gpumemd {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using LedgerQueueTest = LedgerQueueFixture;
@@ -70,11 +72,31 @@ TEST_F(LedgerQueueTest, SmallRequestsDoNotStarveALargeOne) {
       ledger.admission().BeginAcquire(small, Of(300, /*waits=*/false)).status();
   ExpectDenial(denied, Denial::Cause::kQueue, "small", "GPU-1", 300 * kGranule,
                (512 + 800) * kGranule, kCapacity);
+  EXPECT_EQ(DenialOf(denied)->queued_at, Denial::Cause::kCapacity);
   // Nor does it go first if it waits as well.
   const WaiterId behind = Wait(small, 224);
   EXPECT_THAT(Admit(), IsEmpty());
   Empty();
   EXPECT_THAT(Admit(), ElementsAre(waits, behind));
+}
+
+TEST_F(LedgerQueueTest, AQueueForSegmentsSaysThatItsNumbersAreCounts) {
+  ledger.tenants().Configure({{"team", {.max_segments = 10}}}, {});
+  const SessionId first = Open("team"), second = Open("team"), third = Open("team");
+  Acquire(first, kGranule, 8);
+  AcquireSpec three = Of(1);
+  three.count = 3;
+  const absl::StatusOr<Admission> waits = ledger.admission().BeginAcquire(second, three);
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  AcquireSpec two = Of(1, /*waits=*/false);
+  two.count = 2;
+  const absl::Status denied = ledger.admission().BeginAcquire(third, two).status();
+  ExpectDenial(denied, Denial::Cause::kQueue, "team", "", 2, 8 + 3, 10);
+  EXPECT_EQ(DenialOf(denied)->queued_at, Denial::Cause::kMaxSegments);
+  EXPECT_THAT(std::string(denied.message()),
+              HasSubstr("asked for 2 segments; with the requests ahead of it in the queue it has 11 "
+                        "of at most 10: "));
+  EXPECT_THAT(HelpOf(denied), HasSubstr("fewer and larger segments"));
 }
 
 TEST_F(LedgerQueueTest, WaiterAtItsOwnLimitDoesNotBlockTheDevice) {

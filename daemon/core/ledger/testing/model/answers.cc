@@ -29,6 +29,7 @@ absl::Status CheckDenial(const LedgerModel& model, const Denial& denial, const s
   if (denial.cause == name.cause && denial.tenant == tenant && denial.device_uuid == device &&
       denial.limited_tenant == limited && denial.asked == expected.asked &&
       denial.used == expected.used && denial.limit == expected.limit &&
+      denial.queued_at == expected.queued_at &&
       (!denial.help.empty() || name.cause == Denial::Cause::kUnbrokered)) {
     // Each named holder holds it; the largest come first.
     uint64_t last = UINT64_MAX;

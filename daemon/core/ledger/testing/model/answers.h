@@ -23,6 +23,7 @@ absl::Status Wrong(const What&... what) {
 struct Expected {
   LimitName name;  // its cause is the denial's cause
   uint64_t asked = 0, used = 0, limit = 0;
+  Denial::Cause queued_at = Denial::Cause::kUnspecified;  // of kQueue: the limit with that queue
 };
 
 absl::Status ExpectCode(const absl::Status& answer, absl::StatusCode code);

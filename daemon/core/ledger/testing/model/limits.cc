@@ -157,6 +157,7 @@ Decision Decide(const LedgerModel& model, const Request& request, const std::set
     const uint64_t covered = reason->asked - reason->growth;
     decision.denial.used = reason->need > covered ? reason->need - covered : 0;
   } else if (reason->FitOf({}, /*may_revoke=*/false) != Fit::kBlocked && claim.asked > 0) {
+    decision.denial.queued_at = reason->name.cause;
     decision.denial.name.cause = Denial::Cause::kQueue;
     decision.denial.used += claim.asked;
   }
