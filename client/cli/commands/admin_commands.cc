@@ -21,7 +21,8 @@ absl::Status Run(const StatusCommand&, const GlobalOptions& options) {
   if (!admin.ok()) return admin.status();
   auto response = Call(**admin, &Admin::Stub::GetStatus, v1::GetStatusRequest());
   if (!response.ok()) return response.status();
-  Print(options.json ? Document(ToJson(*response)) : StatusView(*response, options.exact));
+  Print(options.json ? Document(ToJson(*response))
+                     : StatusView(*response, options.exact, LayoutFor(options)));
   return absl::OkStatus();
 }
 

@@ -140,7 +140,7 @@ absl::Status Run(const DescribeCommand& command, const GlobalOptions& options) {
   absl::StatusOr<Thing> thing = Find(*snapshot, command.subject, command.name);
   if (!thing.ok()) return thing.status();
   Print(options.json ? Document(DescribeJson(*snapshot, *thing))
-                     : DescribeView(*snapshot, *thing, options.exact, LayoutFor(options).columns));
+                     : DescribeView(*snapshot, *thing, options.exact, LayoutFor(options)));
   return absl::OkStatus();
 }
 

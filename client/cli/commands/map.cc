@@ -73,7 +73,10 @@ absl::Status Run(const MapCommand& command, const GlobalOptions& options) {
   const Output output = Stdout(options.color);
   const size_t columns = PictureWidth(output);
   Print(ToString(MapView(devices, *tenants,
-                         {.columns = columns, .rows = command.rows, .exact = options.exact}),
+                         {.columns = columns,
+                          .rows = command.rows,
+                          .exact = options.exact,
+                          .headers = options.headers}),
                  output.colour, output.columns));
   return absl::OkStatus();
 }

@@ -64,7 +64,8 @@ std::string JsonLine(const TopData& data) {
 // Prints one snapshot after another, for programs, files, and terminals that cannot be drawn on.
 absl::Status PrintLooks(const TopCommand& command, const GlobalOptions& options, Source& source,
                         StopSignals& signals, TopData data) {
-  TopState state{.by = command.by, .sort = command.sort, .exact = options.exact};
+  TopState state{
+      .by = command.by, .sort = command.sort, .exact = options.exact, .headers = options.headers};
   for (uint32_t shown = 1;; ++shown) {
     if (options.json) {
       Print(JsonLine(data));

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/exit_code.h"
+#include "client/cli/commands/output.h"
 #include "client/cli/files/file_list.h"
 #include "client/cli/files/output_file.h"
 #include "client/cli/files/progress.h"
@@ -218,7 +219,7 @@ absl::Status Run(const VerifyCommand& command, const GlobalOptions& options) {
   }
   const Transferred read = (*reading)->Done();
   Print(options.json ? Document(VerifiedJson(read, verified))
-                     : VerifiedView(verified, options.exact));
+                     : VerifiedView(verified, options.exact, LayoutFor(options)));
   if (different > 0) {
     // The document says it already.
     if (options.json) return Silent(Differs("the memory differs from what was published"));

@@ -77,13 +77,13 @@ std::string FetchedView(const Transferred& fetched, const std::string& out, bool
                       ", to ", Printable(out), ": ", Amount(fetched, exact), ".\n");
 }
 
-std::string VerifiedView(const std::vector<Verified>& files, bool exact) {
+std::string VerifiedView(const std::vector<Verified>& files, bool exact, Layout layout) {
   Table table({{"FILE"}, {"SIZE", Align::kRight}, {"XXH128"}, {"STATE"}});
   for (const Verified& each : files) {
     table.AddRow({each.file.name, Size(each.file.bytes, exact), each.file.xxh128.value_or(kNone),
                   Word(each.state)});
   }
-  return table.ToString();
+  return table.ToString(layout);
 }
 
 Json PublishedJson(const Transferred& published) { return TransferredJson(published); }

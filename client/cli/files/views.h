@@ -9,6 +9,7 @@
 #include "absl/time/time.h"
 #include "client/cli/files/file_list.h"
 #include "client/cli/text/json.h"
+#include "client/cli/text/table.h"
 
 namespace gpumem::cli {
 
@@ -30,7 +31,7 @@ uint64_t BytesOf(const std::vector<ListedFile>& files);
 
 std::string PublishedView(const Transferred& published, bool exact);
 std::string FetchedView(const Transferred& fetched, const std::string& out, bool exact);
-std::string VerifiedView(const std::vector<Verified>& files, bool exact);
+std::string VerifiedView(const std::vector<Verified>& files, bool exact, Layout layout = {});
 
 Json PublishedJson(const Transferred& published);
 Json FetchedJson(const Transferred& fetched, const std::string& out);

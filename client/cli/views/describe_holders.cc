@@ -90,7 +90,7 @@ std::string Describer::Tenant(const std::string& name) {
   *quota.mutable_quota() = tenant.quota();
   *quota.mutable_usage() = usage;
   *quota.mutable_overridden() = tenant.overridden();
-  absl::StrAppend(&text, QuotaView(quota, devices_, exact_, columns_));
+  absl::StrAppend(&text, QuotaView(quota, devices_, exact_, layout_));
 
   if (usage.denials() > 0) {
     std::vector<std::string> causes;

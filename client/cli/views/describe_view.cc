@@ -93,8 +93,8 @@ std::vector<std::string> Describer::WaitingLines(
   return lines;
 }
 
-std::string DescribeView(const Snapshot& snapshot, const Thing& thing, bool exact, size_t columns) {
-  Describer describer(snapshot, exact, columns);
+std::string DescribeView(const Snapshot& snapshot, const Thing& thing, bool exact, Layout layout) {
+  Describer describer(snapshot, exact, layout);
   switch (thing.what) {
     case Subject::kTenant:
       return describer.Tenant(thing.name);

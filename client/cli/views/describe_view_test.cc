@@ -82,7 +82,7 @@ Snapshot Sample() {
 std::string Described(const Snapshot& snapshot, Subject subject, const std::string& name) {
   const absl::StatusOr<Thing> thing = Find(snapshot, subject, name);
   EXPECT_TRUE(thing.ok()) << thing.status();
-  return thing.ok() ? DescribeView(snapshot, *thing, false, kAnyWidth) : "";
+  return thing.ok() ? DescribeView(snapshot, *thing, false, {}) : "";
 }
 
 TEST(FindTest, ByKindOrWithoutWhereThatSaysEnough) {
@@ -240,6 +240,15 @@ TEST(DescribeTest, LongListsAreCut) {
   }
   EXPECT_THAT(Described(snapshot, Subject::kSession, "7"),
               AllOf(HasSubstr("  and 31 more\n"), Not(HasSubstr("lease 149"))));
+}
+
+TEST(DescribeTest, TheTablesOfATenantObeyTheLayout) {
+  const Snapshot snapshot = Sample();
+  const Thing tenant = *Find(snapshot, Subject::kTenant, "training");
+  EXPECT_THAT(DescribeView(snapshot, tenant, false, {}), HasSubstr("\nSETTING"));
+  const std::string bare = DescribeView(snapshot, tenant, false, {kAnyWidth, false});
+  EXPECT_THAT(bare, Not(HasSubstr("\nSETTING")));
+  EXPECT_THAT(bare, Not(HasSubstr("\nDEVICE")));
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ namespace gpumem::cli {
 class Describer {
  public:
   // `snapshot` outlives this.
-  Describer(const Snapshot& snapshot, bool exact, size_t columns)
-      : snapshot_(snapshot), devices_(snapshot.devices()), exact_(exact), columns_(columns) {}
+  Describer(const Snapshot& snapshot, bool exact, Layout layout)
+      : snapshot_(snapshot), devices_(snapshot.devices()), exact_(exact), layout_(layout) {}
 
   // Each requires that the object is in the snapshot.
   // Of those that hold (describe_holders.cc).
@@ -49,7 +49,8 @@ class Describer {
   std::string Paragraph(const std::string& text) const;
   // Returns the width of a line at the deepest indent; readable on wide terminals, too.
   size_t Width() const {
-    return columns_ == kAnyWidth ? kAnyWidth - 4 : std::clamp<size_t>(columns_, 24, 120) - 4;
+    const size_t columns = layout_.columns;
+    return columns == kAnyWidth ? kAnyWidth - 4 : std::clamp<size_t>(columns, 24, 120) - 4;
   }
   // Returns a line for each waiting request that `of` selects.
   std::vector<std::string> WaitingLines(
@@ -58,7 +59,7 @@ class Describer {
   const Snapshot& snapshot_;
   const DeviceList devices_;
   const bool exact_;
-  const size_t columns_;
+  const Layout layout_;
 };
 
 }  // namespace gpumem::cli

@@ -95,7 +95,8 @@ void AddLegend(const v1::Device& device, const DeviceHoldings& holdings, const M
                {"LINGERING", Align::kRight},
                {"ALL", Align::kRight},
                {"SHARE", Align::kRight}});
-  std::vector<Style> styles = {Style::kBold};
+  std::vector<Style> styles;  // of each row of the table, its header included
+  if (options.headers) styles.push_back(Style::kBold);
   const uint64_t capacity = device.capacity_bytes();
   for (const Holding& holding : holdings.tenants) {
     const Mark& mark = marks.at(holding.tenant);
@@ -113,10 +114,10 @@ void AddLegend(const v1::Device& device, const DeviceHoldings& holdings, const M
   }
   if (holdings.outside > 0) add_rest("x", "(past the broker)", holdings.outside, Style::kBad);
   add_rest(".", "(free)", holdings.free, Style::kDim);
-  const std::vector<std::string> rows = table.ToLines(options.columns - kIndent);
+  const std::vector<std::string> rows = table.ToLines({options.columns - kIndent, options.headers});
   for (size_t i = 0; i < rows.size(); ++i) {
     Line line(std::string(kIndent, ' '));
-    if (i == 0) {
+    if (i == 0 && options.headers) {
       line.Add(rows[i], styles[i]);
     } else {
       line.Add(rows[i].substr(0, 1), styles[i]).Add(rows[i].substr(1));
@@ -174,6 +175,7 @@ std::vector<Line> MapView(const std::vector<v1::Device>& devices,
     AddPicture(PartsOf(holdings[i], marks), options, &lines);
     AddLegend(device, holdings[i], marks, options, &lines);
   }
+  if (!options.headers) return lines;
   lines.emplace_back();
   lines.emplace_back("A leased, a retained, ~ lingering behind the letters of the tenant",
                      Style::kDim);

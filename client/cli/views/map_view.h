@@ -14,6 +14,7 @@ struct MapOptions {
   size_t columns = 80;  // of the picture
   size_t rows = 4;      // of each device's picture
   bool exact = false;   // sizes in bytes
+  bool headers = true;  // the legend has the names of its columns, and a note below
 };
 
 // Draws each device as `rows` lines of at most `columns` characters:

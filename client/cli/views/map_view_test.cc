@@ -130,5 +130,17 @@ TEST(MapViewTest, EveryLineFitsAndColoursAddNoCharacter) {
   EXPECT_THAT(MapView({}, {}, {}), SizeIs(1));
 }
 
+TEST(MapViewTest, TheNamesOfColumnsCanBeLeftOut) {
+  v1::ListTenantsResponse tenants;
+  Add(&tenants, "training", 2 * kGiB);
+  const std::string with = Shown(OneDevice(), tenants, {.columns = 80});
+  const std::string without = Shown(OneDevice(), tenants, {.columns = 80, .headers = false});
+  EXPECT_THAT(with, HasSubstr("TENANT"));
+  EXPECT_THAT(with, HasSubstr("A leased, a retained"));
+  EXPECT_EQ(without.find("TENANT"), std::string::npos);
+  EXPECT_EQ(without.find("A leased, a retained"), std::string::npos);
+  EXPECT_THAT(without, HasSubstr("\n  A  training"));
+}
+
 }  // namespace
 }  // namespace gpumem::cli

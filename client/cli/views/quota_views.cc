@@ -319,7 +319,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Lay
     table.AddRow(std::move(cells));
   }
   return absl::StrCat(table.ToString(layout),
-                      marked
+                      marked && layout.headers
                           ? "* as operators set it (gpumemctl quota get TENANT shows what; quota "
                             "unset takes it back)\n"
                           : "");
@@ -377,11 +377,12 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
     if (waits) cells.push_back(Size(device.waiting_bytes(), exact));
     bytes.AddRow(std::move(cells));
   }
-  return absl::StrCat(counts.ToString(), "\n", settings.ToString(), "\n", bytes.ToString(layout),
-                      marks.any() ? absl::StrCat("* as operators set it, over what the "
-                                                 "configuration says (gpumemctl quota unset ",
-                                                 Printable(usage.tenant()), " takes it back)\n")
-                                  : "");
+  return absl::StrCat(
+      counts.ToString(layout), "\n", settings.ToString(layout), "\n", bytes.ToString(layout),
+      marks.any() && layout.headers ? absl::StrCat("* as operators set it, over what the "
+                                                   "configuration says (gpumemctl quota unset ",
+                                                   Printable(usage.tenant()), " takes it back)\n")
+                                    : "");
 }
 
 std::string ReloadView(const v1::ReloadResponse& response) {

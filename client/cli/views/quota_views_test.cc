@@ -82,6 +82,22 @@ TEST(ViewsTest, Quota) {
       "3 PINNED          2.00 MiB  1.00 GiB   <1%        0 B  2.00 MiB        0 B  2.00 MiB\n");
 }
 
+TEST(ViewsTest, QuotaWithoutHeadersHasRowsAlone) {
+  const Layout bare(kAnyWidth, /*with_headers=*/false);
+  v1::GetQuotaResponse response = TrainingQuota();
+  response.add_overridden("limit_bytes");
+  const std::string quota = QuotaView(response, TwoDevicesAndPinnedMemory(), false, bare);
+  for (const char* const word : {"TENANT", "USED", "SETTING", "DEVICE", "as operators set it"}) {
+    EXPECT_EQ(quota.find(word), std::string::npos) << word;
+  }
+  EXPECT_EQ(quota.find("bytes on all devices"), 0u) << quota;
+  v1::ListTenantsResponse tenants = TwoTenants();
+  tenants.mutable_tenants(0)->add_overridden("limit_bytes");
+  const std::string list = TenantsView(tenants, false, bare);
+  EXPECT_EQ(list.find("training"), 0u) << list;
+  EXPECT_EQ(list.find("as operators set it"), std::string::npos);
+}
+
 TEST(ViewsTest, QuotaHasTheRowOfEachKeyOnce) {
   v1::GetQuotaResponse response;
   response.mutable_quota()->set_max_publications(1);

@@ -339,15 +339,17 @@ std::vector<Line> TopView(const TopData& data, size_t rows, size_t columns, TopS
   } else {
     Table table(sorted.columns);
     for (Row& row : sorted.rows) table.AddRow(std::move(row.cells));
-    const std::vector<std::string> text = table.ToLines(columns);
-    const Style head = rows == 0 ? Style::kBold : Style::kReverse;
-    // The reversed line extends to the right edge.
-    std::string heading = text[0];
-    if (rows > 0 && WidthOf(heading) < columns) heading.append(columns - WidthOf(heading), ' ');
-    lines.emplace_back(heading, head);
+    const bool headers = rows > 0 || state->headers;
+    const std::vector<std::string> text = table.ToLines({columns, headers});
+    if (headers) {
+      // The reversed line extends to the right edge.
+      std::string heading = text[0];
+      if (rows > 0 && WidthOf(heading) < columns) heading.append(columns - WidthOf(heading), ' ');
+      lines.emplace_back(heading, rows == 0 ? Style::kBold : Style::kReverse);
+    }
     const size_t end = std::min(all, state->first + page);
     for (size_t i = state->first; i < end; ++i) {
-      lines.emplace_back(text[i + 1], sorted.rows[i].style);
+      lines.emplace_back(text[i + (headers ? 1 : 0)], sorted.rows[i].style);
     }
     if (all == 0) lines.emplace_back("Nobody is here.", Style::kDim);
   }

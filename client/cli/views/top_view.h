@@ -30,6 +30,7 @@ struct TopState {
   TopSort sort = TopSort::kSize;
   bool exact = false;
   bool help = false;
+  bool headers = true;  // names of the table's columns; a drawn screen always has them
   size_t first = 0;     // the first visible row of the table
   std::string trouble;  // why the data is stale; empty: it is current
 };

@@ -74,6 +74,14 @@ TEST(TopViewTest, ByTenantTheLargestFirst) {
             "training   104.00 MiB  32.00 MiB           -          -         2         1\n");
 }
 
+TEST(TopViewTest, HeadersCanBeLeftOutWhereNoScreenIsDrawn) {
+  TopState state;
+  state.headers = false;
+  EXPECT_THAT(Shown(Data(), state), AllOf(Not(HasSubstr("TENANT")), HasSubstr("\n\nuser-1001 "),
+                                          HasSubstr("\ntraining ")));
+  EXPECT_THAT(Shown(Data(), state, 24), HasSubstr("TENANT"));
+}
+
 TEST(TopViewTest, GpusHaveTheirModel) {
   TopData data = Data();
   for (v1::Device& device : *data.status.mutable_devices()) {

@@ -44,7 +44,7 @@ std::string Peer(const v1::Device& device, const v1::Device& other) {
 }
 
 // Empty if no GPU has a peer.
-std::string PeersView(const DeviceList& devices) {
+std::string PeersView(const DeviceList& devices, Layout layout) {
   DeviceList gpus;
   for (const v1::Device& device : devices) {
     if (!device.peers().empty()) gpus.push_back(device);
@@ -58,14 +58,15 @@ std::string PeersView(const DeviceList& devices) {
     for (const v1::Device& other : gpus) cells.push_back(Peer(gpu, other));
     table.AddRow(std::move(cells));
   }
-  return absl::StrCat("\n", table.ToString(),
+  if (!layout.headers) return absl::StrCat("\n", table.ToString(layout));
+  return absl::StrCat("\n", table.ToString(layout),
                       "Whether the GPU of the row can use the memory of the column's.\n"
                       "+a: with atomic operations of the link; number: the link's rank, 0 is the "
                       "fastest.\n");
 }
 
 // Empty if all users of a device have a session.
-std::string ForeignView(const v1::GetStatusResponse& status, bool exact) {
+std::string ForeignView(const v1::GetStatusResponse& status, bool exact, Layout layout) {
   if (status.foreign_processes().empty()) return "";
   const DeviceList devices(status.devices().begin(), status.devices().end());
   uint64_t total = 0;
@@ -76,13 +77,14 @@ std::string ForeignView(const v1::GetStatusResponse& status, bool exact) {
                   process.pid() == 0 ? kNone : absl::StrCat(process.pid()), process.command(),
                   process.bytes() == 0 ? kNone : Size(process.bytes(), exact)});
   }
-  return absl::StrCat("\n", table.ToString(),
+  if (!layout.headers) return absl::StrCat("\n", table.ToString(layout));
+  return absl::StrCat("\n", table.ToString(layout),
                       "Used by processes without a session: ", Size(total, exact), ".\n");
 }
 
 }  // namespace
 
-std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
+std::string StatusView(const v1::GetStatusResponse& status, bool exact, Layout layout) {
   std::string text =
       absl::StrCat("gpumemd ", Printable(status.version()), " (pid ", status.pid(), "), up ",
                    Age(status.uptime_ms()), ", ",
@@ -102,8 +104,8 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact) {
     absl::StrAppend(&text, "notice       ", Printable(notice), "\n");
   }
   absl::StrAppend(&text, "\n",
-                  DevicesView({status.devices().begin(), status.devices().end()}, exact),
-                  ForeignView(status, exact));
+                  DevicesView({status.devices().begin(), status.devices().end()}, exact, layout),
+                  ForeignView(status, exact, layout));
   return text;
 }
 
@@ -127,7 +129,8 @@ std::string DevicesView(const DeviceList& devices, bool exact, Layout layout) {
                   device.context_pid() == 0 ? kNone : absl::StrCat("pid ", device.context_pid()),
                   Kinds(device)});
   }
-  return absl::StrCat(names.ToString(layout), "\n", state.ToString(layout), PeersView(devices));
+  return absl::StrCat(names.ToString(layout), "\n", state.ToString(layout),
+                      PeersView(devices, layout));
 }
 
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, Layout layout) {
@@ -223,8 +226,9 @@ std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceLis
                   waiting.count() == 1 ? size : absl::StrCat(waiting.count(), " x ", size),
                   Age(waiting.age_ms()), WaitsFor(waiting.blocked_by(), exact)});
   }
-  return absl::StrCat("\nWaiting for memory, in the order in which they are served:\n",
-                      table.ToString(layout));
+  return absl::StrCat(
+      "\n", layout.headers ? "Waiting for memory, in the order in which they are served:\n" : "",
+      table.ToString(layout));
 }
 
 std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceList& devices,

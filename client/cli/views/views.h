@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumemctl's output for people. Pure: turns the daemon's answers into text. A trailing '*' marks
 // values that operators set, over the configuration. Sizes are exact bytes if `exact`. Empty lists
-// say so in words. Tables obey `layout` (table.h).
+// say so in words. Tables obey `layout` (table.h); without headers there are no titles and notes
+// around them either.
 #pragma once
 
 #include <string>
@@ -16,7 +17,7 @@ namespace gpumem::cli {
 
 using PoolList = std::vector<v1::PoolInfo>;
 
-std::string StatusView(const v1::GetStatusResponse& status, bool exact);
+std::string StatusView(const v1::GetStatusResponse& status, bool exact, Layout layout = {});
 // With the peer matrix below, if there are several GPUs.
 std::string DevicesView(const DeviceList& devices, bool exact, Layout layout = {});
 std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, Layout layout = {});

@@ -339,6 +339,31 @@ TEST(ViewsTest, Reload) {
             "notice: persistence mode is off\n");
 }
 
+TEST(ViewsTest, WithoutHeadersThereAreRowsAlone) {
+  const Layout bare(kAnyWidth, /*with_headers=*/false);
+  EXPECT_EQ(DevicesView(TwoDevices(), false, bare),
+            "    0  HOST-00000000-0000-0000-0000-000000000000  host memory  host\n"
+            "    1  HOST-00000001-0000-0000-0000-000000000000  host memory  host\n"
+            "\n"
+            "    0  8.00 GiB  1.50 GiB   19%            -  -        vmm\n"
+            "    1  8.00 GiB       0 B    0%     7.00 GiB  -        vmm\n");
+  EXPECT_THAT(DevicesView(GpusAndPinnedMemory(), false, bare),
+              testing::EndsWith("\n\n    0  self     yes+a 0  no\n"
+                                "    1  yes+a 0  self     yes 1\n"
+                                "    2  no       yes 1    self\n"));
+  v1::GetStatusResponse status = Status();
+  v1::ForeignProcess* process = status.add_foreign_processes();
+  process->set_device_uuid(kUuid1);
+  process->set_pid(4711);
+  const std::string text = StatusView(status, false, bare);
+  EXPECT_THAT(text, testing::HasSubstr(DevicesView(TwoDevices(), false, bare)));
+  EXPECT_THAT(text, testing::MatchesRegex(".*\n\n1 HOST-00000001  4711 +-\n"));
+  v1::ListWaitingResponse waiting;
+  waiting.add_waiting()->set_count(1);
+  EXPECT_THAT(WaitingView(waiting, TwoDevices(), false, bare),
+              testing::MatchesRegex("\n +0 +0 +0 B +0ms  memory on its way back\n"));
+}
+
 TEST(ViewsTest, SessionsIn80Columns) {
   v1::ListSessionsResponse sessions = TwoSessions();
   sessions.mutable_sessions(0)->set_tenant("a-tenant-with-a-long-name");
