@@ -70,7 +70,8 @@ gpumem::v1::ReloadResponse ResponseFor(const Config& from, const Config& to) {
 
 std::vector<std::string> Server::NoticesFor(const Config& config) const {
   std::vector<std::string> notices = device_notices_;
-  for (const auto& more : {store_.notices(), config.notices, DeviceNotices(config, DeviceInfos())}) {
+  for (const auto& more :
+       {store_.notices(), config.notices, DeviceNotices(config, DeviceInfos())}) {
     notices.insert(notices.end(), more.begin(), more.end());
   }
   if (EndsProcesses(config) && !MaySignalOthers()) notices.emplace_back(kMayNotSignal);
@@ -79,8 +80,8 @@ std::vector<std::string> Server::NoticesFor(const Config& config) const {
 
 void Server::ApplyTenants(const Config& config) {
   const std::vector<DeviceInfo> devices = DeviceInfos();
-  const std::vector<std::string> skipped = quotas_->Configure(
-      QuotasOf(config, devices), ResolveQuota(config.tenant_defaults, devices));
+  const std::vector<std::string> skipped =
+      quotas_->Configure(QuotasOf(config, devices), ResolveQuota(config.tenant_defaults, devices));
   for (const std::string& sentence : skipped) spdlog::warn("{}", sentence);
   broker_->operators().SetHoldersShown(config.privacy.holders);
   if (sessions_ != nullptr) sessions_->SetRules(config.rules);

@@ -118,8 +118,8 @@ std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
     case Denial::Cause::kQueue:
       if (denial.queued_at == Denial::Cause::kMaxSegments ||
           denial.queued_at == Denial::Cause::kDaemonLimit) {
-        return "earlier requests wait for segments: wait, too (AcquireOptions::wait; gpumemctl hold "
-               "--wait), or use fewer and larger segments";
+        return "earlier requests wait for segments: wait, too (AcquireOptions::wait; gpumemctl "
+               "hold --wait), or use fewer and larger segments";
       }
       return "earlier requests wait for this memory: wait, too (AcquireOptions::wait; gpumemctl "
              "hold --wait), or use another device";

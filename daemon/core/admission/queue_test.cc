@@ -93,9 +93,10 @@ TEST_F(LedgerQueueTest, AQueueForSegmentsSaysThatItsNumbersAreCounts) {
   const absl::Status denied = ledger.admission().BeginAcquire(third, two).status();
   ExpectDenial(denied, Denial::Cause::kQueue, "team", "", 2, 8 + 3, 10);
   EXPECT_EQ(DenialOf(denied)->queued_at, Denial::Cause::kMaxSegments);
-  EXPECT_THAT(std::string(denied.message()),
-              HasSubstr("asked for 2 segments; with the requests ahead of it in the queue it has 11 "
-                        "of at most 10: "));
+  EXPECT_THAT(
+      std::string(denied.message()),
+      HasSubstr("asked for 2 segments; with the requests ahead of it in the queue it has 11 "
+                "of at most 10: "));
   EXPECT_THAT(HelpOf(denied), HasSubstr("fewer and larger segments"));
 }
 
