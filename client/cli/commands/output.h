@@ -8,9 +8,9 @@
 
 namespace gpumem::cli {
 
-// Returns the layout of tables on stdout.
+// Returns the layout of tables on stdout: the wide form cuts nothing, and has details.
 inline Layout LayoutFor(const GlobalOptions& options) {
-  return {options.wide ? kAnyWidth : Stdout(options.color).columns, options.headers};
+  return {options.wide ? kAnyWidth : Stdout(options.color).columns, options.headers, options.wide};
 }
 
 }  // namespace gpumem::cli

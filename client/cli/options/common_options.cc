@@ -35,7 +35,7 @@ void AddGlobalOptions(CLI::App* app, GlobalOptions* options) {
         options->json = form == "json";
         options->wide = form == "wide";
       },
-      "Print in this form (default: table); wide cuts nothing");
+      "Print in this form (default: table); wide has more columns");
   output->take_last()->type_name("table|wide|json");
   app->add_flag("--json", options->json, "Print JSON, as -o json")->excludes(output);
   app->add_flag("--exact", options->exact, "Print sizes in bytes");

@@ -68,7 +68,7 @@ std::vector<std::string> Table::ToLines(Layout layout) const {
     size_t width = WidthOf(columns_[i].header);
     for (const auto& row : rows_) width = std::max(width, WidthOf(row[i]));
     natural.push_back(width);
-    shown.push_back(i);
+    if (layout.details || !columns_[i].detail) shown.push_back(i);
   }
   std::vector<size_t> widths = natural;
   while (true) {

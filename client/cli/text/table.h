@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -17,13 +18,16 @@ inline constexpr size_t kAnyWidth = SIZE_MAX;
 
 // A cell that has no value.
 inline constexpr char kNone[] = "-";
+inline std::string OrNone(const std::string& text) { return text.empty() ? kNone : text; }
 
 // How tables are printed.
 struct Layout {
-  Layout(size_t width = kAnyWidth, bool with_headers = true)  // NOLINT: a width is a layout
-      : columns(width), headers(with_headers) {}
+  Layout(size_t width = kAnyWidth, bool with_headers = true,  // NOLINT: a width is a layout
+         bool with_details = false)
+      : columns(width), headers(with_headers), details(with_details) {}
   size_t columns;
   bool headers;  // false: without the line of the columns' names
+  bool details;  // with the columns of details
 };
 
 enum class Align { kLeft, kRight };
@@ -31,9 +35,15 @@ enum class Align { kLeft, kRight };
 struct Column {
   std::string header;
   Align align = Align::kLeft;
-  size_t least = 0;  // minimum width of truncated cells if space is short; 0: never truncated
-  int optional = 0;  // dropped if that is not enough, the highest first; 0: never dropped
+  size_t least = 0;     // minimum width of truncated cells if space is short; 0: never truncated
+  int optional = 0;     // dropped if that is not enough, the highest first; 0: never dropped
+  bool detail = false;  // only shown in layouts with details
 };
+
+// Returns a column of -o wide.
+inline Column Detail(std::string header, Align align = Align::kLeft) {
+  return {.header = std::move(header), .align = align, .detail = true};
+}
 
 class Table {
  public:
@@ -44,7 +54,8 @@ class Table {
 
   bool empty() const { return rows_.empty(); }
 
-  // Returns the header and the rows without trailing blanks. Lines have at most `layout.columns`
+  // Returns the header and the rows without trailing blanks. Columns of details are left out unless
+  // the layout has them. Lines have at most `layout.columns`
   // characters, as far as the table's columns permit; truncated cells end in '~'. Characters that a
   // terminal would act on become '?': names are untrusted.
   std::vector<std::string> ToLines(Layout layout = {}) const;

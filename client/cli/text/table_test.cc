@@ -77,6 +77,14 @@ TEST(TableTest, ShortenedCountsCharacters) {
   EXPECT_EQ(WidthOf("größer"), 6u);
 }
 
+TEST(TableTest, DetailsAreShownWhereTheLayoutHasThem) {
+  Table table({{"NAME"}, Detail("N", Align::kRight), {"SIZE", Align::kRight}, Detail("UUID")});
+  table.AddRow({"a", "1", "2", "GPU-\x1b"});
+  EXPECT_EQ(table.ToString(), "NAME  SIZE\na        2\n");
+  EXPECT_EQ(table.ToString({kAnyWidth, true, /*with_details=*/true}),
+            "NAME  N  SIZE  UUID\na     1     2  GPU-?\n");
+}
+
 TEST(TableTest, HeadersCanBeLeftOut) {
   Table table({{"NAME"}, {"N", Align::kRight}});
   table.AddRow({"a", "1000"});

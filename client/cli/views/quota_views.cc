@@ -129,6 +129,9 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
     if (column.header == "DEVICE") column.least = 6;
   }
   if (waits) columns.push_back({"WAITING FOR", Align::kRight});
+  columns.insert(columns.end(),
+                 {Detail("REVOCABLE", Align::kRight), Detail("UNBROKERED", Align::kRight),
+                  Detail("OBTAINABLE", Align::kRight), Detail("DEVICE UUID")});
   Table bytes(columns);
   for (const v1::DeviceUsage& device : usage.devices()) {
     const bool pinned = IsPinnedMemory(device.device_uuid());
@@ -148,6 +151,10 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
       cells.push_back(Size(amount, exact));
     }
     if (waits) cells.push_back(Size(device.waiting_bytes(), exact));
+    cells.push_back(Size(device.revocable_bytes(), exact));
+    cells.push_back(Size(device.unbrokered_bytes(), exact));
+    cells.push_back(device.has_obtainable_bytes() ? Size(device.obtainable_bytes(), exact) : kNone);
+    cells.push_back(device.device_uuid());
     bytes.AddRow(std::move(cells));
   }
   return absl::StrCat(

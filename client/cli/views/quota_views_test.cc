@@ -98,6 +98,37 @@ TEST(ViewsTest, QuotaWithoutHeadersHasRowsAlone) {
   EXPECT_EQ(list.find("as operators set it"), std::string::npos);
 }
 
+TEST(ViewsTest, TheWideFormOfQuotasHasWhatTablesHide) {
+  const Layout wide(kAnyWidth, true, /*with_details=*/true);
+  v1::ListTenantsResponse tenants = TwoTenants();
+  v1::TenantInfo& tenant = *tenants.mutable_tenants(0);
+  tenant.add_overridden("limit_bytes");
+  tenant.add_overridden("priority");
+  tenant.mutable_usage()->set_in_flight(2);
+  tenant.mutable_usage()->mutable_devices(0)->set_retained_bytes(8 * kMiB);
+  v1::DenialCount& denials = *tenant.mutable_usage()->add_denials_by_cause();
+  denials.set_cause(v1::Denial::CAUSE_DEVICE_LIMIT);
+  denials.set_count(3);
+  const std::string list = TenantsView(tenants, false, wide);
+  EXPECT_NE(list.find("  RETAINED  IN FLIGHT  DENIED FOR       SET BY OPERATORS\n"),
+            std::string::npos)
+      << list;
+  EXPECT_NE(list.find("  8.00 MiB          2  device limit: 3  limit_bytes,priority\n"),
+            std::string::npos)
+      << list;
+
+  v1::GetQuotaResponse response = TrainingQuota();
+  v1::DeviceUsage& device = *response.mutable_usage()->mutable_devices(0);
+  device.set_revocable_bytes(kMiB);
+  device.set_obtainable_bytes(3 * kGiB);
+  const std::string quota = QuotaView(response, TwoDevicesAndPinnedMemory(), false, wide);
+  EXPECT_NE(quota.find("  REVOCABLE  UNBROKERED  OBTAINABLE  DEVICE UUID\n"), std::string::npos)
+      << quota;
+  EXPECT_NE(quota.find(absl::StrCat("   1.00 MiB         0 B    3.00 GiB  ", kUuid0, "\n")),
+            std::string::npos)
+      << quota;
+}
+
 TEST(ViewsTest, QuotaHasTheRowOfEachKeyOnce) {
   v1::GetQuotaResponse response;
   response.mutable_quota()->set_max_publications(1);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/cli/text/format.h"
 #include "client/cli/text/table.h"
 #include "client/cli/views/quota_values.h"
@@ -46,6 +47,15 @@ std::string Guarantee(const v1::TenantInfo& tenant, bool exact) {
   return OnEachGpu(tenant.usage(), exact, [&](const v1::DeviceUsage& device) {
     return GuaranteeOn(tenant.quota(), device.device_uuid());
   });
+}
+
+// Returns "device limit: 3, queue: 1".
+std::string DenialCauses(const v1::Usage& usage) {
+  if (usage.denials_by_cause().empty()) return kNone;
+  return absl::StrJoin(usage.denials_by_cause(), ", ",
+                       [](std::string* out, const v1::DenialCount& each) {
+                         absl::StrAppend(out, CauseWords(each.cause()), ": ", each.count());
+                       });
 }
 
 // Each tenant after its parent, one level deeper.
@@ -165,6 +175,23 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Lay
          // The last column, which marks overrides that no earlier column shows.
          return absl::StrCat(row.placed.tenant->configured() ? "config" : "rule",
                              row.marks.unseen() ? "*" : "");
+       }},
+      {Detail("RETAINED", Align::kRight), nullptr,
+       [&](Row& row) {
+         uint64_t bytes = 0;
+         for (const v1::DeviceUsage& device : row.usage.devices()) bytes += device.retained_bytes();
+         return Size(bytes, exact);
+       }},
+      {Detail("IN FLIGHT", Align::kRight), nullptr,
+       [](Row& row) {
+         return UsedOf(row.usage.in_flight(), row.quota.has_max_in_flight(),
+                       row.quota.max_in_flight());
+       }},
+      {Detail("DENIED FOR"), nullptr, [](Row& row) { return DenialCauses(row.usage); }},
+      {Detail("SET BY OPERATORS"), nullptr,
+       [](Row& row) {
+         const auto& fields = row.placed.tenant->overridden();
+         return fields.empty() ? kNone : absl::StrJoin(fields, ",");
        }},
   };
   std::vector<const Shown*> shown;

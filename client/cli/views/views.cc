@@ -70,12 +70,17 @@ std::string ForeignView(const v1::GetStatusResponse& status, bool exact, Layout 
   if (status.foreign_processes().empty()) return "";
   const DeviceList devices(status.devices().begin(), status.devices().end());
   uint64_t total = 0;
-  Table table({{"DEVICE"}, {"PID", Align::kRight}, {"COMMAND"}, {"USES", Align::kRight}});
+  Table table({{"DEVICE"},
+               {"PID", Align::kRight},
+               {"COMMAND"},
+               {"USES", Align::kRight},
+               Detail("DEVICE UUID")});
   for (const v1::ForeignProcess& process : status.foreign_processes()) {
     total += process.bytes();
     table.AddRow({ShortDevice(devices, process.device_uuid()),
                   process.pid() == 0 ? kNone : absl::StrCat(process.pid()), process.command(),
-                  process.bytes() == 0 ? kNone : Size(process.bytes(), exact)});
+                  process.bytes() == 0 ? kNone : Size(process.bytes(), exact),
+                  process.device_uuid()});
   }
   if (!layout.headers) return absl::StrCat("\n", table.ToString(layout));
   return absl::StrCat("\n", table.ToString(layout),
@@ -112,22 +117,28 @@ std::string StatusView(const v1::GetStatusResponse& status, bool exact, Layout l
 std::string DevicesView(const DeviceList& devices, bool exact, Layout layout) {
   if (devices.empty()) return "The daemon has no devices.\n";
   // Two tables, since one would be wider than most terminals.
-  Table names({{"INDEX", Align::kRight}, {"UUID"}, {"NAME"}, {"BACKEND"}});
+  Table names({{"INDEX", Align::kRight}, {"UUID"}, {"NAME"}, {"BACKEND"}, Detail("PCI BUS ID")});
   Table state({{"INDEX", Align::kRight},
                {"CAPACITY", Align::kRight},
                {"CHARGED", Align::kRight},
                {"USED", Align::kRight},
                {"DRIVER FREE", Align::kRight},
                {"CONTEXT"},
-               {"KINDS"}});
+               {"KINDS"},
+               Detail("GRANULARITY", Align::kRight),
+               Detail("OF POOLS", Align::kRight)});
   for (const v1::Device& device : devices) {
     const std::string index = absl::StrCat(device.index());
-    names.AddRow({index, device.device_uuid(), device.name(), Word(device.backend())});
+    names.AddRow({index, device.device_uuid(), device.name(), Word(device.backend()),
+                  OrNone(device.pci_bus_id())});
     state.AddRow({index, Size(device.capacity_bytes(), exact), Size(device.charged_bytes(), exact),
                   Percent(device.charged_bytes(), device.capacity_bytes()),
                   device.driver_free_bytes() == 0 ? kNone : Size(device.driver_free_bytes(), exact),
                   device.context_pid() == 0 ? kNone : absl::StrCat("pid ", device.context_pid()),
-                  Kinds(device)});
+                  Kinds(device), Size(device.granularity_bytes(), exact),
+                  Size(device.pool_granularity_bytes() == 0 ? device.granularity_bytes()
+                                                            : device.pool_granularity_bytes(),
+                       exact)});
   }
   return absl::StrCat(names.ToString(layout), "\n", state.ToString(layout),
                       PeersView(devices, layout));
@@ -144,6 +155,7 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
       {"COMMAND", Align::kLeft, 8, 1}, {"LEASES", Align::kRight, 0, 2}, {"LEASED", Align::kRight},
       {"AGE", Align::kRight}};
   if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
+  columns.insert(columns.end(), {Detail("GID", Align::kRight), Detail("RULE"), Detail("CGROUP")});
   Table table(columns);
   for (const v1::SessionInfo& session : response.sessions()) {
     std::vector<std::string> cells = {absl::StrCat(session.session_id()),
@@ -160,6 +172,9 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
       cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
     }
     cells.push_back(Age(session.age_ms()));
+    cells.push_back(absl::StrCat(session.gid()));
+    cells.push_back(OrNone(session.rule()));
+    cells.push_back(OrNone(session.cgroup()));
     table.AddRow(std::move(cells));
   }
   return table.ToString(layout);
@@ -218,13 +233,17 @@ std::string WaitingView(const v1::ListWaitingResponse& response, const DeviceLis
                {"TENANT", Align::kLeft, 8},
                {"ASKS FOR", Align::kRight},
                {"WAITS", Align::kRight},
-               {"FOR"}});
+               {"FOR"},
+               Detail("KIND"),
+               Detail("REVOCABLE"),
+               Detail("DEVICE UUID")});
   for (const v1::WaitingInfo& waiting : response.waiting()) {
     const std::string size = Size(waiting.bytes(), exact);
     table.AddRow({absl::StrCat(waiting.position()), ShortDevice(devices, waiting.device_uuid()),
                   absl::StrCat(waiting.session_id()), waiting.tenant(),
                   waiting.count() == 1 ? size : absl::StrCat(waiting.count(), " x ", size),
-                  Age(waiting.age_ms()), WaitsFor(waiting.blocked_by(), exact)});
+                  Age(waiting.age_ms()), WaitsFor(waiting.blocked_by(), exact),
+                  Word(waiting.kind()), waiting.revocable() ? "yes" : "no", waiting.device_uuid()});
   }
   return absl::StrCat(
       "\n", layout.headers ? "Waiting for memory, in the order in which they are served:\n" : "",
@@ -242,7 +261,9 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                {"STATE", Align::kLeft, 8},
                {"LEASES", Align::kRight},
                {"SESSIONS", Align::kLeft, 8},
-               {"AGE", Align::kRight}});
+               {"AGE", Align::kRight},
+               Detail("PUBLICATIONS", Align::kRight),
+               Detail("DEVICE UUID")});
   for (const v1::SegmentInfo& segment : response.segments()) {
     table.AddRow({absl::StrCat(segment.segment_id()), segment.tenant(),
                   ShortDevice(devices, segment.device_uuid()), Word(segment.kind()),
@@ -252,7 +273,8 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                                segment.lost() ? ", lost" : ""),
                   absl::StrCat(segment.leases()),
                   segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
-                  Age(segment.age_ms())});
+                  Age(segment.age_ms()), absl::StrCat(segment.publications()),
+                  segment.device_uuid()});
   }
   return table.ToString(layout);
 }
@@ -268,7 +290,10 @@ std::string PublicationsView(const v1::ListPublicationsResponse& response, bool 
                {"ATTACHED", Align::kRight},
                {"STAYS", Align::kLeft, 10, 1},
                {"PUBLISHER", Align::kLeft, 8, 2},
-               {"AGE", Align::kRight}});
+               {"AGE", Align::kRight},
+               Detail("METADATA", Align::kRight),
+               Detail("EXPIRES AFTER", Align::kRight),
+               Detail("PUBLISHED BY", Align::kRight)});
   for (const v1::PublicationInfo& each : response.publications()) {
     std::string stays = each.ephemeral() ? "with its publisher" : "until unpublished";
     if (each.expires_in_ms() > 0) {
@@ -284,7 +309,12 @@ std::string PublicationsView(const v1::ListPublicationsResponse& response, bool 
     table.AddRow({absl::StrCat(each.tenant(), "/", each.name()), absl::StrCat(each.version()),
                   absl::StrCat(each.segments()), Size(each.bytes(), exact),
                   each.access() == v1::PUBLICATION_ACCESS_ANY ? "any tenant" : "its tenant",
-                  absl::StrCat(each.attached_sessions()), stays, publisher, Age(each.age_ms())});
+                  absl::StrCat(each.attached_sessions()), stays, publisher, Age(each.age_ms()),
+                  Size(each.metadata_bytes(), exact),
+                  each.expire_after_ms() == 0 ? kNone : Age(each.expire_after_ms()),
+                  each.publisher_session_id() == 0
+                      ? kNone
+                      : absl::StrCat("session ", each.publisher_session_id())});
   }
   return table.ToString(layout);
 }
@@ -306,7 +336,8 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
                {"PEAK", Align::kRight},
                {"MAX", Align::kRight},
                {"THRESHOLD", Align::kRight},
-               {"REUSE"}});
+               {"REUSE"},
+               Detail("DEVICE UUID")});
   for (const v1::PoolInfo& pool : pools) {
     const std::string reuse = absl::StrCat(pool.reuse_follow_event_dependencies() ? "e" : "-",
                                            pool.reuse_allow_opportunistic() ? "o" : "-",
@@ -319,7 +350,7 @@ std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exa
                   pool.release_threshold_bytes() == UINT64_MAX
                       ? std::string("all")  // the default of pools on GPUs
                       : Size(pool.release_threshold_bytes(), exact),
-                  reuse});
+                  reuse, pool.device_uuid()});
   }
   if (!layout.headers) return table.ToString(layout);
   return absl::StrCat(table.ToString(layout),

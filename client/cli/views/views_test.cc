@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "client/cli/text/format.h"
 #include "client/cli/views/views_samples.h"
 
@@ -337,6 +342,77 @@ TEST(ViewsTest, Reload) {
             "Reloaded /etc/gpumem/gpumemd.toml:\n"
             "  tenant \"a\": new\n"
             "notice: persistence mode is off\n");
+}
+
+// The first line of a view in the wide form, and the line that begins with `begin`.
+std::string WideLines(const std::string& view, absl::string_view begin) {
+  const std::vector<std::string> lines = absl::StrSplit(view, '\n');
+  for (const std::string& line : lines) {
+    if (absl::StartsWith(absl::StripLeadingAsciiWhitespace(line), begin)) {
+      return absl::StrCat(lines.front(), "\n", line);
+    }
+  }
+  return view;
+}
+
+TEST(ViewsTest, TheWideFormHasWhatTablesHide) {
+  using ::testing::AllOf;
+  using ::testing::EndsWith;
+  using ::testing::HasSubstr;
+  const Layout wide(kAnyWidth, true, /*with_details=*/true);
+  v1::ListSessionsResponse sessions = TwoSessions();
+  sessions.mutable_sessions(0)->set_gid(1002);
+  sessions.mutable_sessions(0)->set_rule("rule 2 (uid = 1000)");
+  sessions.mutable_sessions(0)->set_cgroup("/train.slice/\x1b[2J");
+  const std::string ps = SessionsView(sessions, false, wide);
+  EXPECT_THAT(WideLines(ps, "7"),
+              AllOf(HasSubstr("  GID  RULE                 CGROUP\n"),
+                    EndsWith("  3m05s  1002  rule 2 (uid = 1000)  /train.slice/?[2J")));
+  EXPECT_THAT(WideLines(ps, "12"), EndsWith("     0  -                    -"));
+
+  v1::ListWaitingResponse waiting;
+  v1::WaitingInfo* request = waiting.add_waiting();
+  request->set_position(1);
+  request->set_kind(v1::KIND_IPC);
+  request->set_revocable(true);
+  request->set_device_uuid(kUuid0);
+  EXPECT_THAT(WaitingView(waiting, TwoDevices(), false, wide),
+              AllOf(HasSubstr("KIND  REVOCABLE  DEVICE UUID\n"),
+                    HasSubstr(absl::StrCat("ipc   yes        ", kUuid0, "\n"))));
+
+  v1::ListSegmentsResponse segments;
+  segments.add_segments()->set_device_uuid(kUuid0);
+  segments.mutable_segments(0)->set_publications(2);
+  EXPECT_THAT(SegmentsView(segments, TwoDevices(), false, wide),
+              AllOf(HasSubstr("  PUBLICATIONS  DEVICE UUID\n"),
+                    HasSubstr(absl::StrCat("             2  ", kUuid0, "\n"))));
+
+  v1::ListPublicationsResponse publications;
+  v1::PublicationInfo* publication = publications.add_publications();
+  publication->set_metadata_bytes(kMiB);
+  publication->set_expire_after_ms(60'000);
+  publication->set_publisher_session_id(7);
+  publications.add_publications();
+  EXPECT_THAT(PublicationsView(publications, false, wide),
+              AllOf(HasSubstr("  METADATA  EXPIRES AFTER  PUBLISHED BY\n"),
+                    HasSubstr("  1.00 MiB          1m00s     session 7\n"),
+                    HasSubstr("       0 B              -             -\n")));
+
+  DeviceList devices = GpusAndPinnedMemory();
+  devices[0].set_pci_bus_id("00000000:1B:00.0");
+  devices[0].set_granularity_bytes(2 * kMiB);
+  devices[0].set_pool_granularity_bytes(32 * kMiB);
+  EXPECT_THAT(DevicesView(devices, false, wide),
+              AllOf(HasSubstr("  BACKEND  PCI BUS ID\n"), HasSubstr("cuda     00000000:1B:00.0\n"),
+                    HasSubstr("  GRANULARITY   OF POOLS\n"), HasSubstr("2.00 MiB  32.00 MiB\n")));
+
+  const v1::PoolInfo pool = [] {
+    v1::PoolInfo info;
+    info.set_device_uuid(kUuid1);
+    return info;
+  }();
+  EXPECT_THAT(PoolsView({pool}, TwoDevices(), false, wide),
+              HasSubstr(absl::StrCat("---    ", kUuid1, "\n")));
 }
 
 TEST(ViewsTest, WithoutHeadersThereAreRowsAlone) {

@@ -13,8 +13,6 @@
 namespace gpumem::cli {
 namespace {
 
-std::string OrNone(const std::string& text) { return text.empty() ? kNone : text; }
-
 // Returns the daemon's text for one fact about the cgroup.
 std::string FactText(const v1::Identity& identity, const std::string& name) {
   if (!identity.cgroup_unknown().empty()) return kNone;
