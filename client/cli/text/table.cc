@@ -54,6 +54,10 @@ std::vector<std::string> Wrapped(absl::string_view text, size_t width) {
   return lines;
 }
 
+Table::Table(std::vector<Column> columns) : columns_(std::move(columns)) {
+  for (Column& column : columns_) column.header = Printable(column.header);
+}
+
 void Table::AddRow(std::vector<std::string> cells) {
   assert(cells.size() == columns_.size());
   for (std::string& cell : cells) cell = Printable(cell);

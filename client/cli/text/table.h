@@ -47,7 +47,7 @@ inline Column Detail(std::string header, Align align = Align::kLeft) {
 
 class Table {
  public:
-  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+  explicit Table(std::vector<Column> columns);
 
   // Requires as many cells as there are columns.
   void AddRow(std::vector<std::string> cells);

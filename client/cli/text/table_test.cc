@@ -34,6 +34,7 @@ TEST(TableTest, NamesOfOthersCannotDriveTheTerminal) {
   Table table({{"NAME"}});
   table.AddRow({"evil\x1b[2J\n\x7f"});
   EXPECT_EQ(table.ToString(), "NAME\nevil?[2J??\n");
+  EXPECT_EQ(Table({{"TENANT \x1b[2J"}}).ToString(), "TENANT ?[2J\n");
 }
 
 TEST(TableTest, CutsWhatMayBeCutAndLeavesOutWhatMayBeLeftOut) {

@@ -17,8 +17,8 @@ namespace gpumem::cli {
 std::string Describer::Session(uint64_t id) {
   const v1::SessionInfo& session = *snapshot_.Session(id);
   std::string text =
-      absl::StrCat("Session ", id, ": ", session.command(), " (pid ", session.pid(), ") of tenant ",
-                   session.tenant(), ", there for ", Age(session.age_ms()), "\n");
+      Title(absl::StrCat("Session ", id, ": ", session.command(), " (pid ", session.pid(),
+                         ") of tenant ", session.tenant(), ", there for ", Age(session.age_ms())));
   std::string who =
       absl::StrCat("Its process runs as uid ", session.uid(), " and gid ", session.gid());
   if (!session.client_name().empty())
@@ -67,9 +67,9 @@ std::string Describer::Session(uint64_t id) {
 std::string Describer::Tenant(const std::string& name) {
   const v1::TenantInfo& tenant = *snapshot_.Tenant(name);
   const v1::Usage& usage = tenant.usage();
-  std::string text = absl::StrCat("Tenant ", name, ": holds ", Bytes(usage.charged_bytes()), " in ",
-                                  Counted(usage.segments(), "segment"), ", with ",
-                                  Counted(usage.sessions(), "session"), "\n");
+  std::string text = Title(absl::StrCat("Tenant ", name, ": holds ", Bytes(usage.charged_bytes()),
+                                        " in ", Counted(usage.segments(), "segment"), ", with ",
+                                        Counted(usage.sessions(), "session")));
   std::string about = tenant.configured()
                           ? "It is named in the configuration."
                           : "It was made by a rule for one user, and is forgotten when idle.";

@@ -45,9 +45,9 @@ std::string StateSentence(const v1::SegmentInfo& segment) {
 
 std::string Describer::Segment(uint64_t id) {
   const v1::SegmentInfo& segment = *snapshot_.Segment(id);
-  std::string text = absl::StrCat("Segment ", id, ": ", Bytes(segment.size_bytes()), " of kind ",
-                                  Word(segment.kind()), " on ", On(segment.device_uuid()),
-                                  ", there for ", Age(segment.age_ms()), "\n");
+  std::string text = Title(absl::StrCat(
+      "Segment ", id, ": ", Bytes(segment.size_bytes()), " of kind ", Word(segment.kind()), " on ",
+      On(segment.device_uuid()), ", there for ", Age(segment.age_ms())));
   absl::StrAppend(&text,
                   Paragraph(absl::StrCat("It belongs to tenant ", segment.tenant(),
                                          ", which is charged for it. ", StateSentence(segment))));
@@ -86,7 +86,7 @@ std::string Describer::Segment(uint64_t id) {
 std::string Describer::Lease(uint64_t id) {
   const v1::LeaseInfo& lease = *snapshot_.Lease(id);
   std::string text =
-      absl::StrCat("Lease ", id, ": a session's right to segment ", lease.segment_id(), "\n");
+      Title(absl::StrCat("Lease ", id, ": a session's right to segment ", lease.segment_id()));
   absl::StrAppend(&text, Paragraph(absl::StrCat("It is held by ", Who(lease.session_id()),
                                                 Traits(lease), ".")));
   const v1::SegmentInfo* segment = snapshot_.Segment(lease.segment_id());
@@ -111,9 +111,9 @@ std::string Describer::Lease(uint64_t id) {
 std::string Describer::Publication(const std::string& name) {
   const v1::PublicationInfo& publication = *snapshot_.Publication(name);
   std::string text =
-      absl::StrCat("Publication ", name, ", version ", publication.version(), ": ",
-                   Counted(publication.segments(), "segment"), ", ", Bytes(publication.bytes()),
-                   ", there for ", Age(publication.age_ms()), "\n");
+      Title(absl::StrCat("Publication ", name, ", version ", publication.version(), ": ",
+                         Counted(publication.segments(), "segment"), ", ",
+                         Bytes(publication.bytes()), ", there for ", Age(publication.age_ms())));
   std::string about = absl::StrCat(publication.access() == v1::PUBLICATION_ACCESS_ANY
                                        ? "Sessions of every tenant"
                                        : "Sessions of its tenant alone",
@@ -162,7 +162,8 @@ std::string Describer::Publication(const std::string& name) {
 std::string Describer::Device(const std::string& uuid) {
   const v1::Device& device = *snapshot_.Device(uuid);
   const DeviceHoldings holdings = HoldingsOn(device, snapshot_.tenants);
-  std::string text = absl::StrCat("Device ", device.index(), ": ", device.name(), ", ", uuid, "\n");
+  std::string text =
+      Title(absl::StrCat("Device ", device.index(), ": ", device.name(), ", ", uuid));
   std::string about =
       absl::StrCat("It has ", Bytes(device.capacity_bytes()), " to hand out, of which ",
                    Bytes(holdings.all.held()), " (",

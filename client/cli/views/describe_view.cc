@@ -66,7 +66,7 @@ std::string Describer::List(const std::string& heading, const std::vector<std::s
   }
   if (shown < lines.size()) {
     absl::StrAppend(&text, "  and ", lines.size() - shown, " more",
-                    where_all.empty() ? "" : absl::StrCat(" (", where_all, ")"), "\n");
+                    where_all.empty() ? "" : absl::StrCat(" (", Printable(where_all), ")"), "\n");
   }
   return text;
 }

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 
+#include "client/cli/text/printable.h"
 #include "client/cli/text/table.h"
 #include "client/cli/views/views_samples.h"
 
@@ -217,6 +219,22 @@ TEST(DescribeTest, PublicationAndDevice) {
                             HasSubstr("Waiting for memory of it:\n  session 7")));
   EXPECT_THAT(Described(Sample(), Subject::kDevice, "1"),
               HasSubstr("No tenant holds memory on it."));
+}
+
+TEST(DescribeTest, NamesOfOthersCannotDriveTheTerminal) {
+  Snapshot snapshot = Sample();
+  snapshot.sessions.mutable_sessions(0)->set_command("\x1b[2J\nfake");
+  snapshot.sessions.mutable_sessions(0)->set_client_name("\x1b]0;x\x07");
+  snapshot.status.mutable_devices(0)->set_name("\x9b");
+  for (const auto& [subject, name] :
+       {std::pair(Subject::kSession, "7"), std::pair(Subject::kTenant, "training"),
+        std::pair(Subject::kLease, "33"), std::pair(Subject::kSegment, "40"),
+        std::pair(Subject::kPublication, "training/weights"), std::pair(Subject::kDevice, "0")}) {
+    const std::string text = Described(snapshot, subject, name);
+    EXPECT_EQ(PrintableLines(text), text);
+  }
+  EXPECT_THAT(Described(snapshot, Subject::kSession, "7"),
+              ::testing::StartsWith("Session 7: ?[2J?fake (pid 4242)"));
 }
 
 TEST(DescribeTest, LinesAreBrokenToFit) {

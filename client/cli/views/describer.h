@@ -43,6 +43,8 @@ class Describer {
   std::string What(uint64_t segment) const;
   // Returns the origin of the lease, and its other possible users.
   static std::string Traits(const v1::LeaseInfo& lease);
+  // Returns the first line. Names of processes and clients are untrusted, here as in what follows.
+  static std::string Title(const std::string& text) { return Printable(text) + "\n"; }
   // Returns "Heading:" and its lines, indented; only some of them if there are many.
   std::string List(const std::string& heading, const std::vector<std::string>& lines,
                    const std::string& where_all = "") const;
