@@ -318,6 +318,7 @@ TEST_F(GpumemctlTest, ADryRunChangesNothing) {
   EXPECT_THAT(quota["effects"][1].get<std::string>(), HasSubstr("4.00 MiB of 2.00 MiB in use"));
   EXPECT_EQ(Run({"quota", "get", tenant_, "--json"}).AsJson()["quota"]["limit_bytes"], nullptr);
   EXPECT_EQ(Run({"trim", "--dry-run"}).text, "gpumemctl trim would change nothing.\n");
+  EXPECT_EQ(Run({"trim", "--tenant", "none", "--dry-run"}).code, 6);
   EXPECT_EQ(Run({"quota", "unset", tenant_, "--dry-run"}).code, 0);
   EXPECT_EQ(Run({"pool", "trim", tenant_, "--dry-run"}).code, 0);
   EXPECT_EQ(Run({"pool", "trim", tenant_, "--device", "1", "--dry-run"}).code, 6);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/text/format.h"
+#include "client/cli/views/holdings.h"
 
 namespace gpumem::cli {
 namespace {
@@ -44,19 +45,28 @@ Effects ReloadEffects(const v1::ReloadResponse& checked) {
           .notices = {checked.notices().begin(), checked.notices().end()}};
 }
 
-Effects TrimEffects(const v1::TrimRequest& request, const v1::ListTenantsResponse& tenants,
-                    const DeviceList& devices, bool exact) {
+absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
+                                    const v1::ListTenantsResponse& tenants,
+                                    const DeviceList& devices, bool exact) {
   Effects effects;
+  bool known = request.tenant().empty();
   for (const v1::TenantInfo& tenant : tenants.tenants()) {
-    const v1::Usage& usage = tenant.usage();
-    if (!request.tenant().empty() && usage.tenant() != request.tenant()) continue;
-    for (const v1::DeviceUsage& device : usage.devices()) {
-      if (!request.device_uuid().empty() && device.device_uuid() != request.device_uuid()) continue;
-      if (device.retained_bytes() <= request.keep_bytes()) continue;
-      effects.lines.push_back(absl::StrCat(
-          "tenant ", usage.tenant(), " on device ", ShortDevice(devices, device.device_uuid()),
-          ": keeps at most ", Size(request.keep_bytes(), exact), " of ",
-          Size(device.retained_bytes(), exact), " retained"));
+    known |= tenant.usage().tenant() == request.tenant();
+  }
+  if (!known) {
+    return absl::NotFoundError(
+        absl::StrCat("there is no tenant ", request.tenant(), " (see gpumemctl quota list)"));
+  }
+  for (const v1::Device& device : devices) {
+    if (!request.device_uuid().empty() && device.device_uuid() != request.device_uuid()) continue;
+    // Of each tenant without those under it, as the daemon trims.
+    for (const Holding& holding : HoldingsOn(device, tenants).tenants) {
+      if (!request.tenant().empty() && holding.tenant != request.tenant()) continue;
+      if (holding.retained <= request.keep_bytes()) continue;
+      effects.lines.push_back(absl::StrCat("tenant ", holding.tenant, " on device ",
+                                           ShortDevice(devices, device.device_uuid()),
+                                           ": keeps at most ", Size(request.keep_bytes(), exact),
+                                           " of ", Size(holding.retained, exact), " retained"));
     }
   }
   effects.takes = !effects.lines.empty();

@@ -26,8 +26,10 @@ Effects DrainEffects(const v1::GetStatusResponse& status, bool resume);
 Effects ReloadEffects(const v1::ReloadResponse& checked);
 
 // The request's device is a UUID or empty.
-Effects TrimEffects(const v1::TrimRequest& request, const v1::ListTenantsResponse& tenants,
-                    const DeviceList& devices, bool exact);
+//   NOT_FOUND  there is no such tenant in the list
+absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
+                                    const v1::ListTenantsResponse& tenants,
+                                    const DeviceList& devices, bool exact);
 
 // `name` is "TENANT/NAME" or, for a worker's own tenant, "NAME".
 //   NOT_FOUND  there is no such publication in the list

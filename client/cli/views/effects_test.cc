@@ -67,19 +67,40 @@ TEST(EffectsTest, AReloadHasTheChangesAndTheNoticesOfItsCheck) {
 
 TEST(EffectsTest, TrimNamesThoseWithMoreThanIsKept) {
   v1::ListTenantsResponse tenants;
-  *tenants.add_tenants()->mutable_usage() = UsageOf("a", 0, 2 * kGiB);
-  *tenants.add_tenants()->mutable_usage() = UsageOf("b", 0, kGiB);
+  *tenants.add_tenants()->mutable_usage() = UsageOf("a", 2 * kGiB, 2 * kGiB);
+  *tenants.add_tenants()->mutable_usage() = UsageOf("b", kGiB, kGiB);
   v1::TrimRequest request;
   request.set_keep_bytes(kGiB);
   request.set_device_uuid("GPU-bbbb");
-  const Effects effects = TrimEffects(request, tenants, TwoGpus(), false);
-  EXPECT_TRUE(effects.takes);
-  EXPECT_THAT(effects.lines,
+  const absl::StatusOr<Effects> effects = TrimEffects(request, tenants, TwoGpus(), false);
+  ASSERT_TRUE(effects.ok()) << effects.status();
+  EXPECT_TRUE(effects->takes);
+  EXPECT_THAT(effects->lines,
               ElementsAre("tenant a on device 1 GPU-bbbb: keeps at most 1.00 GiB of 2.00 GiB "
                           "retained"));
   request.set_tenant("b");
-  EXPECT_THAT(TrimEffects(request, tenants, TwoGpus(), false).lines, IsEmpty());
-  EXPECT_FALSE(TrimEffects(request, tenants, TwoGpus(), false).takes);
+  EXPECT_THAT(TrimEffects(request, tenants, TwoGpus(), false)->lines, IsEmpty());
+  EXPECT_FALSE(TrimEffects(request, tenants, TwoGpus(), false)->takes);
+  request.set_tenant("c");
+  EXPECT_TRUE(absl::IsNotFound(TrimEffects(request, tenants, TwoGpus(), false).status()));
+}
+
+TEST(EffectsTest, TrimTakesFromATenantWhatItRetainsWithoutThoseUnderIt) {
+  v1::ListTenantsResponse tenants;
+  *tenants.add_tenants()->mutable_usage() = UsageOf("team", 3 * kGiB, 3 * kGiB);
+  v1::TenantInfo* member = tenants.add_tenants();
+  *member->mutable_usage() = UsageOf("member", 2 * kGiB, 2 * kGiB);
+  member->mutable_quota()->set_parent("team");
+  v1::TrimRequest request;
+  request.set_device_uuid("GPU-bbbb");
+  EXPECT_THAT(TrimEffects(request, tenants, TwoGpus(), false)->lines,
+              ElementsAre("tenant member on device 1 GPU-bbbb: keeps at most 0 B of 2.00 GiB "
+                          "retained",
+                          "tenant team on device 1 GPU-bbbb: keeps at most 0 B of 1.00 GiB "
+                          "retained"));
+  request.set_tenant("team");
+  request.set_keep_bytes(kGiB);
+  EXPECT_THAT(TrimEffects(request, tenants, TwoGpus(), false)->lines, IsEmpty());
 }
 
 TEST(EffectsTest, UnpublishNamesThePublication) {
