@@ -131,8 +131,8 @@ TEST(EffectsTest, AQuotaBelowTheUseTakes) {
   request.add_clear("max_segments");
   Effects effects = QuotaSetEffects(request, now, TwoGpus(), false);
   EXPECT_FALSE(effects.takes);
-  EXPECT_THAT(effects.lines, ElementsAre("limit: 6.00 GiB (now 8.00 GiB)",
-                                         "max_segments: the default (now none)"));
+  EXPECT_THAT(effects.lines,
+              ElementsAre("limit: 6.00 GiB (now 8.00 GiB)", "max_segments: none (now none)"));
   v1::DeviceLimit* limit = request.mutable_quota()->add_devices();
   limit->set_device_uuid("GPU-bbbb");
   limit->set_limit_bytes(kGiB);
@@ -144,6 +144,40 @@ TEST(EffectsTest, AQuotaBelowTheUseTakes) {
   effects = QuotaSetEffects(request, now, TwoGpus(), false);
   EXPECT_TRUE(effects.takes);
   EXPECT_THAT(effects.lines.back(), HasSubstr("all devices: 10.00 GiB of 9.00 GiB in use"));
+}
+
+TEST(EffectsTest, ACountBelowTheUseTakes) {
+  v1::GetQuotaResponse now;
+  now.mutable_usage()->set_segments(5);
+  now.mutable_usage()->set_sessions(2);
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_max_segments(4);
+  request.mutable_quota()->set_max_sessions(2);
+  const Effects effects = QuotaSetEffects(request, now, TwoGpus(), false);
+  EXPECT_TRUE(effects.takes);
+  EXPECT_THAT(effects.lines,
+              ElementsAre("max_segments: 4 (now none)", "max_sessions: 2 (now none)",
+                          "segments: 5 of 4 in use: nothing new until usage is below the limit"));
+  request.mutable_quota()->set_max_segments(5);
+  EXPECT_FALSE(QuotaSetEffects(request, now, TwoGpus(), false).takes);
+}
+
+TEST(EffectsTest, ALimitForAllDevicesReplacesThoseOfSingleOnes) {
+  v1::GetQuotaResponse now;
+  v1::DeviceLimit* limit = now.mutable_quota()->add_devices();
+  limit->set_device_uuid("GPU-bbbb");
+  limit->set_limit_bytes(kGiB);
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_limit_bytes(2 * kGiB);
+  EXPECT_THAT(
+      QuotaSetEffects(request, now, TwoGpus(), false).lines,
+      ElementsAre("limit: 2.00 GiB (now none)", "device: none (now 1 GPU-bbbb = 1.00 GiB)"));
+  request.Clear();
+  request.add_clear("limit_bytes");
+  request.add_clear("priority");
+  EXPECT_THAT(QuotaSetEffects(request, now, TwoGpus(), false).lines,
+              ElementsAre("limit: none (now none)", "device: none (now 1 GPU-bbbb = 1.00 GiB)",
+                          "priority: the default (now none)"));
 }
 
 TEST(EffectsTest, AGuaranteeTakesRevocableMemory) {

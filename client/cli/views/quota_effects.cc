@@ -66,6 +66,39 @@ bool IsSet(const v1::Quota& quota, const QuotaKey& key) {
              : field->has_presence() && quota.GetReflection()->HasField(quota, field);
 }
 
+bool Clears(const v1::SetQuotaRequest& request, const QuotaKey& key) {
+  return std::find(request.clear().begin(), request.clear().end(), key.field) !=
+         request.clear().end();
+}
+
+// Returns what a cleared setting becomes: a limit none, the others their defaults.
+std::string Cleared(const QuotaKey& key) {
+  const bool limit = key.unit == QuotaUnit::kBytes || key.unit == QuotaUnit::kDeviceBytes ||
+                     key.unit == QuotaUnit::kCount;
+  return limit ? kNothing : "the default";
+}
+
+// True if a change of the plain field removes the values of single devices.
+bool Replaced(const v1::SetQuotaRequest& request, const QuotaKey& key) {
+  const QuotaKey* plain = key.all_devices.empty() ? nullptr : FindQuotaKey(key.all_devices);
+  return plain != nullptr && (IsSet(request.quota(), *plain) || Clears(request, *plain));
+}
+
+// Adds a sentence for each count that is above its new limit.
+void AddAboveCounts(const v1::Quota& quota, const v1::Usage& usage, Effects* effects) {
+  for (const QuotaKey& key : kQuotaKeys) {
+    if (key.unit != QuotaUnit::kCount || key.usage.empty() || !IsSet(quota, key)) continue;
+    const FieldDescriptor* limit = v1::Quota::descriptor()->FindFieldByName(std::string(key.field));
+    const FieldDescriptor* count = v1::Usage::descriptor()->FindFieldByName(std::string(key.usage));
+    const uint32_t used = usage.GetReflection()->GetUInt32(usage, count);
+    const uint32_t most = quota.GetReflection()->GetUInt32(quota, limit);
+    if (used <= most) continue;
+    effects->takes = true;
+    effects->lines.push_back(absl::StrCat(std::string(key.row), ": ", used, " of ", most,
+                                          " in use: nothing new until usage is below the limit"));
+  }
+}
+
 // Adds a sentence for each use that is above the new limits.
 void AddAboveLimits(const v1::Quota& quota, const v1::Usage& usage, const DeviceList& devices,
                     bool exact, Effects* effects) {
@@ -106,15 +139,15 @@ Effects QuotaSetEffects(const v1::SetQuotaRequest& request, const v1::GetQuotaRe
                         const DeviceList& devices, bool exact) {
   Effects effects;
   for (const QuotaKey& key : kQuotaKeys) {
-    const bool clears = std::find(request.clear().begin(), request.clear().end(), key.field) !=
-                        request.clear().end();
     const bool sets = IsSet(request.quota(), key);
-    if (!clears && !sets) continue;
+    const bool replaced = Replaced(request, key) && IsSet(now.quota(), key);
+    if (!Clears(request, key) && !sets && !replaced) continue;
     const std::string before = ValueOf(now.quota(), key, devices, exact);
-    const std::string after = sets ? ValueOf(request.quota(), key, devices, exact) : "the default";
+    const std::string after = sets ? ValueOf(request.quota(), key, devices, exact) : Cleared(key);
     effects.lines.push_back(absl::StrCat(std::string(key.key), ": ", after, " (now ", before, ")"));
   }
   AddAboveLimits(request.quota(), now.usage(), devices, exact, &effects);
+  AddAboveCounts(request.quota(), now.usage(), &effects);
   const bool more_guaranteed = request.quota().guarantee_bytes() > now.quota().guarantee_bytes() ||
                                !request.quota().guarantees().empty();
   if (more_guaranteed) {
