@@ -34,10 +34,10 @@ absl::Status AdminRefusal(const std::string& path) {
                    "the daemon's container"));
 }
 
-absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir) {
+absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir, absl::Duration timeout) {
   absl::StatusOr<UniqueFd> fd =
       // With a name, so that the daemon's audit can name the command's user.
-      ConnectUnix(SocketPath(runtime_dir, kAdminSocket), SOCK_STREAM, absl::InfiniteFuture(),
+      ConnectUnix(SocketPath(runtime_dir, kAdminSocket), SOCK_STREAM, absl::Now() + timeout,
                   /*named=*/true);
   if (absl::IsUnavailable(fd.status())) {
     return absl::UnavailableError(
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
   const std::string path = SocketPath(runtime_dir, kAdminSocket);
   for (int hang_ups = 0; hang_ups < kMostHangUps; ++hang_ups) {
     if (hang_ups > 0) absl::SleepFor(kPause);
-    absl::StatusOr<UniqueFd> fd = Connect(runtime_dir);
+    absl::StatusOr<UniqueFd> fd = Connect(runtime_dir, of_each_call);
     if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
     if (!fd.ok()) return fd.status();
     const std::optional<absl::Status> refused = Refused(fd->get(), path, of_each_call);
@@ -108,6 +108,13 @@ absl::Status MayBeDone(const absl::Status& end) {
       absl::StrCat("the daemon ended during the call; the call may have taken effect: check, and "
                    "repeat it if not (",
                    end.message(), ")"));
+}
+
+absl::Status NoAnswer(absl::Duration timeout, bool changes) {
+  return absl::DeadlineExceededError(absl::StrCat(
+      "no answer of the daemon within ", absl::FormatDuration(timeout),
+      changes ? "; the call may have taken effect, or take effect later: check before you repeat it"
+              : "; --timeout sets a longer time"));
 }
 
 }  // namespace gpumem::cli

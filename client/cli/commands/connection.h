@@ -45,8 +45,9 @@ class AdminConnection {
 
 // Connects to the daemon in `runtime_dir`. Waits for a daemon while its socket listens without one,
 // as with systemd's socket units and gpumem-keeper.
-// `timeout` is that of each call.
+// `timeout` is that of each call, and of the connection.
 //   UNAVAILABLE        no daemon there
+//   DEADLINE_EXCEEDED  it accepts no connection
 //   PERMISSION_DENIED  this user may not use it
 //   RESOURCE_EXHAUSTED  it has no room for another connection
 absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
@@ -54,6 +55,10 @@ absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
 
 // Returns the error of a call that changes state and whose daemon ended: UNAVAILABLE.
 absl::Status MayBeDone(const absl::Status& end);
+
+// Returns the error of a call without an answer in time: DEADLINE_EXCEEDED. `changes`: it is one
+// that changes state.
+absl::Status NoAnswer(absl::Duration timeout, bool changes);
 
 // Makes one call: Call(*admin, &v1::Admin::Stub::GetStatus, request). If the daemon ends during it,
 // repeats a read-only call (Get…, List…) with the next daemon. It cannot repeat other calls: gRPC
@@ -73,6 +78,7 @@ absl::StatusOr<Response> Call(AdminConnection& admin,
     const absl::Status status =
         FromGrpcStatus((admin.stub().*method)(&context, request, &response));
     if (status.ok()) return response;
+    if (absl::IsDeadlineExceeded(status)) return NoAnswer(admin.timeout(), !repeatable);
     // A server that shuts down cancels the calls that it has not begun.
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
     if (!repeatable) return MayBeDone(status);

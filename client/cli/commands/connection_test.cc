@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -107,6 +108,38 @@ TEST_F(ConnectionTest, RepeatsACallThatChangesNothing) {
     EXPECT_THAT(std::string(set.message()), HasSubstr("the call may have taken effect"));
     EXPECT_EQ(service.calls, 1);
   }
+}
+
+TEST_F(ConnectionTest, SaysThatThereWasNoAnswerInTime) {
+  FakeAdmin service;
+  const std::unique_ptr<grpc::Server> server = Serve(service);
+  ASSERT_NE(server, nullptr);
+  service.end = {grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"};
+  service.failures = 2;
+  auto admin = ConnectAdmin(dir_, absl::Seconds(7));
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  const absl::Status get =
+      Call(**admin, &v1::Admin::Stub::GetStatus, v1::GetStatusRequest()).status();
+  EXPECT_EQ(get.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(get.message()),
+              HasSubstr("no answer of the daemon within 7s; --timeout"));
+  const absl::Status set =
+      Call(**admin, &v1::Admin::Stub::SetQuota, v1::SetQuotaRequest()).status();
+  EXPECT_EQ(set.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(set.message()), HasSubstr("the call may have taken effect"));
+}
+
+TEST_F(ConnectionTest, TheTimeoutHoldsForTheConnection) {
+  const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string path = dir_ + "/admin.sock";
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(listener.get(), 0), 0);
+  // Fills the queue of connections.
+  const absl::StatusOr<UniqueFd> first = ConnectUnix(path, SOCK_STREAM, absl::InfiniteFuture());
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(ConnectAdmin(dir_, absl::Milliseconds(20)).status()));
 }
 
 TEST_F(ConnectionTest, SaysWhereItFoundNoDaemon) {

@@ -25,11 +25,12 @@ using v1::Admin;
 // The daemon, and its successors.
 class Source {
  public:
-  explicit Source(std::string runtime_dir) : runtime_dir_(std::move(runtime_dir)) {}
+  explicit Source(const GlobalOptions& options)
+      : runtime_dir_(options.runtime_dir), timeout_(options.timeout) {}
 
   absl::StatusOr<TopData> Look() {
     if (admin_ == nullptr) {
-      auto admin = ConnectAdmin(runtime_dir_);
+      auto admin = ConnectAdmin(runtime_dir_, timeout_);
       if (!admin.ok()) return admin.status();
       admin_ = *std::move(admin);
     }
@@ -50,6 +51,7 @@ class Source {
   }
 
   const std::string runtime_dir_;
+  const std::optional<absl::Duration> timeout_;
   std::unique_ptr<AdminConnection> admin_;
 };
 
@@ -118,7 +120,7 @@ absl::Status Draw(const TopCommand& command, const GlobalOptions& options, Sourc
           data = *std::move(look);
           seen = absl::Now();
           state.trouble.clear();
-        } else if (absl::IsUnavailable(look.status())) {
+        } else if (absl::IsUnavailable(look.status()) || absl::IsDeadlineExceeded(look.status())) {
           const auto gone = static_cast<uint64_t>(absl::ToInt64Milliseconds(absl::Now() - seen));
           state.trouble = absl::StrCat("no answer for ", Age(gone));
         } else {
@@ -133,7 +135,7 @@ absl::Status Draw(const TopCommand& command, const GlobalOptions& options, Sourc
 
 absl::Status Run(const TopCommand& command, const GlobalOptions& options) {
   StopSignals signals(StopSignals::Also::kResize);
-  Source source(options.runtime_dir);
+  Source source(options);
   // Before the switch of the screen, so that an error is not lost on it.
   absl::StatusOr<TopData> data = source.Look();
   if (!data.ok()) return data.status();

@@ -78,8 +78,9 @@ SocketFacts LookAtSocket(const std::string& runtime_dir, const char* name, int t
   return facts;
 }
 
-absl::StatusOr<DaemonFacts> AskDaemon(const std::string& runtime_dir) {
-  auto admin = ConnectAdmin(runtime_dir);
+absl::StatusOr<DaemonFacts> AskDaemon(const std::string& runtime_dir,
+                                      std::optional<absl::Duration> timeout) {
+  auto admin = ConnectAdmin(runtime_dir, timeout);
   if (!admin.ok()) return admin.status();
   auto status = Call(**admin, &Admin::Stub::GetStatus, v1::GetStatusRequest());
   if (!status.ok()) return status.status();
@@ -117,10 +118,13 @@ absl::StatusOr<DaemonFacts> AskDaemon(const std::string& runtime_dir) {
   return facts;
 }
 
-WorkerFacts BeWorker(const std::string& runtime_dir) {
+WorkerFacts BeWorker(const std::string& runtime_dir, std::optional<absl::Duration> timeout) {
   WorkerFacts facts;
   auto session =
-      internal::Session::Connect({.runtime_dir = runtime_dir, .tenant = "", .name = "gpumemctl"});
+      internal::Session::Connect({.runtime_dir = runtime_dir,
+                                  .tenant = "",
+                                  .name = "gpumemctl",
+                                  .timeout = timeout.value_or(ConnectOptions().timeout)});
   if (!session.ok()) {
     facts.error = std::string(session.status().message());
     return facts;
@@ -293,7 +297,7 @@ std::optional<uint64_t> NumberOf(absl::string_view lines, absl::string_view key)
   return std::nullopt;
 }
 
-Facts Collect(const std::string& runtime_dir) {
+Facts Collect(const std::string& runtime_dir, std::optional<absl::Duration> timeout) {
   Facts facts{.cli_version = GPUMEM_VERSION, .uid = geteuid(), .runtime_dir = runtime_dir};
   std::error_code error;
   facts.runtime_dir_there = std::filesystem::is_directory(runtime_dir, error);
@@ -301,7 +305,7 @@ Facts Collect(const std::string& runtime_dir) {
                    LookAtSocket(runtime_dir, kAdminSocket, SOCK_STREAM)};
   SocketFacts& admin = facts.sockets[1];
   if (admin.state == SocketFacts::State::kOpen) {
-    absl::StatusOr<DaemonFacts> daemon = AskDaemon(runtime_dir);
+    absl::StatusOr<DaemonFacts> daemon = AskDaemon(runtime_dir, timeout);
     if (daemon.ok()) {
       facts.daemon = *std::move(daemon);
     } else if (absl::IsPermissionDenied(daemon.status())) {
@@ -310,7 +314,8 @@ Facts Collect(const std::string& runtime_dir) {
       facts.admin_error = std::string(daemon.status().message());
     }
   }
-  if (facts.sockets[0].state == SocketFacts::State::kOpen) facts.worker = BeWorker(runtime_dir);
+  if (facts.sockets[0].state == SocketFacts::State::kOpen)
+    facts.worker = BeWorker(runtime_dir, timeout);
   if (facts.daemon) facts.process = LookAtProcess(facts.daemon->pid);
   if (!facts.process.unit.empty()) facts.unit = AskSystemd(facts.process.unit);
   facts.driver = LookAtDriver();

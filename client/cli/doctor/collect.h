@@ -2,17 +2,20 @@
 // Collects the facts that gpumemctl doctor can see from here.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "client/cli/doctor/facts.h"
 
 namespace gpumem::cli {
 
 // Inspects this machine, and the daemon with sockets in `runtime_dir`. Never fails: facts that
 // cannot be seen are missing. Takes some 0.3 s if there is an NVIDIA driver, and begins and ends a
-// session.
-Facts Collect(const std::string& runtime_dir);
+// session. `timeout` is that of each request to the daemon.
+Facts Collect(const std::string& runtime_dir, std::optional<absl::Duration> timeout = std::nullopt);
 
 // Its pure functions.
 

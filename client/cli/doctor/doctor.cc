@@ -17,7 +17,7 @@
 namespace gpumem::cli {
 
 absl::Status Run(const DoctorCommand&, const GlobalOptions& options) {
-  const std::vector<Finding> findings = Examine(Collect(options.runtime_dir));
+  const std::vector<Finding> findings = Examine(Collect(options.runtime_dir, options.timeout));
   const Output output = Stdout(options.color);
   Print(options.json
             ? Document(DoctorJson(findings))
