@@ -43,6 +43,14 @@ TEST_F(FormTest, ATerminalIsAskedBeforeOthersLoseSomething) {
   EXPECT_EQ(no->Wait(Soon()), 1);
   EXPECT_EQ(Run({"status", "--json"}).AsJson()["draining"], false);
 
+  // The end of input is no, also behind a word.
+  auto end = InTerminal({"drain"});
+  ASSERT_TRUE(end->WaitFor("Continue? [y/N]", Soon())) << end->written();
+  end->Type("y\x04\x04");
+  EXPECT_EQ(end->Wait(Soon()), 1);
+  EXPECT_THAT(PlainText(end->written()), HasSubstr("\ngpumemctl: nothing was changed"));
+  EXPECT_EQ(Run({"status", "--json"}).AsJson()["draining"], false);
+
   auto yes = InTerminal({"drain"});
   ASSERT_TRUE(yes->WaitFor("Continue? [y/N]", Soon())) << yes->written();
   yes->Type("y\n");

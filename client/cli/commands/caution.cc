@@ -48,8 +48,11 @@ void PrintDryRun(const std::string& what, const Effects& effects, const GlobalOp
 // Reads a line of standard input. The end of input is no.
 bool Confirmed() {
   std::string answer;
-  for (int c = std::getchar(); c != EOF && c != '\n'; c = std::getchar()) {
-    answer.push_back(static_cast<char>(c));
+  int c = std::getchar();
+  for (; c != EOF && c != '\n'; c = std::getchar()) answer.push_back(static_cast<char>(c));
+  if (c == EOF) {
+    std::fputs("\n", stderr);  // the error has a line of its own
+    return false;
   }
   absl::StripAsciiWhitespace(&answer);
   absl::AsciiStrToLower(&answer);
