@@ -278,6 +278,7 @@ TEST(CommandLineTest, ErrorsKnowWhetherJsonIsWanted) {
   EXPECT_TRUE(ParseCommandLine({"hold", "-o", "json"}).global.json);
   EXPECT_TRUE(ParseCommandLine({"hold", "--nonsense", "--output=json"}).global.json);
   EXPECT_TRUE(ParseCommandLine({"hold", "--nonsense", "--json"}).global.json);
+  EXPECT_TRUE(ParseCommandLine({"hold", "--nonsense", "-o", "JSON"}).global.json);
   EXPECT_TRUE(ParseCommandLine({"quota", "set", "t", "--json"}).global.json);
   EXPECT_FALSE(ParseCommandLine({"hold"}).global.json);
 }

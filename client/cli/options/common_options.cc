@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/common_options.h"
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -99,7 +99,9 @@ std::vector<std::string> Warnings(const CLI::App& app) {
 
 bool WantsJson(const std::vector<std::string>& arguments) {
   std::string before;
-  for (const std::string& argument : arguments) {
+  for (const std::string& given : arguments) {
+    // As OneOfWords, which ignores case.
+    const std::string argument = absl::AsciiStrToLower(given);
     if (argument == "--json" || argument == "-ojson" || argument == "-o=json" ||
         argument == "--output=json") {
       return true;
