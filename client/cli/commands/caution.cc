@@ -51,7 +51,7 @@ bool Confirmed() {
   int c = std::getchar();
   for (; c != EOF && c != '\n'; c = std::getchar()) answer.push_back(static_cast<char>(c));
   if (c == EOF) {
-    std::fputs("\n", stderr);  // the error has a line of its own
+    std::fputs("\n", stderr);  // the error begins a line
     return false;
   }
   absl::StripAsciiWhitespace(&answer);
