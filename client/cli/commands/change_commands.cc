@@ -188,7 +188,7 @@ absl::Status Run(const ReloadCommand& command, const GlobalOptions& options) {
   auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
   if (!admin.ok()) return admin.status();
   const auto effects = [&]() -> absl::StatusOr<Effects> {
-    auto checked = Call(**admin, &Admin::Stub::CheckReload, v1::ReloadRequest());
+    auto checked = Call(**admin, &Admin::Stub::CheckReload, v1::CheckReloadRequest());
     if (!checked.ok()) return checked.status();
     return ReloadEffects(*checked);
   };

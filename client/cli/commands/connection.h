@@ -61,15 +61,16 @@ absl::Status MayBeDone(const absl::Status& end);
 absl::Status NoAnswer(absl::Duration timeout, bool changes);
 
 // Makes one call: Call(*admin, &v1::Admin::Stub::GetStatus, request). If the daemon ends during it,
-// repeats a read-only call (Get…, List…) with the next daemon. It cannot repeat other calls: gRPC
-// does not say whether the daemon has carried them out.
+// repeats a read-only call (Get…, List…, Check…) with the next daemon. It cannot repeat other
+// calls: gRPC does not say whether the daemon has carried them out.
 template <typename Request, typename Response>
 absl::StatusOr<Response> Call(AdminConnection& admin,
                               grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
                                                                       const Request&, Response*),
                               const Request& request) {
   const std::string& name = Request::descriptor()->name();
-  const bool repeatable = absl::StartsWith(name, "Get") || absl::StartsWith(name, "List");
+  const bool repeatable = absl::StartsWith(name, "Get") || absl::StartsWith(name, "List") ||
+                          absl::StartsWith(name, "Check");
   const absl::Time deadline = absl::Now() + admin.timeout();
   while (true) {
     grpc::ClientContext context;

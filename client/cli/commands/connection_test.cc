@@ -29,6 +29,10 @@ class FakeAdmin final : public v1::Admin::Service {
     response->set_version("9.9");
     return ++calls <= failures ? end : grpc::Status::OK;
   }
+  grpc::Status CheckReload(grpc::ServerContext*, const v1::CheckReloadRequest*,
+                           v1::ReloadResponse*) override {
+    return ++calls <= failures ? end : grpc::Status::OK;
+  }
   grpc::Status SetQuota(grpc::ServerContext*, const v1::SetQuotaRequest*,
                         v1::GetQuotaResponse*) override {
     return ++calls <= failures ? end : grpc::Status::OK;
@@ -99,6 +103,9 @@ TEST_F(ConnectionTest, RepeatsACallThatChangesNothing) {
     service.failures = 2;
     auto status = Call(**admin, &v1::Admin::Stub::GetStatus, v1::GetStatusRequest());
     EXPECT_TRUE(status.ok()) << status.status();
+    EXPECT_EQ(service.calls, 3);
+    service.calls = 0;
+    EXPECT_TRUE(Call(**admin, &v1::Admin::Stub::CheckReload, v1::CheckReloadRequest()).ok());
     EXPECT_EQ(service.calls, 3);
 
     service.calls = 0;

@@ -180,7 +180,7 @@ grpc::Status AdminService::Reload(grpc::ServerContext* context, const v1::Reload
   return grpc::Status::OK;
 }
 
-grpc::Status AdminService::CheckReload(grpc::ServerContext*, const v1::ReloadRequest*,
+grpc::Status AdminService::CheckReload(grpc::ServerContext*, const v1::CheckReloadRequest*,
                                        v1::ReloadResponse* response) {
   absl::StatusOr<v1::ReloadResponse> outcome = hooks_.check_reload();
   if (!outcome.ok()) return ToAnswer(outcome.status());

@@ -64,7 +64,8 @@ class AdminService final : public gpumem::v1::Admin::Service {
                           gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status Reload(grpc::ServerContext* context, const gpumem::v1::ReloadRequest* request,
                       gpumem::v1::ReloadResponse* response) override;
-  grpc::Status CheckReload(grpc::ServerContext* context, const gpumem::v1::ReloadRequest* request,
+  grpc::Status CheckReload(grpc::ServerContext* context,
+                           const gpumem::v1::CheckReloadRequest* request,
                            gpumem::v1::ReloadResponse* response) override;
   grpc::Status Trim(grpc::ServerContext* context, const gpumem::v1::TrimRequest* request,
                     gpumem::v1::TrimResponse* response) override;

@@ -90,7 +90,7 @@ default = true
   }
   absl::StatusOr<v1::ReloadResponse> Reload() { return Call(&Stub::Reload, v1::ReloadRequest()); }
   absl::StatusOr<v1::ReloadResponse> CheckReload() {
-    return Call(&Stub::CheckReload, v1::ReloadRequest());
+    return Call(&Stub::CheckReload, v1::CheckReloadRequest());
   }
   std::string ConfigFile() const {
     return std::filesystem::path(daemon_->runtime_dir()).parent_path() / "gpumemd.toml";
