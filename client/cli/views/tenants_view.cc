@@ -172,7 +172,7 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Lay
       {{"MADE BY", Align::kLeft, 0, 6},
        nullptr,
        [](Row& row) {
-         // The last column, which marks overrides that no earlier column shows.
+         // Also marks overrides that no earlier column shows.
          return absl::StrCat(row.placed.tenant->configured() ? "config" : "rule",
                              row.marks.unseen() ? "*" : "");
        }},
