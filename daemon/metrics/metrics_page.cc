@@ -90,7 +90,7 @@ void WriteTenantsOnDevices(Exposition& page, const Measures& measures,
   WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.waited_for; });
   page.Family(
       "gpumem_unbrokered_bytes", Type::kGauge,
-      "Bytes that processes of the tenant allocated past the daemon, as the driver counts them.");
+      "Bytes that processes of the tenant allocated past the broker, as the driver counts them.");
   WriteByDevice(page, measures, shown, false, [](const OnDevice& on) { return on.unbrokered; });
 }
 

@@ -141,7 +141,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
           : MakeHostProcessMemory(gpumem::SocketPath(config.runtime_dir, kHostProcessMemoryFile));
   if (!process_memory.ok()) {
     devices->notices.push_back(
-        absl::StrCat("Memory that is allocated past gpumemd is not detected: ",
+        absl::StrCat("Memory that is allocated past the broker is not detected: ",
                      process_memory.status().message(), "."));
   }
   std::vector<NamedFd> handed_over;

@@ -317,7 +317,7 @@ void UnbrokeredMonitor::State::Audit(const UnbrokeredUse& use, const char* signa
                          .device = use.device_uuid,
                          .bytes = use.bytes,
                          .signal = signal,
-                         .why = "it has taken memory past the daemon"});
+                         .why = "it has taken memory past the broker"});
 }
 
 void UnbrokeredMonitor::State::FollowUp() {

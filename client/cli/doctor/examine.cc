@@ -190,7 +190,7 @@ void Examiner::Kept() {
 void Examiner::PastTheBroker() {
   constexpr char kArea[] = "past the broker";
   if (!facts_.daemon) {
-    if (AnyOpen()) Say(kArea, Level::kUnseen, "memory outside the daemon");
+    if (AnyOpen()) Say(kArea, Level::kUnseen, "memory past the broker");
     return;
   }
   const DaemonFacts& daemon = *facts_.daemon;
@@ -209,7 +209,7 @@ void Examiner::PastTheBroker() {
         "see gpumemctl ps; [unbrokered] in the configuration sets the reaction");
   }
   if (daemon.foreign_processes == 0 && daemon.unbrokered_bytes == 0) {
-    Say(kArea, Level::kOk, "no process is seen using memory outside the daemon");
+    Say(kArea, Level::kOk, "no process is seen using memory past the broker");
   }
 }
 

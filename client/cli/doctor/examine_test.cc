@@ -105,7 +105,7 @@ TEST(ExamineTest, AsAnOrdinaryUserItSaysWhatItCouldNotSee) {
   EXPECT_EQ(Problems(facts), 0u) << Text(facts);
   EXPECT_TRUE(Finds(facts, Level::kUnseen, "the daemon's state", "sudo gpumemctl doctor"));
   EXPECT_TRUE(Finds(facts, Level::kUnseen, "whether memory outlives the daemon"));
-  EXPECT_TRUE(Finds(facts, Level::kUnseen, "memory outside the daemon"));
+  EXPECT_TRUE(Finds(facts, Level::kUnseen, "memory past the broker"));
   EXPECT_TRUE(Finds(facts, Level::kOk, "admin.sock (0666 root root) is closed to this user"));
   EXPECT_TRUE(Finds(facts, Level::kOk, "this user's processes are tenant user-0, by rule 1"));
   EXPECT_TRUE(Finds(facts, Level::kOk, "has the same version"));

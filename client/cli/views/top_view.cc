@@ -237,7 +237,7 @@ std::vector<Line> Help() {
   lines.emplace_back(
       "lingering (the lease has ended, but a process may still map the memory), and");
   lines.emplace_back("segments in creation or release. For a process HELD is its leases.");
-  lines.emplace_back("PAST BROKER, past: memory allocated outside the daemon (cudaMalloc).");
+  lines.emplace_back("PAST BROKER, past: memory that CUDA gave directly (cudaMalloc).");
   return lines;
 }
 

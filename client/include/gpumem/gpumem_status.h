@@ -56,7 +56,7 @@ enum gpumem_cause {
   GPUMEM_CAUSE_MAX_WAITING = 9, /* too many requests wait */
   GPUMEM_CAUSE_GUARANTEES = 10, /* the free memory is guaranteed to others */
   GPUMEM_CAUSE_QUEUE = 11,      /* the free memory is reserved for requests ahead in the queue */
-  GPUMEM_CAUSE_UNBROKERED = 12, /* the tenant uses memory that it took past the daemon */
+  GPUMEM_CAUSE_UNBROKERED = 12, /* the tenant uses memory that it took past the broker */
   GPUMEM_CAUSE_MAX_PUBLICATIONS = 13
 };
 

@@ -90,7 +90,7 @@ struct Denial {
     kMaxWaiting,  // too many requests wait
     kGuarantees,  // the free memory is guaranteed to others
     kQueue,       // the free memory is reserved for requests ahead in the queue
-    kUnbrokered,  // the tenant uses memory that it took past the daemon
+    kUnbrokered,  // the tenant uses memory that it took past the broker
     kMaxPublications,
   };
   struct Holder {

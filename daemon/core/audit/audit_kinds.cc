@@ -110,7 +110,7 @@ absl::Span<const AuditKind> AuditKinds() {
          LOG_WARNING,
          "7ed08808d9884684999b2a500a1dd5c0",
          "A process was asked to end (SIGTERM) or was ended (SIGKILL) for memory that it did not "
-         "release, or allocated past the daemon.",
+         "release, or allocated past the broker.",
          {"tenant?", "session", "pid?", "uid?", "command?", "device?", "bytes?", "signal", "why"}},
         {AuditEvent::kRevoked, "revoked", LOG_NOTICE, "894fc9f0e93f413594f6e4dff9a9669a",
          "Revocable memory was taken back.", with_memory({"tenant"}, {"why"})},
