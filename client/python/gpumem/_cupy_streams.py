@@ -12,7 +12,7 @@ from . import _gpumem
 from .errors import Error
 from .pool import Pool
 
-_LEGACY_AND_PER_THREAD = (0, 1, 2)  # CUDA's built-in streams
+_BUILT_IN = (0, 1, 2)  # CUDA's legacy and per-thread streams
 
 
 def _current_stream() -> int:
@@ -47,14 +47,20 @@ class Streams:
         forgotten = []
         for other in idle:
             kept = self._kept.get(other)
+            if kept is None:
+                if other not in _BUILT_IN:
+                    # Borrowed: its owner, who tells the pool, may have destroyed it.
+                    forgotten.append(other)
+                continue
             # References of the tuple and of the call.
-            if kept is None or sys.getrefcount(kept[0]) > 2 or not self._forget(other, kept[1]):
+            if sys.getrefcount(kept[0]) > 2 or not self._forget(other, kept[1]):
                 continue
             if self._kept.get(other) is kept:  # else another thread uses it again
                 del self._kept[other]
             forgotten.append(other)
-        if pointer not in _LEGACY_AND_PER_THREAD:
-            self._kept[pointer] = (cupy.cuda.get_current_stream(), cupy.cuda.runtime.getDevice())
+        stream = cupy.cuda.get_current_stream()
+        if pointer not in _BUILT_IN and not isinstance(stream, cupy.cuda.ExternalStream):
+            self._kept[pointer] = (stream, cupy.cuda.runtime.getDevice())
         return forgotten
 
     def _forget(self, stream: int, device: int) -> bool:

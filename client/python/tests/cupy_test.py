@@ -149,6 +149,17 @@ def test_a_stream_is_forgotten_on_its_device(adapter, cupy, monkeypatch, forgott
     assert forgotten[1:] == [(gpumem.Pool.default(0).device, 0xa000)]
 
 
+def test_a_borrowed_stream_may_be_destroyed(adapter, cupy, pool, forgotten):
+    with adapter.using(pool):
+        with cupy.cuda.ExternalStream(0xd000):
+            cupy.cuda.alloc(1000)
+        pool.forget_stream(0xd000)  # its owner destroys it next
+        del forgotten[:]
+        with cupy.cuda.Stream(0xe000):
+            cupy.cuda.alloc(1000)
+    assert forgotten == [(pool.device, 0xe000)]
+
+
 def test_a_refusal_is_cupys_own_exception(adapter, cupy, pool):
     with adapter.using(pool) as shaped:
         with pytest.raises(cupy.cuda.memory.OutOfMemoryError) as refused:

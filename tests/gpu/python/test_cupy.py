@@ -300,6 +300,20 @@ def test_streams_and_events_of_cupy(pool):
     pool.forget_stream(stream.ptr)
 
 
+def test_a_borrowed_stream_may_be_destroyed(pool):
+    runtime = cupy.cuda.runtime
+    with adapter.using(pool):
+        borrowed = runtime.streamCreateWithFlags(runtime.streamNonBlocking)
+        with cupy.cuda.ExternalStream(borrowed):
+            x = cupy.ones(1000)
+        runtime.streamSynchronize(borrowed)
+        del x
+        pool.forget_stream(borrowed)
+        runtime.streamDestroy(borrowed)
+        with cupy.cuda.Stream(non_blocking=True):  # a new one: idle ones are forgotten
+            assert float(cupy.ones(1000).sum()) == 1000
+
+
 def test_interprocess_events_of_cupys_own():
     """cupy.cuda.Event(interprocess=True) orders two processes that work on one brokered array."""
     array = gpumem.empty(64 * MIB, "uint8")

@@ -32,6 +32,10 @@ class Stream:
         self._before = None
 
 
+class ExternalStream(Stream):
+    pass
+
+
 null = Stream()
 Stream.current = null
 
