@@ -41,8 +41,7 @@ class SharedDaemonTest : public LedgerFixture {
     details.peer.pid = ++pids;
     details.peer.uid = uid;
     const absl::Status room = ledger.sessions().CheckRoom(tenant, details);
-    absl::StatusOr<SessionId> session =
-        ledger.OpenSession(tenant, std::move(details), NewSecret());
+    absl::StatusOr<SessionId> session = ledger.OpenSession(tenant, std::move(details), NewSecret());
     EXPECT_EQ(room.code(), session.status().code()) << room << " and " << session.status();
     return session;
   }
@@ -83,8 +82,7 @@ class SharedPoolTest : public LedgerFixture {
     details.peer.pid = pid;
     details.peer.start_time = 1;
     const absl::Status room = ledger.sessions().CheckRoom("a", details);
-    absl::StatusOr<SessionId> session =
-        ledger.OpenSession("a", std::move(details), NewSecret());
+    absl::StatusOr<SessionId> session = ledger.OpenSession("a", std::move(details), NewSecret());
     EXPECT_EQ(room.code(), session.status().code()) << room << " and " << session.status();
     return session;
   }
