@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kinds of segments. kKindTable has a row of properties for each. Code decides by these
-// properties. It compares kinds only where it creates or opens memory of one particular kind.
+// properties. It compares kinds only to create or open memory of one particular kind.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is common to all requests: a broker's beginning and end, the authentication of calls, and
+// The parts common to all requests: a broker's beginning and end, the authentication of calls, and
 // how a change of the ledger ends.
 #include "daemon/core/broker/broker.h"
 

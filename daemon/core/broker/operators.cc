@@ -56,7 +56,7 @@ absl::StatusOr<BrokerOperators::Trimmed> BrokerOperators::Trim(absl::string_view
     }
   }
   TimedLock lock(&broker_.mutex_);
-  // Each release of the mutex asks again, so it goes on where it was: ids are not used again.
+  // Each release of the mutex asks again. No segment is looked up twice: ids are not used again.
   auto next = doomed->begin();
   auto gone = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
     while (next != doomed->end() && !broker_.ledger_.state().segments.contains(*next)) ++next;
