@@ -13,9 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/unix_channel.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
 #include "tests/support/expect_status.h"
+#include "tests/support/wire.h"
 #include "tests/system/testing/fuzzer.h"
 
 namespace gpumem {
@@ -54,6 +56,16 @@ TEST_F(Fuzz, RandomMessagesDoNotBreakTheDaemon) {
                              "RegisterIpcEvent:OK", "ListPools:OK", "Acquire:INVALID_ARGUMENT",
                              "Acquire:RESOURCE_EXHAUSTED", "Open:NOT_FOUND", "Release:NOT_FOUND"}) {
     EXPECT_THAT(answers, HasSubstr(answer));
+  }
+  // A message by chance may have published memory for good, which outlives its session.
+  const auto admin = v1::Admin::NewStub(admin_channel_);
+  v1::ListPublicationsResponse kept;
+  ASSERT_TRUE(admin->ListPublications(testing::ContextWith().get(), {}, &kept).ok());
+  for (const v1::PublicationInfo& publication : kept.publications()) {
+    v1::UnpublishRequest request;
+    v1::UnpublishResponse response;
+    request.set_name(absl::StrCat(publication.tenant(), "/", publication.name()));
+    EXPECT_TRUE(admin->Unpublish(testing::ContextWith().get(), request, &response).ok());
   }
 }
 
