@@ -18,11 +18,12 @@ enum class SegmentKind {
   kMempool = 2,  // an allocation from its tenant's CUDA memory pool (cudaMemPool_t)
   kIpc = 3,      // a cudaMalloc allocation, opened by a CUDA IPC handle
   kPinned = 4,   // host memory behind one file descriptor
+  kTier = 5,     // contents of suspended memory, in the host tier; no session can open it
 };
 
 // What another process needs to open a segment.
 enum class Sharing {
-  kNone,        // of kNoKind alone
+  kNone,        // not at all
   kDescriptor,  // a file descriptor for this segment alone
   kPool,        // the descriptor of its pool, and 64 bytes: a cudaMemPoolPtrExportData
   kIpcHandle,   // 64 bytes: a cudaIpcMemHandle_t
@@ -42,6 +43,8 @@ struct KindTraits {
   bool pooled = false;
   // May be revoked from its holders.
   bool revocable = false;
+  // May be suspended: its contents can move to the host tier and back.
+  bool suspendable = false;
   // May be shared with any tenant. False: what opens this segment also opens others of its tenant.
   bool any_tenant = false;
   // May be part of a publication.
@@ -65,6 +68,7 @@ inline constexpr KindTraits kKindTable[] = {
      .context_bound = false,
      .pooled = false,
      .revocable = true,
+     .suspendable = true,
      .any_tenant = true,
      .publishable = true,
      .contiguous = true,
@@ -106,6 +110,7 @@ inline constexpr KindTraits kKindTable[] = {
      .contiguous = true,
      .movable = false,
      .many_devices = true},
+    {.kind = SegmentKind::kTier, .name = "tier", .sharing = Sharing::kNone, .host_memory = true},
 };
 
 // Returns the position of a kind in kKindTable. Requires a kind that has a row.

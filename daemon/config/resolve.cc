@@ -46,7 +46,7 @@ Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devic
     if (config.max_retained && config.max_retained->percent) {
       quota.device_max_retained[device.uuid] = config.max_retained->Of(device.capacity_bytes);
     }
-    if (IsPinnedMemory(device)) {
+    if (IsHostMemory(device)) {
       if (config.pinned_limit) {
         quota.pinned_limit_bytes = config.pinned_limit->Of(device.capacity_bytes);
       }

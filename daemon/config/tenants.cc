@@ -69,7 +69,7 @@ std::optional<Found> FindLimitAboveParents(const Config& config,
     auto parent = quotas.find(tenant.quota.parent);
     if (parent == quotas.end()) continue;
     for (const DeviceInfo& device : devices) {
-      if (IsPinnedMemory(device)) continue;
+      if (IsHostMemory(device)) continue;
       auto own = tenant.lines.device_limits.find(device.uuid);
       const bool of_device = own != tenant.lines.device_limits.end();
       const uint64_t line = of_device ? own->second : tenant.lines.limit;

@@ -21,6 +21,11 @@ absl::StatusOr<std::unique_ptr<Allocation>> Device::Adopt(const CreateSpec& spec
       "the device ", info().uuid, " cannot restore a segment ", "of kind ", KindName(spec.kind)));
 }
 
+absl::Status Device::Copy(absl::Span<const CopyItem>) {
+  return absl::UnimplementedError(
+      absl::StrCat("the device ", info().uuid, " cannot copy to or from the host tier"));
+}
+
 absl::StatusOr<PoolStatus> Device::SetPool(absl::string_view tenant, const PoolChange&) {
   return NoPool(*this, tenant);
 }

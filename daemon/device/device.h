@@ -17,6 +17,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/export_data.h"
 #include "common/kind.h"
 #include "common/unique_fd.h"
@@ -52,9 +53,13 @@ struct DeviceInfo {
   std::vector<PeerAccess> peers;        // the other GPUs
 };
 
-// True for the pinned host memory, which limits for devices do not count.
-inline bool IsPinnedMemory(const DeviceInfo& info) {
+// True for host memory: pinned memory and the host tier. Limits for devices do not count it.
+inline bool IsHostMemory(const DeviceInfo& info) {
   return info.kinds.size() == 1 && TraitsOf(info.kinds.front()).host_memory;
+}
+// True for the host tier, which holds the contents of suspended segments.
+inline bool IsHostTier(const DeviceInfo& info) {
+  return info.kinds.size() == 1 && info.kinds.front() == Kind::kTier;
 }
 
 // Returns the granularity for sizes of a kind.
@@ -72,6 +77,19 @@ struct ExportedPool {
   uint64_t id = 0;                               // never used twice in one process
   int fd = -1;                                   // close-on-exec; the pool's
   std::shared_ptr<const gpumem::UniqueFd> open;  // keeps `fd` open
+};
+
+// A part of the host tier's file. Both are multiples of the tier's granularity.
+struct TierExtent {
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+  bool operator==(const TierExtent&) const = default;
+};
+
+// The bytes of one segment of kind tier: these extents, one after another.
+struct TierPlace {
+  int fd = -1;  // the tier's file; open as long as the tier's device or any of its segments
+  std::vector<TierExtent> extents;
 };
 
 // The memory of one segment. The destructor returns the memory to the driver once no importer holds
@@ -92,6 +110,8 @@ class Allocation {
   // mempool: returns its pool. Absent once it is lost(), so that no descriptor of the daemon keeps
   // the pool's memory.
   virtual std::optional<ExportedPool> pool() const { return std::nullopt; }
+  // tier: returns the place of its bytes; null for the other kinds. Valid while this object lives.
+  virtual const TierPlace* tier_place() const { return nullptr; }
   // True once its context is gone: no process can open it any more. Thread-safe.
   virtual bool lost() const { return false; }
 
@@ -105,6 +125,15 @@ struct CreateSpec {
   // For kind mempool: the pool's tenant and maximum size.
   std::string tenant;
   uint64_t limit_bytes = 0;
+  std::vector<TierExtent> extents;  // for Adopt of kind tier: where its bytes lie
+};
+
+// One segment's contents to be copied. One of the two is a segment of kind tier, the other one is a
+// segment of the device that copies.
+struct CopyItem {
+  const Allocation* from = nullptr;
+  const Allocation* to = nullptr;
+  uint64_t bytes = 0;
 };
 
 // A tenant's memory pool on one device, by CUDA's names for its attributes.
@@ -151,12 +180,22 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) = 0;
 
   // Adopts a segment's memory that an earlier process made, by its descriptor (kinds vmm and
-  // pinned). `fd` is untrusted; a wrong one can only harm the tenant charged for it.
+  // pinned) or by spec.extents (kind tier, without `fd`). `fd` is untrusted; a wrong one can only
+  // harm the tenant charged for it.
   //   INVALID_ARGUMENT    it is visibly not of that size
   //   UNIMPLEMENTED       the device does not make this kind, or it is not shared by a descriptor
   //   RESOURCE_EXHAUSTED  the device is smaller than it was
   virtual absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
                                                             gpumem::UniqueFd fd);
+
+  // Copies the contents of suspended segments out to the host tier, or back. Returns when all bytes
+  // have arrived. On an error the contents of the targets are undefined. Requires that the
+  // Allocations live until it returns and that no process writes to the sources.
+  //   UNIMPLEMENTED       the device has no kind that can be suspended
+  //   RESOURCE_EXHAUSTED  no memory, addresses or descriptors left
+  //   UNAVAILABLE         the process that copies has ended; the next call starts another
+  //   INTERNAL            any other error, by its name
+  virtual absl::Status Copy(absl::Span<const CopyItem> items);
 
   // Returns the bytes free by the driver's count, which includes users without the broker.
   //   UNAVAILABLE  the driver does not report it (no NVML)

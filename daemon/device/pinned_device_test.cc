@@ -28,7 +28,7 @@ std::unique_ptr<Device> Make(uint64_t bytes) {
 
 TEST(PinnedDevice, IsOneOfAKind) {
   const auto device = Make(9 * kMiB);
-  EXPECT_TRUE(IsPinnedMemory(device->info()));
+  EXPECT_TRUE(IsHostMemory(device->info()));
   EXPECT_EQ(device->info().uuid, kPinnedDeviceUuid);
   EXPECT_EQ(device->info().capacity_bytes, 8 * kMiB);
   EXPECT_EQ(device->info().granularity_bytes, 2 * kMiB);

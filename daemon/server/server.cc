@@ -43,7 +43,7 @@ uint64_t MemoryBytes() {
 size_t CountDevices(const Devices& devices) {
   return static_cast<size_t>(
       std::count_if(devices.devices.begin(), devices.devices.end(),
-                    [](const auto& device) { return !IsPinnedMemory(device->info()); }));
+                    [](const auto& device) { return !IsHostMemory(device->info()); }));
 }
 
 BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObserver* observer,

@@ -44,7 +44,7 @@ Before LookAround(const Broker& broker) {
   Before before;
   before.own.insert(getpid());
   for (const BrokerViews::DeviceView& device : broker.views().Devices(/*ask_driver=*/false)) {
-    if (IsPinnedMemory(device.info)) continue;
+    if (IsHostMemory(device.info)) continue;
     before.devices.push_back(device.info.uuid);
     if (device.context_pid != 0) before.own.insert(device.context_pid);
   }

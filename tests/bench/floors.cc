@@ -86,7 +86,7 @@ class Owner {
 
   gpumemd::Device* Find(bool pinned) const {
     for (const auto& device : devices_) {
-      if (gpumemd::IsPinnedMemory(device->info()) != pinned) continue;
+      if (gpumemd::IsHostMemory(device->info()) != pinned) continue;
       if (pinned || !cuda_ || device->info().uuid == device_uuid_) return device.get();
     }
     return nullptr;

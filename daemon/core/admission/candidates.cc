@@ -32,7 +32,7 @@ std::vector<SegmentId> Room::RevocationCandidates(const Request& request,
   };
   // A limit over all devices does not count pinned memory.
   const auto counts = [this](const Shortage& shortage, const Segment& segment) {
-    return (shortage.device == kAllDevices ? !IsPinnedMemory(state_.devices[segment.device])
+    return (shortage.device == kAllDevices ? !IsHostMemory(state_.devices[segment.device])
                                            : shortage.device == segment.device) &&
            (shortage.whose == nullptr || state_.IsUnder(*segment.tenant, *shortage.whose));
   };

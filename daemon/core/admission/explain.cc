@@ -81,7 +81,7 @@ std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
     case Denial::Cause::kDeviceLimit:
     case Denial::Cause::kTotalLimit: {
       const auto device = state_.FindDevice(denial.device_uuid);
-      const bool pinned = device.ok() && IsPinnedMemory(state_.devices[*device]);
+      const bool pinned = device.ok() && IsHostMemory(state_.devices[*device]);
       const std::string& limited =
           denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant;
       const std::string raise =

@@ -47,7 +47,7 @@ absl::Status DoesNotMake(const LedgerState& state, size_t device, Kind kind) {
 Kind KindOf(const LedgerState& state, const Tenant& tenant, const AcquireSpec& spec,
             size_t device) {
   if (spec.kind) return *spec.kind;
-  if (tenant.quota.kind && !IsPinnedMemory(state.devices[device])) return *tenant.quota.kind;
+  if (tenant.quota.kind && !IsHostMemory(state.devices[device])) return *tenant.quota.kind;
   return state.devices[device].kinds.front();
 }
 

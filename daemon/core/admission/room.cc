@@ -29,7 +29,7 @@ uint64_t Room::Obtainable(const Tenant& tenant, size_t device) const {
       left(state_.devices[device].capacity_bytes, held(state_.device_accounts[device]));
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     least = std::min(least, left(state_.LimitOn(*each, device), held(each->accounts[device])));
-    if (IsPinnedMemory(state_.devices[device]) || !each->quota.total_limit_bytes) continue;
+    if (IsHostMemory(state_.devices[device]) || !each->quota.total_limit_bytes) continue;
     least = std::min(least, left(*each->quota.total_limit_bytes,
                                  SumUnpinned(state_.devices, each->accounts, held)));
   }
@@ -60,7 +60,7 @@ std::vector<WaiterId> WaitersInOrder(const LedgerState& state) {
 
 std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused) const {
   const size_t device = request.device;
-  const bool pinned = IsPinnedMemory(state_.devices[device]);
+  const bool pinned = IsHostMemory(state_.devices[device]);
   // No overflow: bytes is at most a device's capacity, count at most 253.
   const uint64_t asked = request.bytes * request.count;
   // Reused segments are charged already. They count as asked for, so neither as used nor as

@@ -42,7 +42,7 @@ uint64_t SumUnpinned(const std::vector<DeviceInfo>& devices, const std::vector<A
                      Measure measure) {
   uint64_t sum = 0;
   for (size_t i = 0; i < devices.size(); ++i) {
-    if (!IsPinnedMemory(devices[i])) sum += measure(accounts[i]);
+    if (!IsHostMemory(devices[i])) sum += measure(accounts[i]);
   }
   return sum;
 }

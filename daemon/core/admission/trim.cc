@@ -25,7 +25,7 @@ void TrimForShortfall(const LedgerState& state, Segments& segments, const Reques
   };
   const auto doom_anywhere = [&](Tenant& from, bool pinned_too = true) {
     for (size_t d = 0; d < state.devices.size(); ++d) {
-      if (!pinned_too && IsPinnedMemory(state.devices[d])) continue;
+      if (!pinned_too && IsHostMemory(state.devices[d])) continue;
       if (segments.DoomOldest(from, d)) return true;
     }
     return false;
@@ -40,7 +40,7 @@ void TrimForShortfall(const LedgerState& state, Segments& segments, const Reques
     if (doom_anywhere(tenant, pinned_too)) return true;
     Tenant* other = nullptr;
     for (size_t d = 0; d < state.devices.size() && other == nullptr; ++d) {
-      if (pinned_too || !IsPinnedMemory(state.devices[d]))
+      if (pinned_too || !IsHostMemory(state.devices[d]))
         other = segments.RichestRetainer(d, above);
     }
     return other != nullptr && doom_anywhere(*other, pinned_too);
@@ -54,7 +54,7 @@ void TrimForShortfall(const LedgerState& state, Segments& segments, const Reques
     const uint64_t total_limit = each->quota.total_limit_bytes.value_or(kUnlimited);
     const uint64_t more_in_all =
         Plus(bytes, claimed(Denial::Cause::kTotalLimit, each, kAllDevices));
-    while (!IsPinnedMemory(state.devices[device]) && total_limit != kUnlimited &&
+    while (!IsHostMemory(state.devices[device]) && total_limit != kUnlimited &&
            over(SumUnpinned(state.devices, each->accounts, Staying), more_in_all, total_limit) &&
            doom_under(each, /*pinned_too=*/false)) {
     }

@@ -65,7 +65,7 @@ BrokerLoad Broker::Load() const {
                   .waiting = acquiring_.size() + attaching_.size(),
                   .draining = ledger_.state().draining};
   for (size_t i = 0; i < devices_.size(); ++i) {
-    (IsPinnedMemory(devices_[i]->info()) ? load.pinned : load.charged) +=
+    (IsHostMemory(devices_[i]->info()) ? load.pinned : load.charged) +=
         ledger_.state().charged(i);
   }
   return load;

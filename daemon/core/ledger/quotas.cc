@@ -16,7 +16,7 @@ absl::Status Tenants::CheckDevices(const Quota& quota) const {
     for (const auto& [uuid, bytes] : *by_device) {
       absl::StatusOr<size_t> device = state_.FindDevice(uuid);
       if (!device.ok()) return device.status();
-      if (!IsPinnedMemory(state_.devices[*device])) continue;
+      if (!IsHostMemory(state_.devices[*device])) continue;
       return absl::InvalidArgumentError(
           by_device == &quota.device_limits
               ? absl::StrCat(uuid,

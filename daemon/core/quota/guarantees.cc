@@ -105,13 +105,13 @@ std::string Parts(const GuaranteeProblem& problem,
 }  // namespace
 
 uint64_t GuaranteeOn(const Quota& quota, const DeviceInfo& device) {
-  if (IsPinnedMemory(device)) return 0;
+  if (IsHostMemory(device)) return 0;
   auto own = quota.device_guarantees.find(device.uuid);
   return own != quota.device_guarantees.end() ? own->second : quota.guarantee_bytes.value_or(0);
 }
 
 uint64_t LimitOn(const Quota& quota, const DeviceInfo& device) {
-  if (IsPinnedMemory(device)) return quota.pinned_limit_bytes.value_or(kUnlimited);
+  if (IsHostMemory(device)) return quota.pinned_limit_bytes.value_or(kUnlimited);
   auto own = quota.device_limits.find(device.uuid);
   return own != quota.device_limits.end() ? own->second : quota.limit_bytes.value_or(kUnlimited);
 }
@@ -120,7 +120,7 @@ std::optional<GuaranteeProblem> FindGuaranteeProblem(const std::map<std::string,
                                                      absl::Span<const DeviceInfo> devices) {
   std::map<std::string, uint64_t> totals;
   for (const DeviceInfo& device : devices) {
-    if (IsPinnedMemory(device)) continue;
+    if (IsHostMemory(device)) continue;
     Needs needs(tenants, device);
     if (std::optional<GuaranteeProblem> problem = needs.Check()) return problem;
     for (const auto& [tenant, need] : needs.by_tenant()) {
