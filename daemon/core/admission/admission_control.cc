@@ -11,9 +11,9 @@
 
 namespace gpumemd {
 
-absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
-                                                         const AcquireSpec& spec) {
-  if (state_.draining) return Draining();
+absl::StatusOr<records::Request> AdmissionControl::RequestOf(SessionId session_id,
+                                                             const AcquireSpec& spec) const {
+  if (!spec.resumes.empty()) return ResumeRequestOf(session_id, spec.resumes);
   absl::StatusOr<Session*> session = state_.LiveSession(session_id);
   if (!session.ok()) return session.status();
   Tenant& tenant = *(*session)->tenant;
@@ -32,6 +32,36 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
     return lease_type;
   if (absl::Status past = CheckUnbrokered(state_, tenant, terms->bytes * spec.count); !past.ok()) {
     return past;
+  }
+  return request;
+}
+
+absl::StatusOr<records::Request> AdmissionControl::ResumeRequestOf(
+    SessionId session_id, absl::Span<const LeaseId> leases) const {
+  absl::StatusOr<Suspensions::ResumeTerms> terms = suspensions_.TermsOf(session_id, leases);
+  if (!terms.ok()) return terms.status();
+  Session& session = *state_.sessions.at(session_id);
+  if (absl::Status type = CheckLeaseType(state_, session, /*revocable=*/false); !type.ok()) {
+    return type;
+  }
+  return Request{.tenant = session.tenant,
+                 .device = terms->device,
+                 .kind = Kind::kVmm,
+                 .bytes = terms->bytes,
+                 .count = 1,
+                 .resumes = {leases.begin(), leases.end()}};
+}
+
+absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
+                                                         const AcquireSpec& spec) {
+  if (state_.draining) return Draining();
+  absl::StatusOr<Request> checked = RequestOf(session_id, spec);
+  if (!checked.ok()) return checked.status();
+  const Request& request = *checked;
+  Tenant& tenant = *request.tenant;
+  // Nothing of them is in the tier: they need no room.
+  if (!request.resumes.empty() && request.bytes == 0) {
+    return Admission{.operation = operations_.GrantResume(session_id, request)};
   }
 
   queue_.Refresh();
@@ -64,11 +94,15 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId se
                                                                     const Request& request,
                                                                     const Claims& claims,
                                                                     Decision* decision) {
+  const bool resumes = !request.resumes.empty();
   const uint32_t reused = Reusable(request);
   RetainedPool& reusable = PoolFor(request);
   *decision = room_.Check(request, reused, claims);
   if (decision->fit == Fit::kBlocked || decision->awaits_end) {
     return std::optional<Operation>();
+  }
+  if (decision->fit == Fit::kNow && resumes) {
+    return std::optional(operations_.GrantResume(session, request));
   }
   if (decision->fit == Fit::kNow) {
     // There may be more leases than when a waiter came.
@@ -129,6 +163,10 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
                          ? Draining()
                          : CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);
   if (may.ok()) may = CheckUnbrokered(state_, *request.tenant, request.bytes * request.count);
+  if (may.ok() && !request.resumes.empty()) {
+    // The leases may have ended, or have been resumed, since it came.
+    may = suspensions_.TermsOf(session, request.resumes).status();
+  }
   if (!may.ok()) return refuse(std::move(may));
 
   Decision decision;

@@ -30,6 +30,7 @@
 #include "daemon/core/ledger/operations.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
+#include "daemon/core/suspension/suspensions.h"
 
 namespace gpumemd {
 
@@ -37,11 +38,12 @@ class AdmissionControl {
  public:
   // All must outlive this.
   AdmissionControl(LedgerBase* base, const Room* room, Segments* segments, Operations* operations,
-                   Revocations* revocations)
+                   const Suspensions* suspensions, Revocations* revocations)
       : state_(base->state),
         room_(*room),
         segments_(*segments),
         operations_(*operations),
+        suspensions_(*suspensions),
         revocations_(*revocations),
         queue_(&base->state, room) {}
 
@@ -98,6 +100,11 @@ class AdmissionControl {
   using Tenant = records::Tenant;
   using Waiter = records::Waiter;
 
+  // Returns the request that a spec makes, once all is checked but its room.
+  absl::StatusOr<Request> RequestOf(SessionId session, const AcquireSpec& spec) const;
+  // The same for a spec that brings suspended leases back.
+  absl::StatusOr<Request> ResumeRequestOf(SessionId session,
+                                          absl::Span<const LeaseId> leases) const;
   // Grants the request if it fits now; else sets `decision`.
   //   RESOURCE_EXHAUSTED  it fits now, and would be too many leases
   absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
@@ -111,6 +118,7 @@ class AdmissionControl {
   const Room& room_;
   Segments& segments_;
   Operations& operations_;
+  const Suspensions& suspensions_;
   Revocations& revocations_;
   WaitQueue queue_;
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended

@@ -24,6 +24,9 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
   using State = Progress::State;
   Acquisition& it = *acquisition;
   while (true) {
+    if (!AwaitCopies(it.spec.resumes, may_block, it.release_deadline) && !may_block) {
+      return {State::kNeedsAThread, absl::UnavailableError("memory is being copied")};
+    }
     absl::StatusOr<bool> reserved = Reserve(acquisition);
     if (!reserved.ok()) return {State::kAnswered, reserved.status()};
     if (!*reserved) return {State::kWaits, absl::UnavailableError("it waits")};
@@ -82,6 +85,10 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   const Operation operation = *std::exchange(it.operation, std::nullopt);
   bool refused = false;
   absl::Status created = Create(operation, &refused);
+  if (created.ok() && operation.resumes) {
+    created = CopyBack(operation);
+    refused = !created.ok();
+  }
   if (created.ok()) {
     HandedOver handed = HandOver(
         operation, [&](const Handover& handover) { return it.deliver(handover, true); },

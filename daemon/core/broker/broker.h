@@ -31,6 +31,7 @@
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/continuity.h"
 #include "daemon/core/broker/observer.h"
+#include "daemon/core/broker/options.h"
 #include "daemon/core/broker/request.h"
 #include "daemon/core/broker/timed_mutex.h"
 #include "daemon/core/broker/waiting_requests.h"
@@ -42,35 +43,8 @@
 
 namespace gpumemd {
 
-struct BrokerOptions {
-  std::vector<std::unique_ptr<Device>> devices;
-  Bounds bounds;
-  Revocations::Times revocation;
-  std::function<absl::Time()> now = absl::Now;
-  // Returns unguessable bits.
-  std::function<Secret()> random;
-  BrokerObserver* observer = nullptr;  // outlives the broker
-  Continuity* continuity = nullptr;    // outlives the broker; null: nothing survives this process
-  // Sign of life, for a watchdog. The broker's clock thread calls it right after it has held the
-  // mutex, and without the mutex. It is called every `heartbeat_interval`. After a change it is
-  // called as soon as `heartbeat_pause` has passed since the last call. No device call can delay
-  // it. Must return soon.
-  std::function<void(const BrokerLoad&)> heartbeat;  // null: no heartbeat, at no cost
-  absl::Duration heartbeat_interval = absl::InfiniteDuration();
-  absl::Duration heartbeat_pause = absl::Seconds(1);
-  AuditSink* audit = nullptr;  // outlives the broker; null: no audit
-};
-
-// State that an earlier broker has left.
-struct Inheritance {
-  JournalImage image;
-  absl::flat_hash_map<SegmentId, gpumem::UniqueFd> memory;
-  absl::flat_hash_map<PublicationId, gpumem::UniqueFd> metadata;
-  // Sessions whose processes are alive, with their present details.
-  absl::btree_map<SessionId, SessionDetails> sessions;
-};
-
 class BrokerOperators;
+class BrokerSuspensions;
 class BrokerViews;
 
 class Broker {
@@ -216,6 +190,9 @@ class Broker {
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;
 
+  // Returns the requests of sessions about suspended leases (suspensions.h).
+  BrokerSuspensions suspensions();
+
   // --- Operators
 
   // Return the requests of operators (operators.h), and what they can look at (views.h).
@@ -225,6 +202,7 @@ class Broker {
  private:
   friend class BrokerCall;
   friend class BrokerOperators;
+  friend class BrokerSuspensions;
   friend class BrokerViews;
   struct Doomed {
     SegmentId id{};
@@ -278,6 +256,13 @@ class Broker {
   std::vector<Revocations::Overdue> RunDueTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The next two: suspensions.cc. Copies the contents of the operation's fresh segments out of the
+  // tier.
+  absl::Status CopyBack(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until none of the leases' segments is being copied to or from the tier. False if that is
+  // so and `may_block` is false, or at the deadline.
+  bool AwaitCopies(absl::Span<const LeaseId> leases, bool may_block, absl::Time deadline) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   struct HandedOver {
     // kWouldBlock: the client does not take the message at once. kLost: some of the memory was lost
     // meanwhile; it is marked as lost.

@@ -14,6 +14,10 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   std::vector<std::pair<SegmentId, absl::Status>> refused;
   Survivors survivors{.sessions = std::move(inheritance.sessions)};
   Update update(this);
+  // Segments in the tier have no descriptor: the tier's device has its file from the start.
+  for (const auto& [id, record] : inheritance.image.segments) {
+    if (record.kind == Kind::kTier && record.made) inheritance.memory.try_emplace(id);
+  }
   for (auto& [id, fd] : inheritance.memory) {
     auto record = inheritance.image.segments.find(id);
     if (record == inheritance.image.segments.end()) continue;  // it was never granted
@@ -23,7 +27,11 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
     });
     if (device == devices_.end()) continue;  // it is gone
     absl::StatusOr<std::unique_ptr<Allocation>> memory =
-        (*device)->Adopt({.kind = segment.kind, .bytes = segment.bytes}, std::move(fd));
+        (*device)->Adopt({.kind = segment.kind,
+                          .bytes = segment.bytes,
+                          .tenant = std::string(segment.tenant.view()),
+                          .extents = ExtentsOf(inheritance.image, id)},
+                         std::move(fd));
     if (!memory.ok()) {
       refused.emplace_back(id, memory.status());
       continue;

@@ -76,6 +76,15 @@ std::optional<IpcEventId> IpcEvents::AnyOf(SessionId session) const {
   return *it->second.begin();
 }
 
+void IpcEvents::MoveTo(SegmentId from, SegmentId to) {
+  auto it = by_segment_.find(from);
+  if (it == by_segment_.end()) return;
+  absl::btree_set<IpcEventId> moved = std::move(it->second);
+  by_segment_.erase(it);
+  for (IpcEventId id : moved) events_.at(id).segment = to;
+  by_segment_[to].merge(moved);
+}
+
 std::vector<IpcEventId> IpcEvents::LeaseEnded(LeaseId lease) {
   auto it = by_lease_.find(lease);
   if (it == by_lease_.end()) return {};

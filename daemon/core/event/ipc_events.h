@@ -50,6 +50,8 @@ class IpcEvents {
   void Remove(IpcEventId id);
   // Returns one of the session's events; nullopt if it has none.
   std::optional<IpcEventId> AnyOf(SessionId session) const;
+  // Puts the events beside a segment's leases beside another segment, to which the leases moved.
+  void MoveTo(SegmentId from, SegmentId to);
   // Returns the events that can no longer be found.
   std::vector<IpcEventId> LeaseEnded(LeaseId lease);
   // Restores an earlier daemon's event under its number. Numbers given out afterwards are higher

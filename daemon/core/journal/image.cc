@@ -26,12 +26,13 @@ auto& MapOf(auto& image, const journal::Publication&) { return image.publication
 auto& MapOf(auto& image, const journal::PublicationItem&) { return image.publication_items; }
 auto& MapOf(auto& image, const journal::IpcEvent&) { return image.ipc_events; }
 auto& MapOf(auto& image, const journal::Answer&) { return image.answers; }
+auto& MapOf(auto& image, const journal::TierExtent&) { return image.tier_extents; }
 
 template <typename Visit>
 void ForEachMap(const JournalImage& image, Visit visit) {
   visit(image.sessions), visit(image.segments), visit(image.leases), visit(image.exposures),
       visit(image.pool_imports), visit(image.publications), visit(image.publication_items),
-      visit(image.ipc_events), visit(image.answers);
+      visit(image.ipc_events), visit(image.answers), visit(image.tier_extents);
 }
 
 // Names an object in a sentence.
@@ -52,6 +53,9 @@ std::string NameOf(const journal::PublicationItem& item) {
 }
 std::string NameOf(const journal::IpcEvent& event) {
   return absl::StrCat("event ", ToInt(event.id));
+}
+std::string NameOf(const journal::TierExtent& extent) {
+  return absl::StrCat("extent ", extent.index, " of segment ", ToInt(extent.segment));
 }
 std::string NameOf(const journal::Answer& answer) {
   return absl::StrCat("the answer to request ", answer.request_id);
@@ -130,6 +134,9 @@ absl::Status JournalImage::CheckReferences() const {
   }
   for (const auto& [key, answer] : answers) {
     if (absl::Status found = session(answer.session, answer); !found.ok()) return found;
+  }
+  for (const auto& [key, extent] : tier_extents) {
+    if (absl::Status found = segment(extent.segment, extent); !found.ok()) return found;
   }
   return absl::OkStatus();
 }

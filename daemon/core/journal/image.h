@@ -23,7 +23,8 @@ struct JournalImage {
   Map<journal::PublicationItem> publication_items;  // of one publication, in order
   Map<journal::IpcEvent> ipc_events;
   Map<journal::Answer> answers;
-  journal::Counters counters;  // at least the highest number that was ever put
+  Map<journal::TierExtent> tier_extents;  // of one segment, in order
+  journal::Counters counters;             // at least the highest number that was ever put
 
   // Applies a change. Erasing an absent object changes nothing. Counters never go down.
   void Apply(const journal::Change& change);

@@ -83,8 +83,9 @@ enum class Type : uint8_t {
   kPublicationItem = 8,
   kIpcEvent = 9,
   kAnswer = 10,
+  kTierExtent = 11,  // since version 2
 };
-inline constexpr uint8_t kLastType = 10;
+inline constexpr uint8_t kLastType = 11;
 
 // Each type has a Key that tells its objects apart, key(), and its Type. OfKey makes an object of
 // which only the key counts. Fields visits the stored fields in their order on disk, the key's
@@ -183,13 +184,15 @@ struct Segment {
   bool revocable = false;
   TenantName tenant;
   DeviceUuid device_uuid;
+  DeviceUuid home_uuid;  // of kind tier: the device that its contents came from; since version 2
 
   Key key() const { return id; }
   static Segment OfKey(Key key) { return {.id = key}; }
   static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.bytes), visit(self.created_ns), visit(self.kind), visit(self.made), visit(self.lost),
-        visit(self.shared_out), visit(self.revocable), visit(self.tenant), visit(self.device_uuid);
+        visit(self.shared_out), visit(self.revocable), visit(self.tenant), visit(self.device_uuid),
+        visit(self.home_uuid);
   }
   bool operator==(const Segment&) const = default;
 };
@@ -204,13 +207,14 @@ struct Lease {
   PublicationId publication{};  // by which it was attached, and which may have ended; 0: none
   uint64_t request_id = 0;      // of the call that made it; 0: none
   std::array<std::optional<Secret>, 2> tickets;  // by TicketScope
+  bool suspended = false;                        // since version 2
 
   Key key() const { return id; }
   static Lease OfKey(Key key) { return {.id = key}; }
   static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.session), visit(self.segment), visit(self.publication), visit(self.request_id),
-        visit(self.tickets[0]), visit(self.tickets[1]);
+        visit(self.tickets[0]), visit(self.tickets[1]), visit(self.suspended);
   }
   bool operator==(const Lease&) const = default;
 };
@@ -338,8 +342,36 @@ struct Answer {
   bool operator==(const Answer&) const = default;
 };
 
+// A part of the tier's file that holds a part of a segment's contents, at an index of its list.
+struct TierExtent {
+  static constexpr Type kType = Type::kTierExtent;
+  using Key = std::pair<SegmentId, uint32_t>;
+
+  SegmentId segment{};
+  uint32_t index = 0;
+  uint64_t offset = 0;
+  uint64_t bytes = 0;
+
+  Key key() const { return {segment, index}; }
+  static TierExtent OfKey(Key key) { return {.segment = key.first, .index = key.second}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.segment), visit(self.index);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.offset), visit(self.bytes); }
+  bool operator==(const TierExtent&) const = default;
+};
+
 using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
-                            PublicationItem, IpcEvent, Answer>;
+                            PublicationItem, IpcEvent, Answer, TierExtent>;
+
+// Returns the lowest version that a daemon must know to understand the object.
+inline uint8_t VersionOf(const Object& object) {
+  if (std::holds_alternative<TierExtent>(object)) return 2;
+  if (const auto* segment = std::get_if<Segment>(&object))
+    return segment->kind == Kind::kTier ? 2 : 1;
+  if (const auto* lease = std::get_if<Lease>(&object)) return lease->suspended ? 2 : 1;
+  return 1;
+}
 
 enum class Op : uint8_t { kPut = 1, kErase = 2 };
 

@@ -49,6 +49,7 @@ uint64_t WriteRecord(uint8_t* at, RecordHead head, const Change& change) {
   const auto payload = absl::MakeSpan(at + sizeof head, journal::kPayloadBytes);
   head.type = static_cast<uint8_t>(journal::TypeOf(change.object));
   head.op = static_cast<uint8_t>(change.op);
+  head.version = journal::VersionOf(change.object);
   journal::Encode(change, payload);
   if (journal::dialect.write != nullptr) journal::dialect.write(head, payload);
   std::memcpy(at, &head, sizeof head);

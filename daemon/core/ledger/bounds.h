@@ -37,6 +37,9 @@ inline constexpr uint32_t kMaxSegmentsPerCall = 253;
 // Leases ended in one go when thousands end. That many hold the Broker's mutex for a millisecond.
 inline constexpr size_t kLeasesAtOnce = 512;
 
+// Leases that one Suspend may name.
+inline constexpr size_t kMaxSuspendedAtOnce = 1024;
+
 // Bounds of one publication.
 inline constexpr size_t kMaxPublicationSegments = 4096;
 inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;

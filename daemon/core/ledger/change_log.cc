@@ -66,7 +66,18 @@ std::optional<journal::Segment> RecordOf(const LedgerState& state, SegmentId id)
       .revocable = segment.charge.revocable(),
       .tenant = segment.tenant->name,
       .device_uuid = state.devices[segment.device].uuid,
+      .home_uuid = segment.kind == Kind::kTier ? state.devices[segment.home].uuid : "",
   };
+}
+
+std::optional<journal::TierExtent> RecordOf(const LedgerState& state, SegmentId id, size_t index) {
+  auto it = state.segments.find(id);
+  if (it == state.segments.end()) return std::nullopt;
+  const TierExtent& extent = it->second->extents.at(index);
+  return journal::TierExtent{.segment = id,
+                             .index = static_cast<uint32_t>(index),
+                             .offset = extent.offset,
+                             .bytes = extent.bytes};
 }
 
 std::optional<journal::Lease> RecordOf(const LedgerState& state, LeaseId id) {
@@ -78,7 +89,8 @@ std::optional<journal::Lease> RecordOf(const LedgerState& state, LeaseId id) {
                         .segment = lease.segment,
                         .publication = lease.publication.value_or(PublicationId{}),
                         .request_id = lease.request_id,
-                        .tickets = {lease.tickets[0], lease.tickets[1]}};
+                        .tickets = {lease.tickets[0], lease.tickets[1]},
+                        .suspended = lease.suspended};
 }
 
 std::optional<journal::Exposure> RecordOf(const LedgerState& state, SessionId session,
@@ -187,6 +199,11 @@ std::vector<journal::Change> ChangeLog::Take(const LedgerState& state) {
       add(RecordOf(state, id, i), std::pair(id, static_cast<uint32_t>(i)));
     }
   }
+  for (const auto& [id, extents] : TakeDistinct(extents_)) {
+    for (size_t i = 0; i < extents; ++i) {
+      add(RecordOf(state, id, i), std::pair(id, static_cast<uint32_t>(i)));
+    }
+  }
   // The numbers cover objects without another record: leases not made yet, and objects that came
   // and went since the last call. A client may have been told such a number.
   if (const journal::Counters numbers = NumbersOf(state); numbers != numbers_) {
@@ -209,6 +226,7 @@ JournalImage ImageOf(const LedgerState& state) {
   for (const auto& [id, segment] : state.segments) {
     put(RecordOf(state, id));
     for (const auto& [session, count] : segment->exposures) put(RecordOf(state, session, id));
+    for (size_t i = 0; i < segment->extents.size(); ++i) put(RecordOf(state, id, i));
   }
   state.leases.ForEach([&](LeaseId id, const Lease&) { put(RecordOf(state, id)); });
   for (const auto& [id, event] : state.events.all()) put(RecordOf(state, id));

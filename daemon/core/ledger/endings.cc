@@ -18,6 +18,7 @@ void Endings::EndSession(SessionId id, Session& session) {
   session.answers.clear();
   admission_.RefuseWaitersOf(session);
   publications_.EndWaitsOf(session);
+  suspensions_.Cancel(id, /*reservation=*/0);
   --session.tenant->live_sessions;
 }
 

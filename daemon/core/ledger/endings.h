@@ -13,6 +13,7 @@
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
 #include "daemon/core/publication/publications.h"
+#include "daemon/core/suspension/suspensions.h"
 
 namespace gpumemd {
 
@@ -20,13 +21,14 @@ class Endings {
  public:
   // All must outlive this.
   Endings(LedgerBase* base, Segments* segments, Sessions* sessions, Publications* publications,
-          Leases* leases, AdmissionControl* admission)
+          Suspensions* suspensions, Leases* leases, AdmissionControl* admission)
       : state_(base->state),
         changes_(base->changes),
         auditor_(base->auditor),
         segments_(*segments),
         sessions_(*sessions),
         publications_(*publications),
+        suspensions_(*suspensions),
         leases_(*leases),
         admission_(*admission) {}
 
@@ -66,6 +68,7 @@ class Endings {
   Segments& segments_;
   Sessions& sessions_;
   Publications& publications_;
+  Suspensions& suspensions_;
   Leases& leases_;
   AdmissionControl& admission_;
 };

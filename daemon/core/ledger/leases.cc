@@ -74,7 +74,9 @@ void Leases::End(LeaseId id, bool unmapped) {
   }
   publications_.Detach(lease.publication, lease.session);
   --segment.leases;
-  if (unmapped) segments_.Unexpose(lease.segment, segment, lease.session, /*all=*/false);
+  segment.suspended.erase(id);
+  if (unmapped && !lease.suspended)
+    segments_.Unexpose(lease.segment, segment, lease.session, /*all=*/false);
   segments_.Settle(lease.segment, segment);
 }
 

@@ -71,6 +71,7 @@
 #include "daemon/core/ledger/state.h"
 #include "daemon/core/ledger/tenants.h"
 #include "daemon/core/publication/publications.h"
+#include "daemon/core/suspension/suspensions.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
@@ -92,6 +93,7 @@ class Ledger {
   Publications& publications() { return publications_; }
   const Publications& publications() const { return publications_; }
   Leases& leases() { return leases_; }
+  Suspensions& suspensions() { return suspensions_; }
   Operations& operations() { return operations_; }
   const Operations& operations() const { return operations_; }
   Revocations& revocations() { return revocations_; }
@@ -152,10 +154,13 @@ class Ledger {
   Sessions sessions_{&base_, &tenants_};
   Publications publications_{&base_, &segments_, &sessions_};
   Leases leases_{&base_, &segments_, &publications_};
-  Operations operations_{&base_, &segments_, &sessions_, &publications_};
+  Suspensions suspensions_{&base_, &room_, &segments_, &leases_};
+  Operations operations_{&base_, &segments_, &sessions_, &publications_, &suspensions_};
   Revocations revocations_{&base_, &room_};
-  AdmissionControl admission_{&base_, &room_, &segments_, &operations_, &revocations_};
-  Endings endings_{&base_, &segments_, &sessions_, &publications_, &leases_, &admission_};
+  AdmissionControl admission_{&base_,       &room_,        &segments_,
+                              &operations_, &suspensions_, &revocations_};
+  Endings endings_{&base_,        &segments_, &sessions_, &publications_,
+                   &suspensions_, &leases_,   &admission_};
   Events events_{&base_, &sessions_};
   Reconciliation reconciliation_{&base_, &segments_, &sessions_, &leases_};
 };

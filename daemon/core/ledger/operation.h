@@ -26,6 +26,8 @@ struct AcquireSpec {
   bool revocable = false;          // the leases may be taken back
   bool waits = false;              // also for memory that others hold
   uint64_t request_id = 0;         // chosen by the session, for Regrant; 0: none
+  // Not empty: brings these suspended leases back, and only `waits` and `without_pressure` count.
+  std::vector<LeaseId> resumes;
 };
 
 struct PublishSpec {
@@ -55,6 +57,7 @@ struct Operation {
   Kind kind = Kind::kVmm;
   bool revocable = false;  // the leases
   bool regrant = false;    // the leases exist already (Regrant)
+  bool resumes = false;    // the leases exist already, and are suspended
   uint64_t request_id = 0;
   std::optional<PublicationId> publication;  // of an Attach
   struct Item {
@@ -62,6 +65,9 @@ struct Operation {
     SegmentId segment{};
     bool fresh = false;   // still to be created
     bool reused = false;  // was retained: holds old bytes of the same tenant
+    // Of a resuming operation: the segment in the tier with the contents of a fresh segment.
+    std::optional<SegmentId> tier;
+    bool mapped = false;  // the session's process counts as mapping it by this lease already
   };
   std::vector<Item> items;
   size_t exposed = 0;  // how many of these count as mappable by the session's process

@@ -20,12 +20,20 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
     Segment& segment = *state_.segments.at(item.segment);
     --segment.pins;
     if (segment.charge.revocable()) segment.charge.MarkChanged();  // it can be revoked now
-    if (operation.regrant) {
-      --state_.regranting;
-    } else {
+    const bool gives_new = !operation.regrant && !operation.resumes;
+    if (gives_new) {
       StopArriving(session, /*ended=*/!live);
+    } else {
+      --state_.regranting;
     }
-    if (live && !operation.regrant) {
+    if (operation.resumes) {
+      if (live) {
+        CommitResumed(operation.session, item);
+      } else if (item.fresh) {
+        suspensions_.EndResume(*item.tier, /*resumed=*/false);
+      }
+    }
+    if (live && gives_new) {
       state_.AddLease(item.lease, {.session = operation.session,
                                    .segment = item.segment,
                                    .publication = operation.publication,
@@ -33,7 +41,7 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
       changes_.Touch(item.lease);
       if (segment.lost) effects_.orphaned.insert(operation.session);
       if (segment.charge.revoking()) effects_.revoked.insert(operation.session);
-    } else if (!operation.regrant) {
+    } else if (gives_new) {
       publications_.Detach(operation.publication, operation.session);
     }
     segments_.Settle(item.segment, segment);
@@ -41,7 +49,7 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
   if (next < operation.items.size()) return false;
   --state_.open_operations;
   --session.operations;
-  if (live && !operation.regrant) auditor_.Granted(operation);
+  if (live && !operation.regrant && !operation.resumes) auditor_.Granted(operation);
   sessions_.ForgetIfDone(operation.session, session);
   if (!live) return absl::AbortedError("the session ended while the request was being served");
   return true;
@@ -64,6 +72,7 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
   const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
   for (; next < unexposed && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
+    if (item.mapped) continue;
     Segment& segment = *state_.segments.at(item.segment);
     segments_.Unexpose(item.segment, segment, operation.session, /*all=*/false);
     if (TraitsOf(segment.kind).pooled) {
@@ -73,8 +82,11 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
   for (; next < unexposed + operation.items.size() && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next - unexposed];
     Segment& segment = *state_.segments.at(item.segment);
-    if (operation.regrant) {
+    if (operation.regrant || operation.resumes) {
       --state_.regranting;
+      if (operation.resumes && item.fresh) {
+        suspensions_.EndResume(*item.tier, /*resumed=*/false);
+      }
     } else {
       StopArriving(session, /*ended=*/true);
       publications_.Detach(operation.publication, operation.session);

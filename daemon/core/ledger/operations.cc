@@ -45,6 +45,10 @@ absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
           (*session)->tenant->name, "; ask its holder to share it with scope ANY"));
     }
     if (segment.lost) return LostSegment(id);
+    if (segment.kind == Kind::kTier || segment.copying) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "segment ", ToInt(id), " is suspended: a session that has a lease of it must resume it"));
+    }
     if (segment.charge.revoking()) {
       return absl::FailedPreconditionError(
           absl::StrCat("segment ", ToInt(id), " is being taken back from its holders"));
@@ -163,6 +167,7 @@ absl::Status Operations::Expose(Operation& operation, size_t steps) {
 void Operations::Expose(Operation& operation, Session& session, size_t steps) {
   for (; operation.exposed < operation.items.size() && steps > 0; ++operation.exposed, --steps) {
     const Operation::Item& item = operation.items[operation.exposed];
+    if (item.mapped) continue;
     Segment& segment = *state_.segments.at(item.segment);
     if (!segment.shared_out && segment.tenant != session.tenant) {
       segment.shared_out = true;

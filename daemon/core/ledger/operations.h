@@ -25,20 +25,23 @@
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
 #include "daemon/core/publication/publications.h"
+#include "daemon/core/suspension/suspensions.h"
 
 namespace gpumemd {
 
 class Operations {
  public:
   // All must outlive this.
-  Operations(LedgerBase* base, Segments* segments, Sessions* sessions, Publications* publications)
+  Operations(LedgerBase* base, Segments* segments, Sessions* sessions, Publications* publications,
+             Suspensions* suspensions)
       : state_(base->state),
         changes_(base->changes),
         auditor_(base->auditor),
         effects_(base->effects),
         segments_(*segments),
         sessions_(*sessions),
-        publications_(*publications) {}
+        publications_(*publications),
+        suspensions_(*suspensions) {}
 
   // Returns an operation on the segments behind the tickets.
   //   ABORTED              the session has ended
@@ -46,7 +49,7 @@ class Operations {
   //   INVALID_ARGUMENT     none or too many tickets
   //   NOT_FOUND            no lease stands behind a ticket
   //   PERMISSION_DENIED    a ticket is for sessions of another tenant
-  //   FAILED_PRECONDITION  a segment is lost, is being taken back, or is revocable and
+  //   FAILED_PRECONDITION  a segment is lost, suspended, is being taken back, or is revocable and
   //                        `revocable` is false; or the process holds leases of the other type
   //   RESOURCE_EXHAUSTED   too many leases
   absl::StatusOr<Operation> BeginOpen(SessionId session, absl::Span<const Secret> tickets,
@@ -65,6 +68,9 @@ class Operations {
   // has been checked that they fit.
   Operation Grant(SessionId session, const records::Request& request,
                   std::vector<SegmentId> reused);
+  // Returns an operation that brings the suspended leases of request.resumes back
+  // (operation_resumes.cc). It has been checked that they fit.
+  Operation GrantResume(SessionId session, const records::Request& request);
 
   // Makes the operation's leases live.
   //   ABORTED  the session has ended; what its process was sent lingers until it is gone
@@ -99,6 +105,8 @@ class Operations {
   void Pin(Operation& operation, Session& session, size_t steps = SIZE_MAX);
   void Expose(Operation& operation, Session& session, size_t steps);
   void StopArriving(Session& session, bool ended);
+  // Ends the suspension of an item's lease.
+  void CommitResumed(SessionId session, const Operation::Item& item);
 
   LedgerState& state_;
   ChangeLog& changes_;
@@ -107,6 +115,7 @@ class Operations {
   Segments& segments_;
   Sessions& sessions_;
   Publications& publications_;
+  Suspensions& suspensions_;
 };
 
 }  // namespace gpumemd

@@ -60,6 +60,11 @@ struct Tenant {
   uint64_t leases = 0;  // of its sessions, and those that operations are about to give
   std::map<Denial::Cause, uint64_t> denials;
 };
+// Room in the host tier for the contents of a segment.
+struct TierRoom {
+  SegmentId from{};
+  SegmentId to{};
+};
 struct Session {
   Tenant* tenant = nullptr;
   SessionDetails details;
@@ -96,6 +101,10 @@ struct Session {
     uint64_t number = 0;  // a version, or an event's
   };
   std::deque<Answer> answers;
+  // Room for the leases that it is about to suspend (Suspensions::Prepare), and the number of that
+  // reservation; 0: none.
+  uint64_t tier_reservation = 0;
+  std::vector<TierRoom> tier_rooms;
 };
 struct Segment {
   Tenant* tenant = nullptr;
@@ -116,6 +125,12 @@ struct Segment {
   uint32_t publications = 0;  // that contain it
   // How many handed-over leases each session's process may still map.
   absl::btree_map<SessionId, uint32_t> exposures;
+  absl::btree_set<LeaseId> suspended;  // of its leases
+  // Its contents are being copied to or from the host tier. No session may open it meanwhile.
+  bool copying = false;
+  // Of kind tier: the device that its contents came from, and its place in the tier's file.
+  size_t home = 0;
+  std::vector<TierExtent> extents;
 };
 // A process, and whether its leases are firm or revocable. A process that maps nothing has no
 // record.
@@ -129,6 +144,7 @@ struct Lease {
   std::optional<Secret> tickets[2];            // by TicketScope
   std::optional<PublicationId> publication{};  // by which it was attached; it may have ended
   uint64_t request_id = 0;                     // of the call that got it; 0: none
+  bool suspended = false;                      // its session's process does not map it
 };
 // One version, sealed. Holds its segments as leases do, and has no session.
 struct Publication {
@@ -163,6 +179,8 @@ struct Request {
   uint32_t count = 0;
   bool revocable = false;
   uint64_t request_id = 0;
+  // Suspended leases to bring back. `bytes` is the sum of their segments in the tier, `count` is 1.
+  std::vector<LeaseId> resumes;
 };
 struct Waiter {
   SessionId session{};

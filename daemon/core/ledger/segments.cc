@@ -25,8 +25,8 @@ void Segments::Settle(SegmentId id, Segment& segment) {
     EndRevocation(id, segment);
     const bool keep =
         !segment.lost && !segment.shared_out && !TraitsOf(segment.kind).pooled &&
-        !tenant.quota.scrub && !state_.draining && tenant.live_sessions > 0 &&
-        state_.WithinLimits(tenant, segment.device) &&
+        segment.kind != Kind::kTier && !tenant.quota.scrub && !state_.draining &&
+        tenant.live_sessions > 0 && state_.WithinLimits(tenant, segment.device) &&
         retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);
@@ -107,6 +107,7 @@ absl::StatusOr<std::vector<SegmentId>> Segments::Trim(absl::string_view tenant_n
 records::Tenant& Segments::Destroyed(SegmentId id) {
   auto it = state_.segments.find(id);
   Tenant& tenant = *it->second->tenant;
+  changes_.TouchExtents(id, it->second->extents.size());
   state_.segments.erase(it);
   changes_.Touch(id);
   return tenant;

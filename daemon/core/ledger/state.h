@@ -143,7 +143,8 @@ struct LedgerState {
   ShardedMap<Secret, records::TicketEntry> tickets;
   IpcEvents events;
   uint64_t open_operations = 0;
-  uint64_t regranting = 0;                      // items of those operations that are regrants
+  uint64_t regranting = 0;                      // items of those operations that give no new lease
+  uint64_t tier_pins = 0;                       // pins by reservations in the tier and by copies
   std::map<WaiterId, records::Waiter> waiters;  // by arrival
   // Processes that have begun to hold leases, firm or revocable, since waiters were last checked.
   std::vector<ProcessKey> newly_holding;
@@ -161,6 +162,7 @@ struct LedgerState {
   uint64_t next_operation = 1;
   uint64_t next_waiter = 1;
   uint64_t next_publication = 1;
+  uint64_t next_reservation = 1;
 };
 
 }  // namespace gpumemd

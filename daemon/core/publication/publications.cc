@@ -72,6 +72,10 @@ absl::StatusOr<std::vector<SegmentId>> Publications::Publishable(const Session& 
       return absl::InvalidArgumentError(
           absl::StrCat("segment ", ToInt(id), " is in the list twice; name it once"));
     }
+    if (state_.leases.at(lease).suspended) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("lease ", ToInt(lease), " is suspended: resume it before you publish it"));
+    }
     if (segment.tenant != session.tenant) {
       return absl::FailedPreconditionError(
           absl::StrCat("segment ", ToInt(id), " belongs to tenant ", segment.tenant->name,

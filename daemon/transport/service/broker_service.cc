@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls that may wait for memory or for a version: Acquire and Attach.
+// The calls that may wait for memory or for a version: Acquire, Attach and Resume.
 #include "daemon/transport/service/broker_service.h"
 
 #include <algorithm>
@@ -38,6 +38,31 @@ struct AcquireMethod {
         .revocable = request.revocable(),
         .waits = request.wait_ms() > 0,
         .request_id = request.request_id()};
+    const absl::Time now = absl::Now();
+    acquisition.wait_until = std::min(deadline, now + FromMilliseconds(request.wait_ms()));
+    acquisition.release_deadline = std::min(deadline, now + Broker::kDisposalWait);
+    return absl::OkStatus();
+  }
+
+  static absl::Status Write(Broker::Progress progress, Response& response) {
+    if (!progress.leases.ok()) return progress.leases.status();
+    for (const LeaseView& lease : *progress.leases) *response.add_leases() = ToProto(lease);
+    return absl::OkStatus();
+  }
+};
+
+// The part of a WaitingCall that is about a Resume.
+struct ResumeMethod {
+  using Request = v1::ResumeRequest;
+  using Response = v1::ResumeResponse;
+  using Record = Broker::Acquisition;
+
+  static absl::Status Read(const Request& request, absl::Time deadline, Record& acquisition) {
+    if (request.lease_ids().empty()) return absl::InvalidArgumentError("name a lease to resume");
+    acquisition.spec = {.waits = request.wait_ms() > 0};
+    for (uint64_t lease : request.lease_ids()) {
+      acquisition.spec.resumes.push_back(LeaseId{lease});
+    }
     const absl::Time now = absl::Now();
     acquisition.wait_until = std::min(deadline, now + FromMilliseconds(request.wait_ms()));
     acquisition.release_deadline = std::min(deadline, now + Broker::kDisposalWait);
@@ -168,6 +193,11 @@ grpc::ServerUnaryReactor* BrokerService::ServeWaiting(Context* context, const By
 grpc::ServerUnaryReactor* BrokerService::Acquire(Context* context, const Bytes* request,
                                                  Bytes* response) {
   return ServeWaiting<AcquireMethod>(context, request, response);
+}
+
+grpc::ServerUnaryReactor* BrokerService::Resume(Context* context, const Bytes* request,
+                                                Bytes* response) {
+  return ServeWaiting<ResumeMethod>(context, request, response);
 }
 
 grpc::ServerUnaryReactor* BrokerService::Attach(Context* context, const Bytes* request,

@@ -27,6 +27,10 @@ using RawPublications = gpumem::v1::Broker::WithRawCallbackMethod_Publish<
         gpumem::v1::Broker::WithRawCallbackMethod_Unpublish<
             gpumem::v1::Broker::WithRawCallbackMethod_ListPublications<
                 gpumem::v1::Broker::Service>>>>;
+using RawSuspensions = gpumem::v1::Broker::WithRawCallbackMethod_PrepareSuspend<
+    gpumem::v1::Broker::WithRawCallbackMethod_Suspend<
+        gpumem::v1::Broker::WithRawCallbackMethod_CancelSuspend<
+            gpumem::v1::Broker::WithRawCallbackMethod_Resume<RawPublications>>>>;
 using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
     gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
@@ -39,7 +43,7 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
                                     gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
                                         gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
                                             gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                                                RawPublications>>>>>>>>>>>>;
+                                                RawSuspensions>>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -69,6 +73,10 @@ class BrokerService final : public RawBroker {
   Reactor* Attach(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Unpublish(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* ListPublications(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* PrepareSuspend(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Suspend(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* CancelSuspend(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* Resume(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:

@@ -37,6 +37,10 @@ inline constexpr size_t kMostBytes = SIZE_MAX;
 template <>
 inline constexpr size_t kMostBytes<gpumem::v1::ReleaseRequest> = 768 * 1024;
 template <>
+inline constexpr size_t kMostBytes<gpumem::v1::PrepareSuspendRequest> = 768 * 1024;
+template <>
+inline constexpr size_t kMostBytes<gpumem::v1::SuspendRequest> = 768 * 1024;
+template <>
 inline constexpr size_t kMostBytes<gpumem::v1::ReconcileRequest> = 768 * 1024;
 
 template <typename Request>

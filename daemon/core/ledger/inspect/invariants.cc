@@ -40,8 +40,11 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     if (!session->second->leases.contains(id)) return wrong("session misses lease ", ToInt(id));
     auto segment = ledger.segments.find(lease.segment);
     if (segment == ledger.segments.end()) return wrong("lease ", ToInt(id), " has no segment");
-    if (!segment->second->exposures.contains(lease.session)) {
+    if (!lease.suspended && !segment->second->exposures.contains(lease.session)) {
       return wrong("the holder of lease ", ToInt(id), " does not count as exposed");
+    }
+    if (lease.suspended != segment->second->suspended.contains(id)) {
+      return wrong("lease ", ToInt(id), " is wrongly suspended, or not");
     }
     ++leases_of[lease.segment];
     ++leases_of_session[{lease.session, lease.segment}];
@@ -75,6 +78,18 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     const SegmentState state = segment->charge.state();
     if (segment->leases != leases_of[id]) return wrong("segment ", ToInt(id), " miscounts leases");
     pins += segment->pins;
+    if (segment->suspended.size() > segment->leases) {
+      return wrong("segment ", ToInt(id), " keeps a suspended lease that has ended");
+    }
+    if (segment->copying && segment->pins == 0) {
+      return wrong("segment ", ToInt(id), " is being copied and not held for it");
+    }
+    if (segment->kind == Kind::kTier &&
+        (!segment->exposures.empty() || segment->publications > 0 ||
+         segment->suspended.size() != segment->leases || state == SegmentState::kRetained ||
+         state == SegmentState::kLingering || IsHostMemory(ledger.devices[segment->home]))) {
+      return wrong("segment ", ToInt(id), " is in the tier and in use");
+    }
     if ((segment->lost || segment->shared_out || TraitsOf(segment->kind).pooled) &&
         state == SegmentState::kRetained) {
       return wrong("segment ", ToInt(id), " is kept for reuse, but no session may reuse it");
@@ -222,8 +237,8 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
   if (of_uid != ledger.sessions_of_uid) return wrong("a user's sessions are miscounted");
   if (live != ledger.tokens.size()) return wrong("tokens and live sessions differ");
   if (operations != ledger.open_operations) return wrong("sessions miscount their operations");
-  if (operations == 0 && pins != 0) return wrong("pins without operations");
-  if (arriving + ledger.regranting != pins) {
+  if (operations == 0 && pins != ledger.tier_pins) return wrong("pins without operations");
+  if (arriving + ledger.regranting + ledger.tier_pins != pins) {
     return wrong("operations have ", pins, " items, of which ", arriving, " arrive and ",
                  ledger.regranting, " are handed over again");
   }

@@ -47,6 +47,7 @@ struct LeaseView {
   std::string tenant;  // the segment's owner
   bool reused = false;
   bool revocable = false;
+  bool suspended = false;
   // As the memory reports it (daemon/device/device.h), added by the broker.
   std::optional<ExportData> export_data;
   uint64_t pool_id = 0;

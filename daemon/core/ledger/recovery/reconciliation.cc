@@ -17,7 +17,8 @@ std::optional<Operation> Reconciliation::Regrant(SessionId session_id, uint64_t 
   std::erase_if(leases, [&](LeaseId lease) { return !session.leases.contains(lease); });
   const bool usable = count > 0 && leases.size() == count &&
                       std::none_of(leases.begin(), leases.end(), [&](LeaseId lease) {
-                        return state_.segments.at(state_.leases.at(lease).segment)->lost;
+                        const Lease& granted = state_.leases.at(lease);
+                        return granted.suspended || state_.segments.at(granted.segment)->lost;
                       });
   if (!usable) {
     for (LeaseId lease : leases) leases_.End(lease, leases_.TrustsRelease(session, lease));

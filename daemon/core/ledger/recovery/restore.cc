@@ -7,6 +7,15 @@
 
 namespace gpumemd {
 
+std::vector<TierExtent> ExtentsOf(const JournalImage& image, SegmentId segment) {
+  std::vector<TierExtent> extents;
+  for (auto extent = image.tier_extents.lower_bound({segment, 0});
+       extent != image.tier_extents.end() && extent->first.first == segment; ++extent) {
+    extents.push_back({extent->second.offset, extent->second.bytes});
+  }
+  return extents;
+}
+
 Restored Restorer::Restore(const JournalImage& image, const Survivors& survivors) {
   Restored restored;
   state_.next_session = image.counters.session + 1;
@@ -103,6 +112,13 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     segment->made = true;
     segment->lost = !there;
     segment->shared_out = record.shared_out;
+    if (record.kind == Kind::kTier) {
+      // Its contents can only go back to a device of this daemon.
+      const absl::StatusOr<size_t> home = state_.FindDevice(record.home_uuid.view());
+      if (!home.ok()) continue;
+      segment->home = *home;
+      segment->extents = ExtentsOf(image, id);
+    }
     state_.segments.emplace(id, std::move(segment));
   }
 }
@@ -180,6 +196,8 @@ void Restorer::RestoreHolders(const JournalImage& image) {
     if (session == state_.sessions.end() || segment == state_.segments.end()) continue;
     Lease lease{
         .session = record.session, .segment = record.segment, .request_id = record.request_id};
+    lease.suspended = record.suspended;
+    if (lease.suspended) segment->second->suspended.insert(id);
     if (record.publication != PublicationId{}) lease.publication = record.publication;
     for (size_t scope = 0; scope < record.tickets.size(); ++scope) {
       lease.tickets[scope] = record.tickets[scope];

@@ -28,6 +28,9 @@ struct Survivors {
   absl::flat_hash_set<PublicationId> metadata;
 };
 
+// Returns the places of a segment's contents in the tier's file, in order.
+std::vector<TierExtent> ExtentsOf(const JournalImage& image, SegmentId segment);
+
 struct Restored {
   uint32_t sessions = 0, segments = 0, leases = 0, publications = 0;
   // Segments that had holders and whose memory is gone. If a live process may still map the

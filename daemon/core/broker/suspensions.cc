@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves the contents of suspended segments between their devices and the host tier.
+#include "daemon/core/broker/suspensions.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "daemon/core/broker/update.h"
+#include "daemon/core/failpoint.h"
+
+namespace gpumemd {
+
+absl::StatusOr<Suspensions::Reservation> BrokerSuspensions::Prepare(
+    const BrokerCall& call, absl::Span<const LeaseId> leases) {
+  Broker::Update update(&broker_);
+  auto reserved = broker_.ledger_.suspensions().Prepare(call.session(), leases);
+  if (!reserved.ok()) return broker_.Denied(call.session(), "suspend", reserved.status());
+  return reserved;
+}
+
+void BrokerSuspensions::Cancel(const BrokerCall& call, uint64_t reservation) {
+  Broker::Update update(&broker_);
+  broker_.ledger_.suspensions().Cancel(call.session(), reservation);
+}
+
+absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
+    const BrokerCall& call, absl::Span<const LeaseId> leases, uint64_t reservation) {
+  Suspensions::Begun begun;
+  {
+    Broker::Update update(&broker_);
+    auto result = broker_.ledger_.suspensions().Begin(call.session(), leases, reservation);
+    if (!result.ok()) return broker_.Denied(call.session(), "suspend", result.status());
+    begun = *std::move(result);
+  }
+  const absl::Status copied = CopyOut(begun.moves);
+  Failpoint("suspend-copied");
+  for (absl::Span<const Move> left(begun.moves); !left.empty();
+       left.remove_prefix(std::min(left.size(), kLeasesAtOnce))) {
+    Broker::Update update(&broker_);
+    for (const Move& move : left.subspan(0, kLeasesAtOnce)) {
+      broker_.ledger_.suspensions().Finish(move, copied.ok());
+    }
+  }
+  if (!copied.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("the leases are suspended, and their memory is still on its device: it could "
+                     "not be copied to the host tier: ",
+                     copied.message()));
+  }
+  Suspended suspended{.resident_bytes = begun.resident_bytes};
+  for (const Move& move : begun.moves) suspended.moved_bytes += move.bytes;
+  if (!AwaitFree(begun.moves, absl::Now() + Broker::kDisposalWait)) {
+    return absl::DeadlineExceededError(
+        "the memory is in the host tier, and the driver has not yet taken that of the device back");
+  }
+  return suspended;
+}
+
+absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
+  std::map<size_t, std::vector<CopyItem>> by_device;
+  for (const Move& move : moves) {
+    CreateSpec spec{.kind = Kind::kTier, .bytes = move.bytes};
+    Device* tier = nullptr;
+    {
+      TimedLock lock(&broker_.mutex_);
+      const records::Segment& segment = *broker_.ledger_.state().segments.at(move.to);
+      spec.tenant = segment.tenant->name;
+      tier = broker_.devices_[segment.device].get();
+    }
+    absl::StatusOr<std::unique_ptr<Allocation>> memory = tier->Create(spec);
+    if (!memory.ok()) return memory.status();
+    CopyItem item{.to = memory->get(), .bytes = move.bytes};
+    Broker::Update update(&broker_);
+    item.from = broker_.memory_.at(move.from).get();
+    broker_.ledger_.suspensions().Made(move, (*memory)->tier_place()->extents);
+    broker_.memory_.emplace(move.to, *std::move(memory));
+    by_device[move.device].push_back(item);
+  }
+  Failpoint("suspend-made");
+  for (const auto& [device, items] : by_device) {
+    absl::Status copied = broker_.devices_[device]->Copy(items);
+    if (!copied.ok()) return copied;
+  }
+  return absl::OkStatus();
+}
+
+bool BrokerSuspensions::AwaitFree(const std::vector<Move>& moves, absl::Time deadline) const {
+  TimedLock lock(&broker_.mutex_);
+  for (const Move& move : moves) {
+    const auto gone = [this, &move]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
+      const auto& segments = broker_.ledger_.state().segments;
+      auto segment = segments.find(move.from);
+      // It stays if its leases ended meanwhile, and the tenant keeps it for its next request.
+      return segment == segments.end() ||
+             segment->second->charge.state() != SegmentState::kReleasing;
+    };
+    if (!broker_.mutex_.AwaitWithDeadline(absl::Condition(&gone), deadline)) return false;
+  }
+  return true;
+}
+
+absl::Status Broker::CopyBack(const Operation& operation) {
+  std::vector<CopyItem> items;
+  {
+    TimedLock lock(&mutex_);
+    for (const Operation::Item& item : operation.items) {
+      if (!item.fresh) continue;
+      items.push_back({.from = memory_.at(*item.tier).get(),
+                       .to = memory_.at(item.segment).get(),
+                       .bytes = ledger_.state().segments.at(item.segment)->charge.bytes()});
+    }
+  }
+  if (items.empty()) return absl::OkStatus();
+  Failpoint("resume-made");
+  absl::Status copied = devices_[operation.device]->Copy(items);
+  Failpoint("resume-copied");
+  if (copied.ok()) return copied;
+  return absl::UnavailableError(absl::StrCat(
+      "the leases stay suspended: their memory could not be copied out of the host tier: ",
+      copied.message()));
+}
+
+bool Broker::AwaitCopies(absl::Span<const LeaseId> leases, bool may_block,
+                         absl::Time deadline) const {
+  if (leases.empty()) return true;
+  TimedLock lock(&mutex_);
+  for (LeaseId id : leases) {
+    const records::Lease* const lease = ledger_.state().leases.Find(id);
+    if (lease == nullptr) continue;
+    const SegmentId segment = lease->segment;
+    const auto copied = [this, segment]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      auto it = ledger_.state().segments.find(segment);
+      return it == ledger_.state().segments.end() || !it->second->copying;
+    };
+    if (copied()) continue;
+    if (!may_block || !mutex_.AwaitWithDeadline(absl::Condition(&copied), deadline)) return false;
+  }
+  return true;
+}
+
+}  // namespace gpumemd

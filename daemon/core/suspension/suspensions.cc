@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/core/suspension/suspensions.h"
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/strings/str_cat.h"
+#include "daemon/core/admission/refusals.h"
+#include "daemon/core/ledger/bounds.h"
+
+namespace gpumemd {
+namespace {
+
+std::optional<size_t> FindTier(const LedgerState& state) {
+  for (size_t device = 0; device < state.devices.size(); ++device) {
+    if (IsHostTier(state.devices[device])) return device;
+  }
+  return std::nullopt;
+}
+
+// Checks the number of leases in one request, and that none is there twice.
+absl::Status CheckList(absl::Span<const LeaseId> leases, size_t most) {
+  if (leases.empty() || leases.size() > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("name 1 to ", most, " leases; this request names ", leases.size()));
+  }
+  absl::btree_set<LeaseId> seen;
+  for (LeaseId lease : leases) {
+    if (seen.insert(lease).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat("lease ", ToInt(lease), " is named twice"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<SegmentId>> Suspensions::Check(SessionId id,
+                                                          absl::Span<const LeaseId> leases) const {
+  absl::StatusOr<Session*> live = state_.LiveSession(id);
+  if (!live.ok()) return live.status();
+  const Session& session = **live;
+  if (absl::Status list = CheckList(leases, kMaxSuspendedAtOnce); !list.ok()) return list;
+  if (!FindTier(state_)) {
+    return absl::FailedPreconditionError(
+        "this daemon has no host tier for suspended memory; its operator can set [tier] capacity");
+  }
+  std::vector<SegmentId> segments;
+  for (LeaseId lease : leases) {
+    if (!session.leases.contains(lease)) return NoSuchLease(lease);
+    const SegmentId segment_id = state_.leases.at(lease).segment;
+    const Segment& segment = *state_.segments.at(segment_id);
+    segments.push_back(segment_id);
+    if (segment.kind == Kind::kTier) continue;  // suspended already
+    if (!TraitsOf(segment.kind).suspendable) {
+      return absl::UnimplementedError(
+          absl::StrCat("memory of kind ", KindName(segment.kind), " cannot be suspended; kind ",
+                       gpumem::ListKinds(", ", " or ", &gpumem::KindTraits::suspendable), " can"));
+    }
+    if (segment.lost) return LostSegment(segment_id);
+    if (segment.charge.revocable()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "segment ", ToInt(segment_id), " is revocable: only firm leases can be suspended"));
+    }
+    if (segment.tenant != session.tenant) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(segment_id), " belongs to tenant ", segment.tenant->name,
+                       ", and only sessions of that tenant can suspend their leases of it"));
+    }
+    if (!leases_.TrustsRelease(session, lease)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the quota of tenant ", session.tenant->name,
+                       " has release = \"on-exit\": its memory stays charged until the process "
+                       "ends, so suspending it would free nothing"));
+    }
+  }
+  std::sort(segments.begin(), segments.end());
+  segments.erase(std::unique(segments.begin(), segments.end()), segments.end());
+  return segments;
+}
+
+std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const LeaseId> leases,
+                                            absl::Span<const SegmentId> segments) const {
+  absl::btree_map<SegmentId, uint32_t> suspending;  // leases of each that are not suspended yet
+  for (LeaseId id : leases) {
+    const Lease& lease = state_.leases.at(id);
+    if (!lease.suspended) ++suspending[lease.segment];
+  }
+  std::vector<SegmentId> movable;
+  for (SegmentId id : segments) {
+    const Segment& segment = *state_.segments.at(id);
+    if (segment.kind == Kind::kTier || segment.copying || segment.pins > 0 ||
+        segment.publications > 0) {
+      continue;
+    }
+    auto more = suspending.find(id);
+    const uint32_t count = more == suspending.end() ? 0 : more->second;
+    if (segment.suspended.size() + count != segment.leases) continue;
+    const bool mapped = std::any_of(
+        segment.exposures.begin(), segment.exposures.end(),
+        [&](const auto& exposure) { return exposure.first != session || exposure.second > count; });
+    if (!mapped) movable.push_back(id);
+  }
+  return movable;
+}
+
+absl::Status Suspensions::Reserve(Session& session, absl::Span<const SegmentId> segments,
+                                  std::vector<records::TierRoom>& rooms) {
+  if (segments.empty()) return absl::OkStatus();
+  const size_t tier = *FindTier(state_);
+  Tenant& tenant = *session.tenant;
+  records::Request request{
+      .tenant = &tenant, .device = tier, .kind = Kind::kTier, .bytes = 0, .count = 1};
+  for (SegmentId id : segments) request.bytes += state_.segments.at(id)->charge.bytes();
+  // Retained memory is never in the tier, and waiters are never for it: it fits now or not at all.
+  const Decision decision = room_.Check(request, 0, {}, /*exactly=*/true);
+  if (decision.fit != Fit::kNow) return Deny(tenant, room_.Explain(request, decision));
+  for (SegmentId from : segments) {
+    const Segment& source = *state_.segments.at(from);
+    const SegmentId id{state_.next_segment++};
+    auto segment = std::make_unique<Segment>();
+    segment->tenant = &tenant;
+    segment->device = tier;
+    segment->kind = Kind::kTier;
+    segment->home = source.device;
+    segment->charge = Charge(&tenant.accounts[tier], source.charge.bytes());
+    segment->created = state_.now();
+    segment->shared_out = source.shared_out;
+    segment->pins = 1;
+    ++state_.tier_pins;
+    state_.segments.emplace(id, std::move(segment));
+    changes_.Touch(id);
+    rooms.push_back({from, id});
+  }
+  return absl::OkStatus();
+}
+
+void Suspensions::GiveBack(std::vector<records::TierRoom> rooms) {
+  for (const records::TierRoom& room : rooms) {
+    Segment& segment = *state_.segments.at(room.to);
+    --segment.pins;
+    --state_.tier_pins;
+    segments_.Doom(room.to, segment);
+  }
+}
+
+absl::StatusOr<Suspensions::Reservation> Suspensions::Prepare(SessionId id,
+                                                              absl::Span<const LeaseId> leases) {
+  Cancel(id, 0);
+  absl::StatusOr<std::vector<SegmentId>> segments = Check(id, leases);
+  if (!segments.ok()) return segments.status();
+  Session& session = *state_.sessions.at(id);
+  const std::vector<SegmentId> movable = Movable(id, leases, *segments);
+  if (absl::Status room = Reserve(session, movable, session.tier_rooms); !room.ok()) return room;
+  session.tier_reservation = state_.next_reservation++;
+  Reservation reservation{.id = session.tier_reservation};
+  for (const records::TierRoom& room : session.tier_rooms) {
+    reservation.bytes += state_.segments.at(room.to)->charge.bytes();
+  }
+  return reservation;
+}
+
+void Suspensions::Cancel(SessionId id, uint64_t reservation) {
+  auto it = state_.sessions.find(id);
+  if (it == state_.sessions.end()) return;
+  Session& session = *it->second;
+  if (session.tier_reservation == 0) return;
+  if (reservation != 0 && reservation != session.tier_reservation) return;
+  session.tier_reservation = 0;
+  GiveBack(std::exchange(session.tier_rooms, {}));
+}
+
+absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
+                                                      absl::Span<const LeaseId> leases,
+                                                      uint64_t reservation) {
+  std::vector<records::TierRoom> reserved;
+  if (auto it = state_.sessions.find(id); it != state_.sessions.end() && reservation != 0 &&
+                                          it->second->tier_reservation == reservation) {
+    it->second->tier_reservation = 0;
+    reserved = std::exchange(it->second->tier_rooms, {});
+  }
+  absl::StatusOr<std::vector<SegmentId>> segments = Check(id, leases);
+  if (!segments.ok()) {
+    GiveBack(std::move(reserved));
+    return segments.status();
+  }
+  Session& session = *state_.sessions.at(id);
+  std::vector<records::TierRoom> rooms;
+  std::vector<SegmentId> without_room;
+  for (SegmentId segment : Movable(id, leases, *segments)) {
+    auto room = std::find_if(reserved.begin(), reserved.end(),
+                             [&](const records::TierRoom& each) { return each.from == segment; });
+    if (room == reserved.end()) {
+      without_room.push_back(segment);
+    } else {
+      rooms.push_back(*room);
+      reserved.erase(room);
+    }
+  }
+  GiveBack(std::move(reserved));  // users have come since
+  if (absl::Status room = Reserve(session, without_room, rooms); !room.ok()) {
+    GiveBack(std::move(rooms));
+    return room;
+  }
+
+  Begun begun;
+  for (LeaseId lease_id : leases) {
+    Lease& lease = state_.leases.at(lease_id);
+    if (lease.suspended) continue;
+    Segment& segment = *state_.segments.at(lease.segment);
+    lease.suspended = true;
+    segment.suspended.insert(lease_id);
+    changes_.Touch(lease_id);
+    segments_.Unexpose(lease.segment, segment, id, /*all=*/false);
+  }
+  for (const records::TierRoom& room : rooms) {
+    Segment& segment = *state_.segments.at(room.from);
+    segment.copying = true;
+    ++segment.pins;
+    ++state_.tier_pins;
+    begun.moves.push_back({.from = room.from,
+                           .to = room.to,
+                           .device = segment.device,
+                           .bytes = segment.charge.bytes()});
+  }
+  for (SegmentId segment_id : *segments) {
+    const Segment& segment = *state_.segments.at(segment_id);
+    if (segment.kind != Kind::kTier && !segment.copying)
+      begun.resident_bytes += segment.charge.bytes();
+  }
+  return begun;
+}
+
+void Suspensions::Made(const Move& move, std::vector<TierExtent> extents) {
+  Segment& segment = *state_.segments.at(move.to);
+  segment.extents = std::move(extents);
+  segment.made = true;
+  changes_.Touch(move.to);
+  changes_.TouchExtents(move.to, segment.extents.size());
+}
+
+void Suspensions::Finish(const Move& move, bool copied) {
+  Segment& from = *state_.segments.at(move.from);
+  Segment& to = *state_.segments.at(move.to);
+  from.copying = false;
+  --from.pins;
+  --to.pins;
+  state_.tier_pins -= 2;
+  // Its leases may have ended meanwhile; new ones could not begin.
+  if (!copied || from.leases == 0) {
+    segments_.Doom(move.to, to);
+    segments_.Settle(move.from, from);
+    return;
+  }
+  MoveLeases(move.from, move.to);
+  segments_.Doom(move.from, from);
+  segments_.Settle(move.to, to);
+}
+
+void Suspensions::MoveLeases(SegmentId from_id, SegmentId to_id) {
+  Segment& from = *state_.segments.at(from_id);
+  Segment& to = *state_.segments.at(to_id);
+  to.suspended = std::exchange(from.suspended, {});
+  to.leases += std::exchange(from.leases, 0);
+  for (LeaseId id : to.suspended) {
+    Lease& lease = state_.leases.at(id);
+    lease.segment = to_id;
+    changes_.Touch(id);
+    Session& session = *state_.sessions.at(lease.session);
+    if (auto leased = session.leased.find(from_id); --leased->second == 0)
+      session.leased.erase(leased);
+    ++session.leased[to_id];
+  }
+  state_.events.MoveTo(from_id, to_id);
+}
+
+absl::StatusOr<Suspensions::ResumeTerms> Suspensions::TermsOf(
+    SessionId id, absl::Span<const LeaseId> leases) const {
+  absl::StatusOr<Session*> live = state_.LiveSession(id);
+  if (!live.ok()) return live.status();
+  if (absl::Status list = CheckList(leases, kMaxSegmentsPerCall); !list.ok()) return list;
+  ResumeTerms terms;
+  absl::btree_set<SegmentId> segments;
+  for (LeaseId lease : leases) {
+    if (!(*live)->leases.contains(lease)) return NoSuchLease(lease);
+    const SegmentId segment_id = state_.leases.at(lease).segment;
+    const Segment& segment = *state_.segments.at(segment_id);
+    if (segment.lost) return LostSegment(segment_id);
+    if (segment.copying) {
+      return absl::UnavailableError(absl::StrCat(
+          "segment ", ToInt(segment_id), " is being copied to or from the host tier; ask again"));
+    }
+    const bool in_tier = segment.kind == Kind::kTier;
+    if (!in_tier && !TraitsOf(segment.kind).suspendable) {
+      return absl::UnimplementedError(absl::StrCat("lease ", ToInt(lease), " is of kind ",
+                                                   KindName(segment.kind),
+                                                   ", which cannot be suspended or resumed"));
+    }
+    const size_t device = in_tier ? segment.home : segment.device;
+    if (!segments.empty() && device != terms.device) {
+      return absl::InvalidArgumentError(
+          "the leases are of several devices: resume those of each device in a separate call");
+    }
+    terms.device = device;
+    if (segments.insert(segment_id).second && in_tier) terms.bytes += segment.charge.bytes();
+  }
+  return terms;
+}
+
+void Suspensions::EndResume(SegmentId id, bool resumed) {
+  Segment& tier = *state_.segments.at(id);
+  tier.copying = false;
+  --tier.pins;
+  --state_.tier_pins;
+  if (resumed) {
+    segments_.Doom(id, tier);
+  } else {
+    segments_.Settle(id, tier);
+  }
+}
+
+}  // namespace gpumemd

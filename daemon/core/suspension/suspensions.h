@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspended leases: their memory is put aside into the host tier, and comes back on demand.
+//
+// A session that suspends a lease keeps it, with its size and its tickets, and maps the memory no
+// more. Once every lease of a segment is suspended and no process may map the segment, its contents
+// move to a new segment of kind tier:
+//
+//   Prepare                reserves the room in the tier
+//   Begin                  the leases are suspended; returns the moves to make
+//     … the caller makes the segments in the tier and copies the contents …
+//   Finish                 each lease is of the segment in the tier; the old segment is doomed
+//
+// At each moment the leases are of one segment with valid contents. A daemon that is killed before
+// Finish leaves the old segment with its leases; one that is killed after it leaves the new one.
+//
+// Resume is an acquisition (AdmissionControl::BeginAcquire with AcquireSpec::resumes): it charges
+// new segments on the device, and its Commit moves the leases there.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "daemon/core/admission/room.h"
+#include "daemon/core/ids.h"
+#include "daemon/core/ledger/base.h"
+#include "daemon/core/ledger/leases.h"
+#include "daemon/core/ledger/records.h"
+#include "daemon/core/ledger/segments.h"
+
+namespace gpumemd {
+
+class Suspensions {
+ public:
+  // All must outlive this.
+  Suspensions(LedgerBase* base, const Room* room, Segments* segments, const Leases* leases)
+      : state_(base->state),
+        changes_(base->changes),
+        room_(*room),
+        segments_(*segments),
+        leases_(*leases) {}
+
+  // The contents of one segment, to be copied.
+  struct Move {
+    SegmentId from{};
+    SegmentId to{};
+    size_t device = 0;  // of the one that is not in the tier
+    uint64_t bytes = 0;
+  };
+
+  struct Reservation {
+    uint64_t id = 0;
+    uint64_t bytes = 0;
+  };
+  // Reserves room in the tier for the segments that Begin would move. The session's earlier
+  // reservation ends.
+  //   ABORTED              the session has ended
+  //   INVALID_ARGUMENT     no leases, more than kMaxSuspendedAtOnce, or one twice
+  //   NOT_FOUND            the session has no such lease
+  //   UNIMPLEMENTED        memory of its kind cannot be suspended
+  //   FAILED_PRECONDITION  there is no tier; or a segment is lost, revocable or another tenant's;
+  //                        or the tenant's releases are not trusted
+  //   RESOURCE_EXHAUSTED   there is no room in the tier
+  absl::StatusOr<Reservation> Prepare(SessionId session, absl::Span<const LeaseId> leases);
+  // Ends the session's reservation, if it has this number. 0: any.
+  void Cancel(SessionId session, uint64_t reservation);
+
+  struct Begun {
+    std::vector<Move> moves;
+    uint64_t resident_bytes = 0;  // of the leases' segments that do not move yet
+  };
+  // Suspends the leases: the session's process no longer maps them. Uses the session's reservation
+  // if it has this number, and ends it. Leases that are suspended already are no error. On an error
+  // nothing has changed but the reservation, which has ended. Statuses as Prepare.
+  absl::StatusOr<Begun> Begin(SessionId session, absl::Span<const LeaseId> leases,
+                              uint64_t reservation);
+  // Records that the memory of move.to exists, and where.
+  void Made(const Move& move, std::vector<TierExtent> extents);
+  // Ends a move. `copied`: move.to has the contents now. Otherwise the leases stay with move.from,
+  // and move.to is doomed.
+  void Finish(const Move& move, bool copied);
+
+  // What the leases need to come back.
+  struct ResumeTerms {
+    size_t device = 0;
+    uint64_t bytes = 0;  // of segments in the tier
+  };
+  //   INVALID_ARGUMENT  no leases, more than kMaxSegmentsPerCall, one twice, or of several devices
+  //   NOT_FOUND         the session has no such lease
+  //   UNAVAILABLE       a segment is being copied
+  //   and as Prepare
+  absl::StatusOr<ResumeTerms> TermsOf(SessionId session, absl::Span<const LeaseId> leases) const;
+
+  // Moves all leases of a segment to another one of the same size. Requires that all of them are
+  // suspended, and that no process may map the segment.
+  void MoveLeases(SegmentId from, SegmentId to);
+  // Ends the copying of a segment in the tier that was to be resumed.
+  void EndResume(SegmentId tier, bool resumed);
+
+ private:
+  using Lease = records::Lease;
+  using Segment = records::Segment;
+  using Session = records::Session;
+  using Tenant = records::Tenant;
+
+  // Returns the leases' segments, each once, and checks all that Prepare checks but the room.
+  absl::StatusOr<std::vector<SegmentId>> Check(SessionId session,
+                                               absl::Span<const LeaseId> leases) const;
+  // Returns those of the segments that would have no user if the session suspended the leases.
+  std::vector<SegmentId> Movable(SessionId session, absl::Span<const LeaseId> leases,
+                                 absl::Span<const SegmentId> segments) const;
+  // Charges a segment in the tier for each of these.
+  //   RESOURCE_EXHAUSTED  there is no room in the tier
+  absl::Status Reserve(Session& session, absl::Span<const SegmentId> segments,
+                       std::vector<records::TierRoom>& rooms);
+  void GiveBack(std::vector<records::TierRoom> rooms);
+
+  LedgerState& state_;
+  ChangeLog& changes_;
+  const Room& room_;
+  Segments& segments_;
+  const Leases& leases_;
+};
+
+}  // namespace gpumemd
