@@ -67,7 +67,6 @@ struct Operation {
     bool reused = false;  // was retained: holds old bytes of the same tenant
     // Of a resuming operation: the segment in the tier with the contents of a fresh segment.
     std::optional<SegmentId> tier;
-    bool mapped = false;  // the session's process counts as mapping it by this lease already
   };
   std::vector<Item> items;
   size_t exposed = 0;  // how many of these count as mappable by the session's process

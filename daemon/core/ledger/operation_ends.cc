@@ -72,7 +72,6 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
   const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
   for (; next < unexposed && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
-    if (item.mapped) continue;
     Segment& segment = *state_.segments.at(item.segment);
     segments_.Unexpose(item.segment, segment, operation.session, /*all=*/false);
     if (TraitsOf(segment.kind).pooled) {
@@ -93,8 +92,10 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
     }
     --segment.pins;
     if (segment.charge.revocable()) segment.charge.MarkChanged();  // as in Commit
-    if (item.fresh && !handed_over && !(segment.made && state_.HeldByPool(segment))) {
-      segments_.Doom(item.segment, segment);
+    const bool of_operation = item.fresh || item.tier;
+    if (of_operation && !handed_over && !(segment.made && state_.HeldByPool(segment))) {
+      // Several items may be of one segment.
+      if (segment.pins == 0) segments_.Doom(item.segment, segment);
     } else {
       segments_.Settle(item.segment, segment);
     }

@@ -18,10 +18,7 @@ Operation Operations::GrantResume(SessionId session_id, const Request& request) 
     const records::Lease& lease = state_.leases.at(lease_id);
     Segment& source = *state_.segments.at(lease.segment);
     if (source.kind != Kind::kTier) {
-      operation.items.push_back({.lease = lease_id,
-                                 .segment = lease.segment,
-                                 .reused = true,
-                                 .mapped = !lease.suspended});
+      operation.items.push_back({.lease = lease_id, .segment = lease.segment, .reused = true});
       continue;
     }
     const auto [fresh, is_new] = fresh_of.try_emplace(lease.segment);
@@ -63,9 +60,14 @@ void Operations::CommitResumed(SessionId session, const Operation::Item& item) {
     suspensions_.EndResume(*item.tier, /*resumed=*/true);
   }
   records::Lease* const lease = state_.leases.Find(item.lease);
-  if (lease == nullptr || lease->session != session || !lease->suspended) return;
+  if (lease == nullptr) return;  // released meanwhile: its process may map the memory
+  Segment& segment = *state_.segments.at(item.segment);
+  // The lease was not suspended, or another operation has resumed it: its mapping counts already.
+  if (!lease->suspended) {
+    return segments_.Unexpose(item.segment, segment, session, /*all=*/false);
+  }
   lease->suspended = false;
-  state_.segments.at(item.segment)->suspended.erase(item.lease);
+  segment.suspended.erase(item.lease);
   changes_.Touch(item.lease);
 }
 

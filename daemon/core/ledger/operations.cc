@@ -167,7 +167,6 @@ absl::Status Operations::Expose(Operation& operation, size_t steps) {
 void Operations::Expose(Operation& operation, Session& session, size_t steps) {
   for (; operation.exposed < operation.items.size() && steps > 0; ++operation.exposed, --steps) {
     const Operation::Item& item = operation.items[operation.exposed];
-    if (item.mapped) continue;
     Segment& segment = *state_.segments.at(item.segment);
     if (!segment.shared_out && segment.tenant != session.tenant) {
       segment.shared_out = true;

@@ -49,9 +49,8 @@ bool LedgerState::WithinLimits(const Tenant& tenant, size_t device) const {
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     const bool within =
         Staying(each->accounts[device]) <= LimitOn(*each, device) &&
-        (IsHostMemory(devices[device]) ||
-         SumUnpinned(devices, each->accounts, Staying) <=
-             each->quota.total_limit_bytes.value_or(kUnlimited)) &&
+        (IsHostMemory(devices[device]) || SumUnpinned(devices, each->accounts, Staying) <=
+                                              each->quota.total_limit_bytes.value_or(kUnlimited)) &&
         SumOver(each->accounts, StayingSegments) <= each->quota.max_segments.value_or(kUnlimited);
     if (!within) return false;
   }

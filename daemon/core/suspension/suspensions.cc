@@ -143,7 +143,7 @@ void Suspensions::GiveBack(std::vector<records::TierRoom> rooms) {
     Segment& segment = *state_.segments.at(room.to);
     --segment.pins;
     --state_.tier_pins;
-    segments_.Doom(room.to, segment);
+    segments_.Destroyed(room.to);  // it was never made
   }
 }
 

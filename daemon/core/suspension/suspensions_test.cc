@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/core/suspension/suspensions.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/ledger/testing/restart_fixture.h"
+
+namespace gpumemd {
+namespace {
+
+constexpr size_t kTierIndex = 2;
+constexpr uint64_t kTierCapacity = 8 * kGranule;
+
+// A ledger of two GPUs and a tier, and the contents of each segment: a number for each segment that
+// was ever acquired.
+class SuspensionsTest : public LedgerFixture {
+ protected:
+  SuspensionsTest()
+      : LedgerFixture({}, {Device("GPU-1", {Kind::kVmm, Kind::kMempool}),
+                           Device("GPU-2", {Kind::kVmm}),
+                           {.uuid = "TIER-0",
+                            .capacity_bytes = kTierCapacity,
+                            .granularity_bytes = kGranule,
+                            .kinds = {Kind::kTier}}}) {
+    ledger.KeepChanges();
+  }
+
+  using Move = Suspensions::Move;
+
+  Operation::Item AcquireFilled(SessionId session, uint64_t bytes, std::string device = "GPU-1") {
+    const Operation::Item item = AcquireOne(session, bytes, std::move(device));
+    contents[item.segment] = expected[item.lease] = ++numbers;
+    return item;
+  }
+  // Makes the segments in the tier, and copies.
+  void Carry(const Suspensions::Begun& begun, bool copied = true) {
+    for (const Move& move : begun.moves) {
+      ledger.suspensions().Made(move, {{.offset = next_offset, .bytes = move.bytes}});
+      next_offset += move.bytes;
+      if (copied) contents[move.to] = contents.at(move.from);
+      ledger.suspensions().Finish(move, copied);
+    }
+  }
+  // Suspends the leases in one go. Returns the bytes that moved.
+  uint64_t Suspend(SessionId session, const std::vector<LeaseId>& leases) {
+    auto begun = ledger.suspensions().Begin(session, leases, /*reservation=*/0);
+    EXPECT_TRUE(begun.ok()) << begun.status();
+    if (!begun.ok()) return 0;
+    Carry(*begun);
+    uint64_t moved = 0;
+    for (const Move& move : begun->moves) moved += move.bytes;
+    return moved;
+  }
+  absl::StatusOr<std::optional<Operation>> AskResume(SessionId session,
+                                                     const std::vector<LeaseId>& leases) {
+    return Ask(session, {.resumes = leases});
+  }
+  void FillFrom(const Operation& operation) {
+    Make(operation);
+    for (const Operation::Item& item : operation.items) {
+      if (item.fresh) contents[item.segment] = contents.at(*item.tier);
+    }
+  }
+  void Resume(SessionId session, const std::vector<LeaseId>& leases) {
+    auto operation = AskResume(session, leases);
+    ASSERT_TRUE(Granted(operation)) << operation.status();
+    FillFrom(**operation);
+    EXPECT_TRUE(ledger.operations().Commit(**operation).ok());
+  }
+  SegmentId SegmentOf(LeaseId lease) { return ledger.state().leases.at(lease).segment; }
+  uint64_t InTier(absl::string_view tenant) { return Usage(tenant, kTierIndex).charged; }
+  void ExpectContents() {
+    for (const auto& [lease, number] : expected) {
+      if (ledger.state().leases.Find(lease) == nullptr) continue;
+      EXPECT_EQ(contents.at(SegmentOf(lease)), number) << "of lease " << ToInt(lease);
+    }
+  }
+  // The daemon is killed, and another one goes on. All processes live.
+  void Restart() {
+    for (const journal::Change& change : ledger.TakeChanges()) image.Apply(change);
+    ASSERT_TRUE(image == ledger.Image()) << "what was recorded is not what there is";
+    ASSERT_TRUE(image.CheckReferences().ok()) << image.CheckReferences();
+    Survivors survivors;
+    for (const auto& [id, session] : image.sessions) {
+      survivors.sessions[id] = {
+          .peer = {.pid = session.pid, .start_time = session.start_time, .uid = session.uid}};
+    }
+    for (const auto& [id, segment] : image.segments) survivors.memory.insert(id);
+    const std::vector<DeviceInfo> devices = ledger.state().devices;
+    std::destroy_at(&ledger);
+    std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
+    ledger.Restore(image, survivors);
+    ASSERT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    for (const auto& [id, session] : image.sessions) {
+      if (!ledger.state().sessions.contains(id)) continue;
+      ASSERT_TRUE(ledger.sessions().Resume(id, survivors.sessions.at(id).peer).ok());
+    }
+    image = ledger.Image();
+    ledger.KeepChanges();
+  }
+
+  std::map<SegmentId, uint64_t> contents;
+  std::map<LeaseId, uint64_t> expected;
+  uint64_t numbers = 0;
+  uint64_t next_offset = 0;
+  JournalImage image;
+};
+
+TEST_F(SuspensionsTest, ChargeMovesToTheTierAndBack) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, 2 * kGranule);
+  auto begun = ledger.suspensions().Begin(session, {item.lease}, 0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  ASSERT_EQ(begun->moves.size(), 1u);
+  EXPECT_EQ(InTier("team"), 2 * kGranule);         // reserved before anything is copied
+  EXPECT_EQ(Usage("team").charged, 2 * kGranule);  // still on the device
+  EXPECT_EQ(SegmentOf(item.lease), item.segment);
+  Carry(*begun);
+  EXPECT_EQ(Usage("team").charged, 2 * kGranule) << "the driver does not have it back yet";
+  EXPECT_EQ(DestroyDoomed(), std::vector<SegmentId>{item.segment});
+  EXPECT_EQ(Usage("team").charged, 0u);
+  EXPECT_EQ(InTier("team"), 2 * kGranule);
+  ExpectContents();
+
+  Resume(session, {item.lease});
+  DestroyDoomed();
+  EXPECT_EQ(Usage("team").charged, 2 * kGranule);
+  EXPECT_EQ(InTier("team"), 0u);
+  ExpectContents();
+}
+
+TEST_F(SuspensionsTest, ReservationHoldsTheRoomUntilItEnds) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kTierCapacity);
+  const Operation::Item other = AcquireFilled(session, kGranule);
+  auto reserved = ledger.suspensions().Prepare(session, {item.lease});
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  EXPECT_EQ(reserved->bytes, kTierCapacity);
+  auto refused = ledger.suspensions().Begin(session, {other.lease}, 0);
+  ExpectDenial(refused.status(), Denial::Cause::kCapacity, "team", "TIER-0", kGranule,
+               kTierCapacity, kTierCapacity);
+  EXPECT_FALSE(ledger.state().leases.at(other.lease).suspended);
+
+  // Another reservation takes its place, and Cancel ends it.
+  reserved = ledger.suspensions().Prepare(session, {other.lease});
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), kGranule);
+  ledger.suspensions().Cancel(session, reserved->id + 1);
+  EXPECT_EQ(InTier("team"), kGranule) << "another number";
+  ledger.suspensions().Cancel(session, reserved->id);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), 0u);
+
+  // Begin uses it.
+  reserved = ledger.suspensions().Prepare(session, {item.lease});
+  auto begun = ledger.suspensions().Begin(session, {item.lease}, reserved->id);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_EQ(InTier("team"), kTierCapacity);
+  Carry(*begun);
+
+  // A reservation ends with its session.
+  const SessionId next = OpenSession("other");
+  ASSERT_TRUE(ledger.leases().Release(session, {item.lease}).ok());
+  DestroyDoomed();
+  const Operation::Item third = AcquireFilled(next, kGranule);
+  ASSERT_TRUE(ledger.suspensions().Prepare(next, {third.lease}).ok());
+  ledger.endings().ProcessGone(next);
+  DestroyDoomed();
+  EXPECT_EQ(ledger.state().charged(kTierIndex), 0u);
+}
+
+TEST_F(SuspensionsTest, TenantsTierLimitDenies) {
+  SetQuota("team", {.tier_limit_bytes = kGranule});
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, 2 * kGranule);
+  ExpectDenial(ledger.suspensions().Prepare(session, {item.lease}).status(),
+               Denial::Cause::kDeviceLimit, "team", "TIER-0", 2 * kGranule, 0, kGranule);
+}
+
+TEST_F(SuspensionsTest, SharedSegmentMovesWithItsLastUser) {
+  const SessionId first = OpenSession("team");
+  const SessionId second = OpenSession("team");
+  const Operation::Item item = AcquireFilled(first, kGranule);
+  const Secret ticket = Share(first, item.lease);
+  const Operation::Item opened = OpenTicket(second, ticket);
+  expected[opened.lease] = expected[item.lease];
+
+  auto begun = ledger.suspensions().Begin(first, {item.lease}, 0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_TRUE(begun->moves.empty());
+  EXPECT_EQ(begun->resident_bytes, kGranule);
+  // Back without a copy.
+  auto back = AskResume(first, {item.lease});
+  ASSERT_TRUE(Granted(back)) << back.status();
+  EXPECT_FALSE((*back)->items[0].fresh);
+  EXPECT_TRUE(ledger.operations().Commit(**back).ok());
+  EXPECT_FALSE(ledger.state().leases.at(item.lease).suspended);
+
+  EXPECT_EQ(Suspend(first, {item.lease}), 0u);
+  EXPECT_EQ(Suspend(second, {opened.lease}), kGranule);
+  EXPECT_EQ(SegmentOf(item.lease), SegmentOf(opened.lease));
+  DestroyDoomed();
+  ExpectContents();
+  // No session opens it meanwhile, and either brings it back for both.
+  EXPECT_EQ(ledger.operations().BeginOpen(OpenSession("team"), {ticket}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Resume(second, {opened.lease});
+  EXPECT_EQ(SegmentOf(item.lease), SegmentOf(opened.lease));
+  EXPECT_TRUE(ledger.state().leases.at(item.lease).suspended);
+  Resume(first, {item.lease});
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), 0u);
+  ExpectContents();
+}
+
+TEST_F(SuspensionsTest, RefusesWhatCannotBeSuspended) {
+  SetQuota("strict", {.release = ReleasePolicy::kOnExit});
+  const SessionId strict = OpenSession("strict");
+  const Operation::Item kept = AcquireOne(strict, kGranule);
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireOne(session, kGranule);
+  auto pooled = Ask(session, {.device_uuid = "GPU-1", .bytes = kGranule, .kind = Kind::kMempool});
+  ASSERT_TRUE(Granted(pooled));
+  Finish(**pooled);
+  const auto code = [&](SessionId who, const std::vector<LeaseId>& leases) {
+    return ledger.suspensions().Prepare(who, leases).status().code();
+  };
+  EXPECT_EQ(code(session, {}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(session, {item.lease, item.lease}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(session, std::vector<LeaseId>(1025)), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(session, {kept.lease}), absl::StatusCode::kNotFound);
+  EXPECT_EQ(code(session, {(*pooled)->items[0].lease}), absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(code(strict, {kept.lease}), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(code(SessionId{99}, {item.lease}), absl::StatusCode::kAborted);
+}
+
+TEST_F(SuspensionsTest, FailedCopyLeavesTheMemoryOnItsDevice) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  auto begun = ledger.suspensions().Begin(session, {item.lease}, 0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_TRUE(absl::IsUnavailable(AskResume(session, {item.lease}).status()));
+  Carry(*begun, /*copied=*/false);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), 0u);
+  EXPECT_EQ(Usage("team").charged, kGranule);
+  EXPECT_EQ(Suspend(session, {item.lease}), kGranule) << "tried again";
+  // And back.
+  auto operation = AskResume(session, {item.lease});
+  ASSERT_TRUE(Granted(operation)) << operation.status();
+  ledger.operations().Abort(**operation, /*handed_over=*/false);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), kGranule);
+  Resume(session, {item.lease});
+  ExpectContents();
+}
+
+TEST_F(SuspensionsTest, HolderThatDiesDuringTheCopyLeavesNothing) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  auto begun = ledger.suspensions().Begin(session, {item.lease}, 0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  ledger.endings().ProcessGone(session);
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  Carry(*begun);
+  DestroyDoomed();
+  EXPECT_EQ(ledger.state().charged(0) + ledger.state().charged(kTierIndex), 0u);
+  EXPECT_TRUE(ledger.state().segments.empty());
+}
+
+TEST_F(SuspensionsTest, ResumeWaitsItsTurn) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease});
+  DestroyDoomed();
+  const SessionId other = OpenSession("other");
+  const auto full = Acquire(other, kCapacity);
+  ExpectDenial(AskResume(session, {item.lease}).status(), Denial::Cause::kCapacity, "team", "GPU-1",
+               kGranule, kCapacity, kCapacity);
+  auto admission =
+      ledger.admission().BeginAcquire(session, {.waits = true, .resumes = {item.lease}});
+  ASSERT_TRUE(admission.ok() && admission->waiter) << admission.status();
+  EXPECT_TRUE(ledger.admission().AdmitWaiting().empty());
+  Release(other, full);
+  ledger.endings().ProcessGone(other);
+  DestroyDoomed();
+  std::vector<AdmissionControl::Admitted> admitted = ledger.admission().AdmitWaiting();
+  ASSERT_EQ(admitted.size(), 1u);
+  ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
+  FillFrom(*admitted[0].operation);
+  EXPECT_TRUE(ledger.operations().Commit(*admitted[0].operation).ok());
+  DestroyDoomed();
+  ExpectContents();
+}
+
+TEST_F(SuspensionsTest, ReleasedLeaseFreesTheTier) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease});
+  DestroyDoomed();
+  ASSERT_TRUE(ledger.leases().Release(session, {item.lease}).ok());
+  DestroyDoomed();
+  EXPECT_TRUE(ledger.state().segments.empty()) << "memory of the tier is never retained";
+}
+
+// Random steps of three sessions, with copies that fail, holders that die, and daemons that are
+// killed at any point: each lease keeps its contents, and nothing is charged without a holder.
+TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
+  for (uint32_t seed = 0; seed < 40; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto below = [&](size_t n) { return random() % n; };
+    std::vector<SessionId> sessions;
+    std::vector<std::pair<SessionId, std::vector<Move>>> copying;
+    std::vector<Operation> resuming;
+    for (int i = 0; i < 3; ++i) sessions.push_back(OpenSession(i < 2 ? "team" : "other"));
+    for (int step = 0; step < 150; ++step) {
+      const size_t who = below(sessions.size());
+      const SessionId session = sessions[who];
+      const auto& leases = ledger.state().sessions.at(session)->leases;
+      std::vector<LeaseId> some;
+      for (LeaseId lease : leases) {
+        if (below(2) == 0) some.push_back(lease);
+      }
+      switch (below(10)) {
+        case 0:
+        case 1:
+          if (ledger.state().charged(0) < 6 * kGranule)
+            AcquireFilled(session, (1 + below(3)) * kGranule, below(3) == 0 ? "GPU-2" : "GPU-1");
+          break;
+        case 2: {  // shares one with a session of its tenant
+          if (some.empty() || ledger.state().segments.at(SegmentOf(some[0]))->lost) break;
+          auto operation =
+              ledger.operations().BeginOpen(sessions[below(2)], {Share(session, some[0])});
+          if (!operation.ok()) break;
+          EXPECT_TRUE(ledger.operations().Commit(*operation).ok());
+          expected[operation->items[0].lease] = expected.at(some[0]);
+          break;
+        }
+        case 3:
+        case 4: {
+          const bool reserves = below(2) == 0;
+          uint64_t reservation = 0;
+          if (reserves) {
+            auto prepared = ledger.suspensions().Prepare(session, some);
+            if (prepared.ok()) reservation = prepared->id;
+          }
+          auto begun = ledger.suspensions().Begin(session, some, reservation);
+          if (!begun.ok()) break;
+          for (const Move& move : begun->moves) {
+            ledger.suspensions().Made(move, {{.offset = next_offset, .bytes = move.bytes}});
+            next_offset += move.bytes;
+          }
+          copying.emplace_back(session, begun->moves);
+          break;
+        }
+        case 5:
+          if (copying.empty()) break;
+          for (const Move& move : copying.back().second) {
+            const bool copied = below(5) != 0;
+            if (copied) contents[move.to] = contents.at(move.from);
+            ledger.suspensions().Finish(move, copied);
+          }
+          copying.pop_back();
+          break;
+        case 6: {
+          auto operation = AskResume(session, some);
+          if (!Granted(operation)) break;
+          FillFrom(**operation);
+          resuming.push_back(**operation);
+          break;
+        }
+        case 7:
+          if (resuming.empty()) break;
+          if (below(3) == 0) {
+            ledger.operations().Abort(resuming.back(), /*handed_over=*/below(2) == 0);
+          } else {
+            EXPECT_TRUE(ledger.operations().Commit(resuming.back()).ok());
+          }
+          resuming.pop_back();
+          break;
+        case 8:
+          if (!some.empty()) {
+            EXPECT_TRUE(ledger.leases().Release(session, {some[0]}).ok());
+          }
+          break;
+        case 9:
+          if (below(4) != 0) break;
+          Restart();
+          copying.clear();
+          resuming.clear();
+          break;
+      }
+      if (below(2) == 0) DestroyDoomed();
+      ASSERT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+      ExpectContents();
+      ASSERT_FALSE(HasFailure());
+    }
+    for (const auto& [session, moves] : copying) {
+      for (const Move& move : moves) ledger.suspensions().Finish(move, /*copied=*/false);
+    }
+    for (const Operation& operation : resuming) ledger.operations().Abort(operation, false);
+    for (SessionId session : sessions) ledger.endings().ProcessGone(session);
+    DestroyDoomed();
+    EXPECT_TRUE(ledger.state().segments.empty());
+    expected.clear();
+  }
+}
+
+}  // namespace
+}  // namespace gpumemd
