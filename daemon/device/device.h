@@ -88,7 +88,10 @@ struct TierExtent {
 
 // The bytes of one segment of kind tier: these extents, one after another.
 struct TierPlace {
-  int fd = -1;  // the tier's file; open as long as the tier's device or any of its segments
+  // The tier's file; open as long as the tier's device or any of its segments. Its size is fixed,
+  // and its pages stay where they are: no hole is punched. Processes that copy keep them registered
+  // with the driver, which would write to the old pages.
+  int fd = -1;
   std::vector<TierExtent> extents;
 };
 
@@ -214,11 +217,14 @@ class Device {
 
   // Returns the process with a context on the device for kinds mempool and ipc; 0: none now.
   virtual pid_t context_pid() const { return 0; }
+  // Returns the process that copies to and from the host tier; 0: none now. Its end loses nothing.
+  virtual pid_t copier_pid() const { return 0; }
   // Sets a callback for the loss of a context with Allocations in it. It is called in some thread
   // and without any lock; their lost() is true by then. Must be set before the first Create().
   virtual void OnContextLost(std::function<void()> /*on_lost*/) {}
   // Ends the context at once, without freeing: importers keep what they have open. Allocations in
-  // it become lost, without the callback of OnContextLost(). For the end of the daemon.
+  // it become lost, without the callback of OnContextLost(). Also ends the process that copies. For
+  // the end of the daemon.
   virtual void EndContext() {}
 
  protected:

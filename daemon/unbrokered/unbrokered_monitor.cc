@@ -47,6 +47,7 @@ Before LookAround(const Broker& broker) {
     if (IsHostMemory(device.info)) continue;
     before.devices.push_back(device.info.uuid);
     if (device.context_pid != 0) before.own.insert(device.context_pid);
+    if (device.copier_pid != 0) before.own.insert(device.copier_pid);
   }
   const auto sessions = broker.views().ListSessions("");
   if (!sessions.ok()) return before;

@@ -99,7 +99,8 @@ std::vector<BrokerViews::DeviceView> BrokerViews::Devices(bool ask_driver) const
   for (const auto& device : broker_.devices_) {
     views.push_back({.index = static_cast<uint32_t>(views.size()),
                      .info = device->info(),
-                     .context_pid = device->context_pid()});
+                     .context_pid = device->context_pid(),
+                     .copier_pid = device->copier_pid()});
   }
   if (ask_driver) {
     const std::vector<uint64_t> free = broker_.DriverFree();

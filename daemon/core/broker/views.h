@@ -33,6 +33,7 @@ class BrokerViews {
     uint64_t charged = 0;
     uint64_t driver_free = 0;  // 0: the driver does not say, or was not asked
     pid_t context_pid = 0;     // 0: no process has a context on it for the broker
+    pid_t copier_pid = 0;      // likewise, of the one that copies to and from the host tier
   };
   std::vector<DeviceView> Devices(bool ask_driver) const;
   struct Counts {

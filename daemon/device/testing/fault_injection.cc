@@ -17,6 +17,7 @@ class FaultyAllocation : public Allocation {
   int fd() const override { return allocation_->fd(); }
   std::optional<ExportData> export_data() const override { return allocation_->export_data(); }
   std::optional<ExportedPool> pool() const override { return allocation_->pool(); }
+  const TierPlace* tier_place() const override { return allocation_->tier_place(); }
   bool lost() const override { return allocation_->lost(); }
 
  private:
@@ -47,6 +48,8 @@ class FaultyDevice : public Device {
     return device_->Adopt(spec, std::move(fd));
   }
 
+  absl::Status Copy(absl::Span<const CopyItem> items) override { return device_->Copy(items); }
+
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
     absl::Status fault = (*plan_)({.type = DeviceOp::Type::kDriverFreeBytes});
     if (!fault.ok()) return fault;
@@ -61,6 +64,7 @@ class FaultyDevice : public Device {
     return device_->TrimPool(tenant, keep_bytes);
   }
   pid_t context_pid() const override { return device_->context_pid(); }
+  pid_t copier_pid() const override { return device_->copier_pid(); }
   void OnContextLost(std::function<void()> on_lost) override {
     device_->OnContextLost(std::move(on_lost));
   }
