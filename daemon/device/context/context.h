@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations of a CUDA context, or of its stand-in, for kinds mempool and ipc.
+// The operations of a CUDA context, or of its stand-in: for kinds mempool and ipc, and copies
+// between segments and the host tier.
 //
 // It lives in a separate process, the context process (process.h), so that an error which spoils
 // the context affects no other process.
@@ -8,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,6 +32,27 @@ struct PoolNumbers {
 struct MadePool {
   gpumem::UniqueFd fd;
   uint64_t max_bytes = 0;  // as PoolStatus
+};
+
+enum class CopyDirection : uint32_t {
+  kOut,  // from segments to the tier
+  kIn,   // from the tier to segments
+};
+
+// A part of one segment's contents.
+struct CopyPart {
+  int fd = -1;  // the segment's descriptor
+  uint64_t segment_bytes = 0;
+  uint64_t offset = 0;              // of the part in its segment
+  std::vector<TierExtent> extents;  // its bytes in the tier's file, one after another
+};
+
+// Parts that are copied together. `tier_fd` is the tier's file. Its pages stay where they are as
+// long as the file exists (no hole is punched): a context keeps them registered with the driver.
+struct CopyBatch {
+  CopyDirection direction = CopyDirection::kOut;
+  int tier_fd = -1;
+  std::vector<CopyPart> parts;
 };
 
 // The caller numbers memory and pools; each number is used once. Not thread-safe. The destructor
@@ -59,6 +82,16 @@ class Context {
   virtual absl::Status SetPool(uint64_t pool, const PoolChange& change) = 0;
   // Releases the pool's unused reserved bytes beyond `keep_bytes`.
   virtual absl::Status TrimPool(uint64_t pool, uint64_t keep_bytes) = 0;
+
+  // Starts a copy, which may last until FinishCopies(). At most two batches are in progress: the
+  // call waits for earlier ones. The descriptors need not stay open longer than the call. After an
+  // error the contents of all targets since the last FinishCopies() are undefined.
+  //   UNIMPLEMENTED  this context does not copy
+  virtual absl::Status StartCopy(const CopyBatch&) {
+    return absl::UnimplementedError("this context does not copy");
+  }
+  // Blocks until all copies are done.
+  virtual absl::Status FinishCopies() { return absl::OkStatus(); }
 
   // True once an error has spoiled it: all later operations fail, and its process ends.
   virtual bool broken() const { return false; }

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -19,6 +20,7 @@
 #include "common/bytes.h"
 #include "common/cuda/context.h"
 #include "common/unique_fd.h"
+#include "daemon/device/context/cuda_copy.h"
 
 namespace gpumemd {
 namespace {
@@ -48,7 +50,7 @@ class PrimaryContext : public Context {
       : context_(std::move(context)), driver_(context_->driver()), stream_(stream) {}
 
   // Its process ends then, and the kernel frees all that is left, faster than we could.
-  ~PrimaryContext() override = default;
+  ~PrimaryContext() override { static_cast<void>(copy_.release()); }
 
   absl::StatusOr<ExportData> CreateIpc(uint64_t memory, uint64_t bytes) override {
     const std::string what = absl::StrCat(gpumem::FormatBytes(bytes), " of kind ipc");
@@ -226,14 +228,27 @@ class PrimaryContext : public Context {
                [&] { return driver_.cuMemPoolTrimTo(*found, keep_bytes); });
   }
 
+  absl::Status StartCopy(const CopyBatch& batch) override {
+    if (copy_ == nullptr) copy_ = std::make_unique<CudaCopy>(context_, stream_);
+    return Checked(copy_->Start(batch));
+  }
+
+  absl::Status FinishCopies() override {
+    return copy_ == nullptr ? absl::OkStatus() : Checked(copy_->Finish());
+  }
+
   bool broken() const override { return broken_; }
 
  private:
-  // Calls the driver with the context current. After any error it checks whether the context is
-  // spoiled: such errors come back from every call, this one included.
+  // Calls the driver with the context current.
   template <typename Work>
   absl::Status Run(absl::string_view what, Work work) {
-    absl::Status status = context_->Run(what, work);
+    return Checked(context_->Run(what, work));
+  }
+
+  // Returns the status in this interface's codes. After any error it checks whether the context is
+  // spoiled: such errors come back from every call, this one included.
+  absl::Status Checked(const absl::Status& status) {
     if (status.ok()) return status;
     if (context_->Call([this] { return driver_.cuCtxSynchronize(); }) != CUDA_SUCCESS) {
       broken_ = true;
@@ -287,6 +302,7 @@ class PrimaryContext : public Context {
   const CudaDriver& driver_;
   CUstream stream_;
   bool broken_ = false;
+  std::unique_ptr<CudaCopy> copy_;  // null before the first copy
   std::map<uint64_t, Memory> memory_;
   std::map<uint64_t, CUmemoryPool> pools_;
 };

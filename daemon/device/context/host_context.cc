@@ -21,6 +21,7 @@
 #include "common/bytes.h"
 #include "common/mapping/host_ipc.h"
 #include "common/unique_fd.h"
+#include "daemon/device/context/host_copy.h"
 #include "daemon/device/context/host_ipc_server.h"
 #include "daemon/device/memfd.h"
 
@@ -192,6 +193,8 @@ class HostContext : public Context {
     return absl::OkStatus();
   }
 
+  absl::Status StartCopy(const CopyBatch& batch) override { return copy_.Run(batch); }
+
  private:
   absl::Status NoSocket() const {
     return absl::UnimplementedError(
@@ -210,6 +213,7 @@ class HostContext : public Context {
   std::map<uint64_t, ExportData> ipc_;           // by the number of the memory
   std::map<uint64_t, uint64_t> pool_of_;         // likewise
   std::map<uint64_t, HostPool> pools_;
+  HostCopy copy_;
 };
 
 }  // namespace

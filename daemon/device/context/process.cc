@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "common/start_thread.h"
 #include "common/unix_channel.h"
+#include "daemon/device/context/copy_wire.h"
 #include "daemon/device/context/cuda_context.h"
 #include "daemon/device/context/host_context.h"
 #include "daemon/device/context/wire.h"
@@ -34,6 +35,8 @@ using gpumem::UniqueFd;
 constexpr absl::Duration kStartTimeout = absl::Seconds(120);
 // Once it is there, the slowest that it does is to clear a whole GPU, in a tenth of a second.
 constexpr absl::Duration kTimeout = absl::Seconds(10);
+// A batch is one GiB at most, but the tier's memory may have to be allocated first.
+constexpr absl::Duration kCopyTimeout = absl::Seconds(60);
 // How long the process may take to end by itself before it is killed.
 constexpr int kFarewellMs = 10'000;
 
@@ -107,10 +110,10 @@ int Reap(pid_t pid) {
   return status;
 }
 
-// True if the process ends by itself in good time.
-bool AwaitExit(int pidfd) {
+// True if the process ends in that time.
+bool AwaitExit(int pidfd, int milliseconds = kFarewellMs) {
   pollfd exited = {pidfd, POLLIN, 0};
-  return poll(&exited, 1, kFarewellMs) > 0;
+  return poll(&exited, 1, milliseconds) > 0;
 }
 
 // A child without a watcher yet; the destructor kills it.
@@ -202,6 +205,11 @@ void ContextProcess::Kill() const {
   syscall(SYS_pidfd_send_signal, pidfd_.get(), SIGKILL, nullptr, 0);
 }
 
+void ContextProcess::AwaitEnd() const {
+  while (!AwaitExit(pidfd_.get(), -1)) {
+  }
+}
+
 void ContextProcess::Watch() {
   Reap(pid_);
   gone_ = true;
@@ -216,10 +224,17 @@ absl::Status ContextProcess::Gone(absl::string_view how) {
 }
 
 absl::StatusOr<ContextAnswer> ContextProcess::Ask(const ContextRequest& request, UniqueFd* fd) {
+  return Exchange(Pack(request), {}, kTimeout, fd);
+}
+
+absl::StatusOr<ContextAnswer> ContextProcess::Exchange(absl::string_view bytes,
+                                                       absl::Span<const int> fds,
+                                                       absl::Duration timeout, UniqueFd* fd) {
   absl::MutexLock lock(&mutex_);
   if (gone_) return Gone("is gone");
-  const absl::Time deadline = absl::Now() + kTimeout;
-  const absl::Status sent = gpumem::SendMessage(socket_.get(), Pack(request), {}, deadline);
+  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Status sent = gpumem::SendMessage(socket_.get(), bytes, fds, deadline);
+  if (absl::IsResourceExhausted(sent)) return sent;  // too many descriptors are on their way
   if (!sent.ok()) return Gone("has ended");
   absl::StatusOr<gpumem::UnixMessage> received = gpumem::ReceiveMessage(socket_.get(), deadline);
   // The descriptor of a pool did not fit into this process: the pool is of no use then.
@@ -281,6 +296,17 @@ absl::Status ContextProcess::SetPool(uint64_t pool, const PoolChange& change) {
 
 absl::Status ContextProcess::TrimPool(uint64_t pool, uint64_t keep_bytes) {
   return Ask({.op = ContextOp::kTrimPool, .pool = pool, .bytes = keep_bytes}).status();
+}
+
+absl::Status ContextProcess::StartCopy(const CopyBatch& batch) {
+  const absl::StatusOr<CopyMessage> message = EncodeCopy(batch);
+  if (!message.ok()) return message.status();
+  return Exchange(message->bytes, message->fds, kCopyTimeout, nullptr).status();
+}
+
+absl::Status ContextProcess::FinishCopies() {
+  const ContextRequest request{.op = ContextOp::kFinishCopies};
+  return Exchange(Pack(request), {}, kCopyTimeout, nullptr).status();
 }
 
 absl::StatusOr<std::unique_ptr<Context>> MakeContext(const ContextSpec& spec) {

@@ -19,7 +19,10 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/unique_fd.h"
 #include "daemon/device/context/context.h"
 
@@ -31,7 +34,7 @@ struct ContextRequest;
 // A Context in a separate process. Thread-safe: requests run one at a time.
 //
 // Statuses are the Context's, or UNAVAILABLE. The latter is permanent: the process has ended, or
-// has been killed after ten seconds without an answer.
+// has been killed after ten seconds without an answer (a minute for a copy).
 class ContextProcess : public Context {
  public:
   // Starts the process and waits for its context. `on_death` is called, in a thread of this object,
@@ -44,6 +47,10 @@ class ContextProcess : public Context {
   ~ContextProcess() override;
 
   pid_t pid() const { return pid_; }
+  // Kills the process. Does not wait for a request in progress, which then fails.
+  void Kill() const;
+  // Blocks until the process has ended, and with it all its work on the device.
+  void AwaitEnd() const;
 
   absl::StatusOr<ExportData> CreateIpc(uint64_t memory, uint64_t bytes) override;
   absl::StatusOr<ExportData> Allocate(uint64_t memory, uint64_t pool, uint64_t bytes) override;
@@ -53,6 +60,8 @@ class ContextProcess : public Context {
   absl::StatusOr<PoolNumbers> ReadPool(uint64_t pool) override;
   absl::Status SetPool(uint64_t pool, const PoolChange& change) override;
   absl::Status TrimPool(uint64_t pool, uint64_t keep_bytes) override;
+  absl::Status StartCopy(const CopyBatch& batch) override;
+  absl::Status FinishCopies() override;
   bool broken() const override { return gone_; }
 
  private:
@@ -60,9 +69,12 @@ class ContextProcess : public Context {
                  std::function<void(pid_t)> on_death);
 
   absl::StatusOr<ContextAnswer> Ask(const ContextRequest& request, gpumem::UniqueFd* fd = nullptr);
+  // Sends a request as bytes and descriptors, and returns its answer with the descriptor that may
+  // come with it.
+  absl::StatusOr<ContextAnswer> Exchange(absl::string_view bytes, absl::Span<const int> fds,
+                                         absl::Duration timeout, gpumem::UniqueFd* fd);
   absl::Status Gone(absl::string_view how);
   void Watch();
-  void Kill() const;
 
   const pid_t pid_;
   const gpumem::UniqueFd pidfd_;

@@ -10,10 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "common/start_thread.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
+#include "daemon/device/context/copy_wire.h"
 #include "daemon/device/context/process.h"
 #include "daemon/device/context/wire.h"
 
@@ -28,8 +31,15 @@ constexpr int kBroken = 3;
 constexpr int kHung = 4;
 constexpr int kGraceMs = 5'000;
 
-absl::Status Do(Context& context, const ContextRequest& request, ContextAnswer& answer,
-                UniqueFd& fd) {
+absl::Status StartCopy(Context& context, const ContextRequest& request,
+                       const gpumem::UnixMessage& message) {
+  const absl::StatusOr<CopyBatch> batch = DecodeCopy(request, message);
+  return batch.ok() ? context.StartCopy(*batch) : batch.status();
+}
+
+// `message` is the request with what came with it.
+absl::Status Do(Context& context, const ContextRequest& request, const gpumem::UnixMessage& message,
+                ContextAnswer& answer, UniqueFd& fd) {
   switch (request.op) {
     case ContextOp::kCreateIpc:
     case ContextOp::kAllocate: {
@@ -60,6 +70,10 @@ absl::Status Do(Context& context, const ContextRequest& request, ContextAnswer& 
       return context.SetPool(request.pool, request.change);
     case ContextOp::kTrimPool:
       return context.TrimPool(request.pool, request.bytes);
+    case ContextOp::kStartCopy:
+      return StartCopy(context, request, message);
+    case ContextOp::kFinishCopies:
+      return context.FinishCopies();
   }
   return absl::InternalError("unknown request to the context process");
 }
@@ -86,12 +100,19 @@ int Serve(int socket, Context& context) {
     const absl::StatusOr<gpumem::UnixMessage> message =
         gpumem::ReceiveMessage(socket, absl::InfiniteFuture());
     if (absl::IsUnavailable(message.status())) return 0;  // the parent has let go of us
-    if (!message.ok()) return 1;
-    const absl::StatusOr<ContextRequest> request = Unpack<ContextRequest>(message->bytes);
-    if (!request.ok()) return 1;
     ContextAnswer answer;
+    if (absl::IsDataLoss(message.status())) {
+      answer.set_status(absl::ResourceExhaustedError(
+          absl::StrCat(message.status().message(), "; raise the daemon's limit of open files")));
+      if (!Send(socket, answer, UniqueFd())) return 0;
+      continue;
+    }
+    if (!message.ok()) return 1;
+    const absl::StatusOr<ContextRequest> request =
+        Unpack<ContextRequest>(absl::string_view(message->bytes).substr(0, sizeof(ContextRequest)));
+    if (!request.ok()) return 1;
     UniqueFd fd;
-    answer.set_status(Do(context, *request, answer, fd));
+    answer.set_status(Do(context, *request, *message, answer, fd));
     // Nothing can be freed in a broken context: the kernel does that, at our end.
     if (context.broken()) _exit(kBroken);
     if (!Send(socket, answer, fd)) return 0;

@@ -28,6 +28,8 @@ enum class ContextOp : uint32_t {
   kReadPool,
   kSetPool,
   kTrimPool,
+  kStartCopy,  // its parts follow (copy_wire.h)
+  kFinishCopies,
 };
 
 struct ContextRequest {
@@ -36,6 +38,9 @@ struct ContextRequest {
   uint64_t pool = 0;
   uint64_t bytes = 0;
   PoolChange change;
+  CopyDirection direction = CopyDirection::kOut;
+  uint32_t parts = 0;    // of a batch
+  uint32_t extents = 0;  // of all parts
 };
 
 struct ContextAnswer {

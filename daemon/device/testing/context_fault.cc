@@ -87,6 +87,8 @@ class FaultyContext : public Context {
   absl::Status TrimPool(uint64_t pool, uint64_t keep_bytes) override {
     return context_->TrimPool(pool, keep_bytes);
   }
+  absl::Status StartCopy(const CopyBatch& batch) override { return context_->StartCopy(batch); }
+  absl::Status FinishCopies() override { return context_->FinishCopies(); }
   // A CUDA context has to find out by itself.
   bool broken() const override { return host_broken_ || context_->broken(); }
 
