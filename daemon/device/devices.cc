@@ -119,8 +119,10 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid) 
   ContextDeviceOptions context;
   std::copy_if(info->kinds.begin(), info->kinds.end(), std::back_inserter(context.kinds),
                IsContextBound);
+  context.copier = std::any_of(info->kinds.begin(), info->kinds.end(),
+                               [](Kind kind) { return TraitsOf(kind).suspendable; });
   absl::StatusOr<std::unique_ptr<Device>> base = OpenCudaVmmDevice(*std::move(info));
-  if (!base.ok() || context.kinds.empty()) return base;
+  if (!base.ok() || (context.kinds.empty() && !context.copier)) return base;
   return AddContextKinds(*std::move(base), std::move(context));
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "daemon/device/context/copier.h"
 #include "daemon/device/context/keeper.h"
 #include "daemon/device/create_check.h"
 
@@ -20,6 +21,9 @@ class ContextDevice : public Device {
         keeper_(std::make_shared<ContextKeeper>(ContextSpec{
             .device_uuid = info_.uuid, .socket_path = std::move(options.socket_path)})) {
     info_.kinds.insert(info_.kinds.end(), options.kinds.begin(), options.kinds.end());
+    if (!options.copier) return;
+    copier_ =
+        std::make_unique<TierCopier>(ContextSpec{.device_uuid = info_.uuid}, options.copier_idle);
   }
   ~ContextDevice() override { keeper_->OnLost(nullptr); }
 
@@ -44,6 +48,10 @@ class ContextDevice : public Device {
     return base_->Adopt(spec, std::move(fd));
   }
 
+  absl::Status Copy(absl::Span<const CopyItem> items) override {
+    return copier_ == nullptr ? base_->Copy(items) : copier_->Copy(items);
+  }
+
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return base_->DriverFreeBytes(); }
 
   absl::StatusOr<std::vector<PoolStatus>> Pools() override { return keeper_->Pools(); }
@@ -59,12 +67,16 @@ class ContextDevice : public Device {
   }
 
   pid_t context_pid() const override { return keeper_->pid(); }
+  pid_t copier_pid() const override { return copier_ == nullptr ? 0 : copier_->pid(); }
 
   void OnContextLost(std::function<void()> on_lost) override {
     keeper_->OnLost(std::move(on_lost));
   }
 
-  void EndContext() override { keeper_->End(); }
+  void EndContext() override {
+    keeper_->End();
+    if (copier_ != nullptr) copier_->End();
+  }
 
  private:
   // Whole granules, rounded up: the driver reserves no less.
@@ -80,6 +92,7 @@ class ContextDevice : public Device {
   DeviceInfo info_;
   const std::function<absl::StatusOr<std::shared_ptr<void>>(uint64_t)> reserve_;
   const std::shared_ptr<ContextKeeper> keeper_;  // shared with the Allocations
+  std::unique_ptr<TierCopier> copier_;           // null: the base copies
 };
 
 }  // namespace

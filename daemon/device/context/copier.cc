@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/device/context/copier.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "common/start_thread.h"
+#include "daemon/device/context/copy_plan.h"
+
+namespace gpumemd {
+namespace {
+
+absl::Status Ended(const std::string& device_uuid) {
+  return absl::UnavailableError(
+      absl::StrCat("the process that copies between ", device_uuid,
+                   " and the host tier ended, or was killed because it did not answer; the next "
+                   "copy starts another"));
+}
+
+}  // namespace
+
+TierCopier::~TierCopier() {
+  {
+    absl::MutexLock lock(&mutex_);
+    destroying_ = true;
+  }
+  absl::MutexLock lock(&copying_);
+  if (idle_watch_.joinable()) idle_watch_.join();
+  End();
+}
+
+void TierCopier::End() {
+  std::shared_ptr<ContextProcess> dead;  // its end, which takes a while, needs no lock
+  absl::MutexLock lock(&mutex_);
+  ++ends_;
+  pid_ = 0;
+  dead = std::move(process_);
+  // The copy holds its process, which ends with the copy.
+  if (dead != nullptr && copies_ > 0) dead->Kill();
+}
+
+absl::StatusOr<std::shared_ptr<ContextProcess>> TierCopier::Process() {
+  std::shared_ptr<ContextProcess> dead;
+  uint64_t ends = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (process_ != nullptr && !process_->broken()) return process_;
+    dead = std::move(process_);
+    ends = ends_;
+  }
+  dead.reset();
+  if (!idle_watch_.joinable()) {
+    absl::StatusOr<std::thread> watch = gpumem::StartThread([this] { EndWhenIdle(); });
+    if (!watch.ok()) return watch.status();
+    idle_watch_ = *std::move(watch);
+  }
+  absl::StatusOr<std::shared_ptr<ContextProcess>> started =
+      ContextProcess::Start(spec_, [this](pid_t pid) { pid_.compare_exchange_strong(pid, 0); });
+  if (!started.ok()) return started;
+  absl::MutexLock lock(&mutex_);
+  if (ends != ends_) return Ended(spec_.device_uuid);
+  process_ = *started;
+  pid_ = process_->pid();
+  if (process_->broken()) pid_ = 0;  // it died before its number was set
+  return started;
+}
+
+absl::Status TierCopier::Copy(absl::Span<const CopyItem> items) {
+  const absl::StatusOr<std::vector<CopyBatch>> batches = PlanCopy(items);
+  if (!batches.ok()) return batches.status();
+  {
+    absl::MutexLock lock(&mutex_);
+    ++copies_;
+  }
+  const absl::Cleanup done = [this] {
+    absl::MutexLock lock(&mutex_);
+    --copies_;
+    used_ = true;
+  };
+  absl::MutexLock lock(&copying_);
+  const absl::StatusOr<std::shared_ptr<ContextProcess>> process = Process();
+  if (!process.ok()) return process.status();
+  const absl::Status status = CopyIn(**process, *batches);
+  if (!absl::IsUnavailable(status)) return status;
+  // Until then the copy engine may write to the targets.
+  (*process)->Kill();
+  (*process)->AwaitEnd();
+  return Ended(spec_.device_uuid);
+}
+
+absl::Status TierCopier::CopyIn(ContextProcess& process, absl::Span<const CopyBatch> batches) {
+  absl::Status status;
+  for (const CopyBatch& batch : batches) {
+    status = process.StartCopy(batch);
+    if (!status.ok()) break;
+  }
+  // Also after an error: the targets must not be written any more when this returns.
+  status.Update(process.FinishCopies());
+  return status;
+}
+
+void TierCopier::EndWhenIdle() {
+  while (true) {
+    std::shared_ptr<ContextProcess> idle;  // ended without the lock
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&destroying_), idle_)) return;
+    const bool used = std::exchange(used_, false) || copies_ > 0;
+    if (used || process_ == nullptr) continue;
+    pid_ = 0;
+    idle = std::move(process_);
+  }
+}
+
+}  // namespace gpumemd
