@@ -31,6 +31,10 @@ namespace gpumem::bench {
   X(cuStreamSynchronize)                \
   X(cuCtxEnablePeerAccess)              \
   X(cuMemcpyDtoDAsync_v2)               \
+  X(cuMemcpyDtoHAsync_v2)               \
+  X(cuMemcpyHtoDAsync_v2)               \
+  X(cuMemHostRegister_v2)               \
+  X(cuMemHostUnregister)                \
   X(cuMemcpyPeerAsync)
 
 namespace {
@@ -172,6 +176,27 @@ class Bare : public BareCuda {
     });
   }
 
+  absl::Status Register(void* host, uint64_t bytes) override {
+    if (absl::Status status = Use(); !status.ok()) return status;
+    return Say(calls_.cuMemHostRegister_v2(host, bytes, 0), "cuMemHostRegister");
+  }
+  absl::Status Unregister(void* host) override {
+    if (absl::Status status = Use(); !status.ok()) return status;
+    return Say(calls_.cuMemHostUnregister(host), "cuMemHostUnregister");
+  }
+  absl::Status CopyOut(absl::Span<const HostCopy> copies) override {
+    return ForEach(copies, [this](const HostCopy& copy) {
+      return Say(calls_.cuMemcpyDtoHAsync_v2(copy.host, copy.memory, copy.bytes, stream_),
+                 "cuMemcpyDtoHAsync");
+    });
+  }
+  absl::Status CopyIn(absl::Span<const HostCopy> copies) override {
+    return ForEach(copies, [this](const HostCopy& copy) {
+      return Say(calls_.cuMemcpyHtoDAsync_v2(copy.memory, copy.host, copy.bytes, stream_),
+                 "cuMemcpyHtoDAsync");
+    });
+  }
+
  private:
   absl::Status Say(CUresult result, const char* call) const {
     if (result == CUDA_SUCCESS) return absl::OkStatus();
@@ -210,6 +235,14 @@ class Bare : public BareCuda {
     absl::Status status = Use();
     if (status.ok()) status = Say(calls_.cuMemFreeAsync(address, stream_), "cuMemFreeAsync");
     return status.ok() ? Wait() : status;
+  }
+
+  template <typename Work>
+  absl::Status ForEach(absl::Span<const HostCopy> copies, Work work) {
+    absl::Status status = Use();
+    for (size_t i = 0; i < copies.size() && status.ok(); ++i) status = work(copies[i]);
+    const absl::Status waited = Wait();
+    return status.ok() ? waited : status;
   }
 
   template <typename Work>

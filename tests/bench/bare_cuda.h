@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's own calls for kinds ipc and mempool and for copies between GPUs, without any code of
-// ours: the floors use them.
+// The driver's own calls for kinds ipc and mempool and for copies between GPUs and with host
+// memory, without any code of ours: the floors use them.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
 
@@ -54,6 +55,18 @@ class BareCuda {
   virtual absl::Status Copy(Address to, Address from, uint64_t bytes, int times) = 0;
   virtual absl::Status CopyFromPeer(Address to, Address from, BareCuda& owner, uint64_t bytes,
                                     int times) = 0;
+
+  // cuMemHostRegister, cuMemHostUnregister.
+  virtual absl::Status Register(void* host, uint64_t bytes) = 0;
+  virtual absl::Status Unregister(void* host) = 0;
+  struct HostCopy {
+    Address memory = 0;
+    void* host = nullptr;
+    uint64_t bytes = 0;
+  };
+  // All of them on one stream; waits for the last.
+  virtual absl::Status CopyOut(absl::Span<const HostCopy> copies) = 0;
+  virtual absl::Status CopyIn(absl::Span<const HostCopy> copies) = 0;
 
  protected:
   BareCuda() = default;

@@ -22,6 +22,10 @@ int RunKeeper(const std::vector<std::string>& args);  // --role keeper
 void RegisterPeers();
 void PrintPeers();
 
+// Contents to and from the host tier. Registers nothing without a GPU.
+void RegisterTierCopy();
+void PrintTierCopy();
+
 // The daemon's own work: reclaims, holding ten thousand segments.
 void RegisterDaemon();
 void PrintDaemon();

@@ -9,9 +9,9 @@
 // and worst; the floors are the bare calls, measured in the same run. The tables at the end compare
 // the two: ratios are valid on other machines, times are not. To run a part:
 // --benchmark_filter='^Floor(Socket|Rpc)|^Kinds/' (the round trips belong to other floors),
-// '^Peers/', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Load', '^Pool' (PoolAllocFree is
-// the basic one). --publish-bytes: of the file that is published, a multiple of 4 MiB (1 GiB). For
-// machines: --benchmark_out=FILE --benchmark_out_format=json.
+// '^Peers/', 'TierCopy', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Load', '^Pool'
+// (PoolAllocFree is the basic one). --publish-bytes: of the file that is published, a multiple of 4
+// MiB (1 GiB). For machines: --benchmark_out=FILE --benchmark_out_format=json.
 //
 // The client pool's flags: --fragmentation-ops is the number of operations of PoolFragmentation
 // (10^7). --check-blocks checks each allocated block; its times mean nothing. --write-trace writes
@@ -62,6 +62,7 @@ int Main(int argc, char** argv) {
   RegisterSegments();
   RegisterKinds();
   RegisterPeers();
+  RegisterTierCopy();
   RegisterDaemon();
   RegisterLoad(backend);
   RegisterJournal();
@@ -72,6 +73,7 @@ int Main(int argc, char** argv) {
   PrintSegments();
   PrintKinds();
   PrintPeers();
+  PrintTierCopy();
   PrintDaemon();
   PrintLoad();
   PrintPublish();
