@@ -5,7 +5,9 @@
 #if GPUMEM_WITH_CUDA
 
 #include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -32,7 +34,11 @@ class CudaRange : public AddressRange {
 };
 
 // The users of the memory, and their access.
-using Access = std::vector<CUmemAccessDesc>;
+struct Access {
+  std::vector<CUmemAccessDesc> descriptions;
+  std::vector<std::string> device_uuids;
+  bool read_only = false;
+};
 
 class CudaMapping : public Mapping {
  public:
@@ -43,9 +49,12 @@ class CudaMapping : public Mapping {
         range_(std::move(range)),
         access_(std::move(access)) {}
   ~CudaMapping() override {
+    if (detached_) return;
     const RelaxedCapture relaxed(driver_);
     driver_.cuMemUnmap(at(), size());
   }
+
+  absl::Span<const std::string> device_uuids() const override { return access_->device_uuids; }
 
   CUdeviceptr at() const { return reinterpret_cast<CUdeviceptr>(data()); }
   const CudaDriver& driver() const { return driver_; }
@@ -59,9 +68,24 @@ class CudaMapping : public Mapping {
   }
 
  private:
+  absl::StatusOr<Reserved> DetachMemory() override {
+    const RelaxedCapture relaxed(driver_);
+    const CUresult result = driver_.cuMemUnmap(at(), size());
+    if (result != CUDA_SUCCESS) {
+      return driver_.Error(result, absl::StrCat("unmapping ", size(), " bytes"));
+    }
+    detached_ = true;
+    return Reserved{.bytes = size(),
+                    .options = {.read_only = access_->read_only,
+                                .address = data(),
+                                .range = range_,
+                                .device_uuids = access_->device_uuids}};
+  }
+
   const CudaDriver& driver_;
   std::shared_ptr<const AddressRange> range_;  // outlives the mappings in it
   const std::shared_ptr<const Access> access_;
+  bool detached_ = false;
 };
 
 // Converts a driver error that the arguments caused, not the driver's state.
@@ -162,7 +186,9 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
     return absl::InvalidArgumentError(
         "memory of kind vmm needs at least one device that uses it; name one in map_devices");
   }
-  if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
+  if (options.range == nullptr) {
+    if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
+  }
   uint64_t total = 0;
   for (const MapRequest& request : requests) {
     if (request.fd < 0 || request.bytes == 0) {
@@ -187,9 +213,13 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
   const CUdeviceptr base =
       options.range == nullptr ? (*range)->base() : reinterpret_cast<CUdeviceptr>(options.address);
 
-  auto access = std::make_shared<Access>(devices->size());
-  for (size_t i = 0; i < access->size(); ++i) {
-    CUmemAccessDesc& one = (*access)[i];
+  auto access = std::make_shared<Access>();
+  access->device_uuids = options.device_uuids;
+  access->read_only = options.read_only;
+  std::vector<CUmemAccessDesc>& descriptions = access->descriptions;
+  descriptions.resize(devices->size());
+  for (size_t i = 0; i < descriptions.size(); ++i) {
+    CUmemAccessDesc& one = descriptions[i];
     one.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
     one.location.id = (*devices)[i];
     one.flags =
@@ -204,10 +234,11 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
     next += request.bytes;
   }
   // Once for the whole range and all devices: this is the slow call of the three.
-  const CUresult result = driver.cuMemSetAccess(base, total, access->data(), access->size());
+  const CUresult result =
+      driver.cuMemSetAccess(base, total, descriptions.data(), descriptions.size());
   if (result != CUDA_SUCCESS) {
     const absl::Status error = driver.Error(
-        result, absl::StrCat("giving ", access->size(), " device(s), the first of them ",
+        result, absl::StrCat("giving ", descriptions.size(), " device(s), the first of them ",
                              options.device_uuids.front(), ", access to ", total, " bytes"));
     return absl::IsResourceExhausted(error) ? error
                                             : ExplainRefusal(driver, mappings, *devices, error);
@@ -237,7 +268,7 @@ absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
     next += mapping.size();
   }
   if (result == CUDA_SUCCESS) {
-    const Access& access = moved.front()->access();
+    const std::vector<CUmemAccessDesc>& access = moved.front()->access().descriptions;
     result = driver.cuMemSetAccess(base, next - base, access.data(), access.size());
   }
   next = base;

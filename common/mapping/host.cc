@@ -28,12 +28,26 @@ class HostRange : public AddressRange {
   ~HostRange() override { munmap(reinterpret_cast<void*>(base()), bytes()); }
 };
 
+absl::Status MmapError(const char* what, uint64_t bytes) {
+  const int error = errno;
+  const std::string message = absl::StrCat(what, " ", bytes, " bytes of shared memory");
+  // mmap(2) returns ENOMEM, EAGAIN or ENFILE when a resource is exhausted.
+  if (error == ENOMEM || error == EAGAIN || error == ENFILE) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(absl::ErrnoToStatus(error, message).message(),
+                     "; check the memory limits of this process (ulimit -v) and vm.max_map_count"));
+  }
+  return absl::InvalidArgumentError(absl::ErrnoToStatus(error, message).message());
+}
+
 class HostMapping : public Mapping {
  public:
   // `range`: that it lies in, if any.
-  HostMapping(void* data, uint64_t size, std::shared_ptr<const AddressRange> range)
-      : Mapping(data, size), range_(std::move(range)) {}
-  ~HostMapping() override { Unmap(); }
+  HostMapping(void* data, uint64_t size, bool read_only, std::shared_ptr<const AddressRange> range)
+      : Mapping(data, size), read_only_(read_only), range_(std::move(range)) {}
+  ~HostMapping() override {
+    if (!detached_) Unmap();
+  }
 
   // Switches to `data`, where its memory is also mapped already, and unmaps the old address.
   void MoveTo(void* data, std::shared_ptr<const AddressRange> range) {
@@ -50,6 +64,20 @@ class HostMapping : public Mapping {
     }
   }
 
+  absl::StatusOr<Reserved> DetachMemory() override {
+    // The memory gives way to the reservation in one step, so that no other thread gets the
+    // addresses. The kernel keeps the memory if it refuses.
+    if (Reserve(data(), size(), MAP_FIXED) == MAP_FAILED) return MmapError("detaching", size());
+    detached_ = true;
+    if (range_ == nullptr) {
+      range_ = std::make_shared<const HostRange>(reinterpret_cast<uintptr_t>(data()), size());
+    }
+    return Reserved{.bytes = size(),
+                    .options = {.read_only = read_only_, .address = data(), .range = range_}};
+  }
+
+  const bool read_only_;
+  bool detached_ = false;
   std::shared_ptr<const AddressRange> range_;
 };
 
@@ -70,18 +98,6 @@ absl::Status CheckRequest(const MapRequest& request, uint64_t* alignment) {
   // Huge pages go to their own multiples only.
   *alignment = std::max(*alignment, static_cast<uint64_t>(file.st_blksize));
   return absl::OkStatus();
-}
-
-absl::Status MmapError(const char* what, uint64_t bytes) {
-  const int error = errno;
-  const std::string message = absl::StrCat(what, " ", bytes, " bytes of shared memory");
-  // mmap(2) returns ENOMEM, EAGAIN or ENFILE when a resource is exhausted.
-  if (error == ENOMEM || error == EAGAIN || error == ENFILE) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(absl::ErrnoToStatus(error, message).message(),
-                     "; check the memory limits of this process (ulimit -v) and vm.max_map_count"));
-  }
-  return absl::InvalidArgumentError(absl::ErrnoToStatus(error, message).message());
 }
 
 absl::StatusOr<char*> ReserveAt(void* address, uint64_t bytes) {
@@ -125,7 +141,9 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
     return absl::InvalidArgumentError(
         "GPUs cannot use memory of the host backend; leave map_devices empty");
   }
-  if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
+  if (options.range == nullptr) {
+    if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
+  }
   uint64_t total = 0;
   uint64_t alignment = 1;
   for (const MapRequest& request : requests) {
@@ -147,7 +165,8 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
   mappings.reserve(requests.size());
   char* next = *range;
   for (const MapRequest& request : requests) {
-    mappings.push_back(std::make_unique<HostMapping>(next, request.bytes, options.range));
+    mappings.push_back(
+        std::make_unique<HostMapping>(next, request.bytes, options.read_only, options.range));
     next += request.bytes;
   }
   const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;

@@ -10,11 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/export_data.h"
 
 namespace gpumem {
+
+struct Reserved;
 
 // One mapped allocation. The destructor unmaps it, in any thread. The caller makes sure that
 // nothing uses the memory by then, GPU work included.
@@ -29,12 +32,18 @@ class Mapping {
   uint64_t size() const { return size_; }
   // True if data() is an ordinary pointer that GPUs can use, too (MapPinned).
   virtual bool registered() const { return false; }
+  // Returns the GPUs that it was mapped for (MapCuda). Empty for all other mappings.
+  virtual absl::Span<const std::string> device_uuids() const { return {}; }
 
  protected:
   Mapping(void* data, uint64_t size) : data_(data), size_(size) {}
   void MoveTo(void* data) { data_ = data; }
 
  private:
+  friend absl::StatusOr<Reserved> Detach(std::unique_ptr<Mapping>& mapping);
+  // Implements Detach(). After a success the destructor unmaps nothing.
+  virtual absl::StatusOr<Reserved> DetachMemory();
+
   void* data_;
   uint64_t size_;
 };
@@ -74,7 +83,7 @@ struct MapOptions {
   // Makes writes fault. Guards against mistakes; no security boundary, since the holder of the
   // descriptor chooses.
   bool read_only = false;
-  // Start of the first allocation; null: anywhere. A multiple of 2 MiB.
+  // Start of the first allocation; null: anywhere. A multiple of 2 MiB, unless `range` is set.
   void* address = nullptr;
   // If set, `address` and all that is mapped must lie in it, where nothing is mapped; the holder
   // guarantees that.
@@ -121,6 +130,29 @@ absl::Status MoveHost(absl::Span<Mapping* const> mappings,
                       const std::shared_ptr<const AddressRange>& range, void* address);
 absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
                       const std::shared_ptr<const AddressRange>& range, void* address);
+
+// Addresses whose memory was unmapped by Detach(). They stay reserved as long as options.range
+// lives.
+struct Reserved {
+  uint64_t bytes = 0;
+  // Maps memory at these addresses again: same address and same access, for MapHost or MapCuda.
+  MapOptions options;
+};
+
+// Unmaps the memory of a mapping of MapHost or MapCuda, and keeps its addresses reserved. The
+// caller makes sure that nothing uses the memory, GPU work included. Mappings that were mapped
+// together are detached one by one. On success `mapping` is null; on an error it is unchanged.
+//
+// A use of the addresses until memory is mapped there again is an error of the program:
+//   host memory  the process gets SIGSEGV
+//   CUDA         copies and memsets fail at once; a kernel fails with an illegal address, and then
+//                no CUDA call of the process succeeds any more
+//
+// Statuses:
+//   UNIMPLEMENTED       another kind of mapping
+//   RESOURCE_EXHAUSTED  out of memory for bookkeeping
+//   INTERNAL            the driver refuses, by the error's name
+absl::StatusOr<Reserved> Detach(std::unique_ptr<Mapping>& mapping);
 
 // The next two open other processes' memory by its export data. They support neither read-only
 // mappings nor requested addresses, since CUDA's IPC handles and pools do not. Opening the same

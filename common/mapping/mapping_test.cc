@@ -185,6 +185,71 @@ TEST(MapHost, HugePagesGoWhereTheyCan) {
   memset(mapped->front()->data(), 'x', kHuge);
 }
 
+TEST(Detach, TheAddressesStayReservedAndAreMappedAgain) {
+  const UniqueFd a = Memfd(kBytes), b = Memfd(2 * kBytes), c = Memfd(kBytes);
+  absl::StatusOr<Mappings> mapped =
+      MapHost({{a.get(), kBytes}, {b.get(), 2 * kBytes}, {c.get(), kBytes}}, {});
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  char* const base = Bytes(mapped->front());
+  memset(base, 'y', 4 * kBytes);
+  absl::StatusOr<Reserved> reserved = Detach((*mapped)[1]);
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  EXPECT_EQ((*mapped)[1], nullptr);
+  EXPECT_EQ(reserved->bytes, 2 * kBytes);
+  EXPECT_EQ(reserved->options.address, base + kBytes);
+  EXPECT_FALSE(reserved->options.read_only);
+  EXPECT_TRUE(IsMapped(base + kBytes)) << "the reservation";
+  EXPECT_DEATH(base[kBytes] = 'x', "");
+  EXPECT_EQ(base[kBytes - 1], 'y') << "the parts beside it";
+  EXPECT_EQ(base[3 * kBytes], 'y');
+
+  const UniqueFd other = Memfd(2 * kBytes);
+  ASSERT_EQ(pwrite(other.get(), "z", 1, 0), 1);
+  absl::StatusOr<Mappings> again = MapHost({{other.get(), 2 * kBytes}}, reserved->options);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->front()->data(), base + kBytes);
+  EXPECT_EQ(base[kBytes], 'z');
+  // The mapping keeps the addresses, and returns them with the reservation.
+  *reserved = {};
+  mapped->clear();
+  EXPECT_EQ(base[kBytes], 'z');
+  again->clear();
+  EXPECT_FALSE(IsMapped(base + kBytes));
+}
+
+TEST(Detach, AFailedMappingKeepsTheReservationAndReadOnlyStaysReadOnly) {
+  const UniqueFd fd = Memfd();
+  absl::StatusOr<Mappings> mapped = MapHost({{fd.get(), kBytes}}, {.read_only = true});
+  ASSERT_TRUE(mapped.ok()) << mapped.status();
+  char* const base = Bytes(mapped->front());
+  absl::StatusOr<Reserved> reserved = Detach(mapped->front());
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  const UniqueFd unreadable(open(absl::StrCat("/proc/self/fd/", fd.get()).c_str(), O_WRONLY));
+  ASSERT_TRUE(unreadable.valid());
+  EXPECT_EQ(MapHost({{unreadable.get(), kBytes}}, reserved->options).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(IsMapped(base)) << "the reservation";
+  EXPECT_DEATH(EXPECT_EQ(*base, 0), "");
+  absl::StatusOr<Mappings> again = MapHost({{fd.get(), kBytes}}, reserved->options);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*base, 0);
+  EXPECT_DEATH(*base = 'x', "");
+  // And once more, without another mapping: the end of the reservation returns the addresses.
+  reserved = Detach(again->front());
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  *reserved = {};
+  EXPECT_FALSE(IsMapped(base));
+}
+
+TEST(Detach, OtherKindsOfMappingsAreRefusedAndStay) {
+  if (!CudaDriver::Get().ok()) GTEST_SKIP() << "host memory is not registered without a driver";
+  const UniqueFd fd = Memfd();
+  absl::StatusOr<Mappings> pinned = MapPinned({{fd.get(), kBytes}}, {});
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  EXPECT_EQ(Detach(pinned->front()).status().code(), StatusCode::kUnimplemented);
+  Bytes(pinned->front())[0] = 'x';
+}
+
 // Some mapped in a range of addresses, and room in it.
 class MoveHostTest : public testing::Test {
  protected:
