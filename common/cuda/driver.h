@@ -38,6 +38,7 @@
   X(cuMemUnmap)                             \
   X(cuMemSetAccess)                         \
   X(cuDevicePrimaryCtxRetain)               \
+  X(cuDevicePrimaryCtxGetState)             \
   X(cuDevicePrimaryCtxRelease_v2)           \
   X(cuCtxGetCurrent)                        \
   X(cuCtxPushCurrent_v2)                    \
