@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of a session whose answer is a message, and its event stream.
+#include <cstdint>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/session/session.h"
 #include "common/failpoint.h"
@@ -9,11 +11,15 @@
 namespace gpumem::internal {
 namespace {
 
-absl::Status LostError() {
-  return absl::FailedPreconditionError(
-      "the segment is lost: the daemon that held it ended, and the next daemon did not restore it; "
-      "copy its contents, release it, and acquire another");
+absl::Status LostError(uint64_t lease_id) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the segment of lease ", lease_id,
+      " is lost: the daemon that held it ended, and the next daemon did not restore it; copy its "
+      "contents if it is mapped, release it, and acquire another"));
 }
+
+// The time that a rollback waits for a restarted daemon to resume the session.
+constexpr absl::Duration kRollbackTimeout = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -40,10 +46,55 @@ absl::StatusOr<v1::ShareResponse> Session::Share(const v1::ShareRequest& request
   // First, since this may resume the session, and so may the call.
   const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
   if (!connection.ok()) return connection.status();
-  if (book_.IsLost(request.lease_id())) return LostError();
+  if (book_.IsLost(request.lease_id())) return LostError(request.lease_id());
   absl::StatusOr<v1::ShareResponse> response = Ask(&v1::Broker::Stub::Share, request, deadline);
-  if (!response.ok() && book_.IsLost(request.lease_id())) return LostError();
+  if (!response.ok() && book_.IsLost(request.lease_id())) return LostError(request.lease_id());
   return response;
+}
+
+absl::StatusOr<v1::PrepareSuspendResponse> Session::PrepareSuspend(
+    const v1::PrepareSuspendRequest& request, absl::Time deadline) {
+  Failpoint("client-prepare-suspend-asks");
+  absl::StatusOr<v1::PrepareSuspendResponse> response =
+      Ask(&v1::Broker::Stub::PrepareSuspend, request, deadline);
+  if (!response.ok()) return ExplainLost(request.lease_ids(), response.status());
+  return response;
+}
+
+absl::StatusOr<v1::SuspendResponse> Session::Suspend(const v1::SuspendRequest& request,
+                                                     absl::Time deadline) {
+  Failpoint("client-suspend-asks");
+  absl::StatusOr<v1::SuspendResponse> response = Ask(&v1::Broker::Stub::Suspend, request, deadline);
+  Failpoint("client-suspend-heard");
+  if (!response.ok()) return ExplainLost(request.lease_ids(), response.status());
+  return response;
+}
+
+void Session::CancelSuspend(uint64_t suspension_id) {
+  if (forked()) return;
+  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kRollbackTimeout);
+  // A reservation ends with its daemon, too.
+  if (!connection.ok()) return;
+  v1::CancelSuspendRequest request;
+  request.set_suspension_id(suspension_id);
+  v1::CancelSuspendResponse response;
+  (*connection)->Call(&v1::Broker::Stub::CancelSuspend, request, &response, absl::Now() + kTimeout);
+}
+
+absl::Status Session::SuspendAgain(const v1::SuspendRequest& request, absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kRollbackTimeout);
+  if (!connection.ok()) return connection.status();
+  return Call(**connection, &v1::Broker::Stub::Suspend, request, deadline).status();
+}
+
+absl::Status Session::ExplainLost(absl::Span<const uint64_t> lease_ids,
+                                  const absl::Status& refusal) const {
+  if (!absl::IsNotFound(refusal)) return refusal;
+  for (const uint64_t id : lease_ids) {
+    if (book_.IsLost(id)) return LostError(id);
+  }
+  return refusal;
 }
 
 absl::StatusOr<v1::GetUsageResponse> Session::GetUsage(absl::Time deadline) {

@@ -74,6 +74,11 @@ void LeaseBook::Lost(absl::Span<const uint64_t> lease_ids) {
   }
 }
 
+void LeaseBook::DropHeld(std::vector<uint64_t>* lease_ids) const {
+  absl::MutexLock lock(&mutex_);
+  std::erase_if(*lease_ids, [&](uint64_t id) { return held_.contains(id); });
+}
+
 bool LeaseBook::IsLost(uint64_t lease_id) const {
   absl::MutexLock lock(&mutex_);
   return lost_.count(lease_id) > 0;

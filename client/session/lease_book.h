@@ -75,6 +75,8 @@ class LeaseBook {
   // Records that the daemon did not know these leases of a statement. Those still held are lost.
   void Lost(absl::Span<const uint64_t> lease_ids);
 
+  // Removes from the list the leases that are held.
+  void DropHeld(std::vector<uint64_t>* lease_ids) const;
   bool IsLost(uint64_t lease_id) const;
   // Returns all leases that are lost and not given up.
   std::set<uint64_t> lost() const;

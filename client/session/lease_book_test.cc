@@ -97,5 +97,15 @@ TEST(LeaseBookTest, LostLeasesAreNeitherReleasedNorNamedAgain) {
   EXPECT_THAT(book.lost(), IsEmpty());
 }
 
+TEST(LeaseBookTest, HeldLeasesAreDroppedFromAList) {
+  LeaseBook book;
+  LeaseBook::Request request(&book);
+  request.Granted({7, 8});
+  book.GiveUp({8});
+  std::vector<uint64_t> ids = {6, 7, 8};
+  book.DropHeld(&ids);
+  EXPECT_THAT(ids, ElementsAre(6, 8));
+}
+
 }  // namespace lease_book_test
 }  // namespace gpumem::internal

@@ -104,7 +104,10 @@ absl::Status Session::ReleaseOnce(Connection& connection, const LeaseBook::Pendi
 
 void Session::FlushPending(Connection& connection, absl::Time deadline) {
   for (std::vector<uint64_t>& abandoned : connection.deliveries().TakeAbandoned()) {
-    // They were never held: the daemon's next statement would end them, but there may be none.
+    // A Resume without a caller: its leases are held, suspended or not.
+    book_.DropHeld(&abandoned);
+    // The others were never held: the daemon's next statement would end them, but there may be
+    // none.
     book_.AddPending({.lease_ids = std::move(abandoned), .statement = connection.statement()});
   }
   std::vector<uint64_t> events;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a session makes its calls, and those whose answer is leases and a Delivery: Acquire, Open and
-// Attach.
+// How a session makes its calls, and those whose answer is leases and a Delivery: Acquire, Open,
+// Attach and Resume.
 #include "client/session/session.h"
 
 #include <unistd.h>
@@ -253,6 +253,51 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& reque
                           });
   if (attached.ok()) attached->response.clear_leases();
   return attached;
+}
+
+absl::StatusOr<Session::Resumed> Session::Resume(v1::ResumeRequest request, absl::Time deadline,
+                                                 const Disturbance& disturbance) {
+  const absl::Time ends = WaitEnds(request.wait_ms());
+  while (true) {
+    const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
+    if (!connection.ok()) return connection.status();
+    if (disturbance.interrupt != nullptr && disturbance.interrupt->cancelled()) return Cancelled();
+    absl::StatusOr<Resumed> resumed = ResumeOnce(**connection, request, deadline, disturbance);
+    Failpoint("client-resume-heard");
+    if (resumed.ok()) return resumed;
+    if (absl::IsCancelled(resumed.status())) SettleCancelled(**connection);
+    if (!HasEnded(**connection, resumed.status())) {
+      return ExplainLost(request.lease_ids(), resumed.status());
+    }
+    if (ends == absl::InfiniteFuture()) continue;
+    // Part of the wait is over already.
+    request.set_wait_ms(
+        static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(ends - absl::Now()))));
+  }
+}
+
+absl::StatusOr<Session::Resumed> Session::ResumeOnce(Connection& connection,
+                                                     const v1::ResumeRequest& request,
+                                                     absl::Time deadline,
+                                                     const Disturbance& disturbance) {
+  Deliveries::Call call(&connection.deliveries(), /*waits=*/true);
+  absl::StatusOr<v1::ResumeResponse> response =
+      CallWaiting(connection, &v1::Broker::Stub::AsyncResume, request, deadline, disturbance,
+                  /*waits=*/true);
+  if (!response.ok()) return response.status();
+  absl::StatusOr<std::vector<UniqueFd>> fds =
+      call.Collect(response->delivery_id(), std::min(deadline, Deadline(std::nullopt)));
+  if (!fds.ok()) return fds.status();
+  Resumed resumed = {.leases = {response->leases().begin(), response->leases().end()},
+                     .fds = *std::move(fds)};
+  const std::vector<uint64_t> asked(request.lease_ids().begin(), request.lease_ids().end());
+  if (IdsOf(resumed.leases) != asked || resumed.fds.size() != asked.size()) {
+    return absl::InternalError(absl::StrCat("asked to resume ", asked.size(),
+                                            " segments, the daemon answered with ",
+                                            resumed.leases.size(), " and sent the memory of ",
+                                            resumed.fds.size(), "; this is a defect of gpumem"));
+  }
+  return resumed;
 }
 
 template <typename Request, typename Response>

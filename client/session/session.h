@@ -31,6 +31,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "client/session/connection.h"
 #include "client/session/interrupt.h"
 #include "client/session/lease_book.h"
@@ -113,6 +114,29 @@ class Session : public std::enable_shared_from_this<Session> {
                                                   absl::Time deadline);
   absl::StatusOr<v1::ListPublicationsResponse> ListPublications(
       const v1::ListPublicationsRequest& request, absl::Time deadline);
+
+  // Put leases aside, and bring them back (broker.proto). A lost lease is FAILED_PRECONDITION.
+  // Repeated over a restart of the daemon: a reservation that has ended with its daemon is made
+  // anew by Suspend, and leases that are suspended already are no error.
+  absl::StatusOr<v1::PrepareSuspendResponse> PrepareSuspend(
+      const v1::PrepareSuspendRequest& request, absl::Time deadline);
+  absl::StatusOr<v1::SuspendResponse> Suspend(const v1::SuspendRequest& request,
+                                              absl::Time deadline);
+  // For rollbacks: they wait for no absent daemon.
+  void CancelSuspend(uint64_t suspension_id);
+  absl::Status SuspendAgain(const v1::SuspendRequest& request, absl::Time deadline);
+  // The memory of resumed leases, in the order of the request. The leases are the caller's already,
+  // in contrast to those of a Grant.
+  struct Resumed {
+    std::vector<v1::Lease> leases;
+    std::vector<UniqueFd> fds;
+  };
+  // Waits as AcquireWaiting. Leases that are not suspended are resumed, too: a repeated call brings
+  // fresh descriptors. After CANCELLED, DEADLINE_EXCEEDED and UNAVAILABLE the leases may be
+  // resumed.
+  absl::StatusOr<Resumed> Resume(v1::ResumeRequest request, absl::Time deadline,
+                                 const Disturbance& disturbance);
+
   // Returns a unique id for requests that carry one.
   uint64_t NewRequestId() { return ++last_request_id_; }
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
@@ -215,6 +239,10 @@ class Session : public std::enable_shared_from_this<Session> {
       AsyncMethod<Request, Response> method, Request request, const Wait& wait, absl::Time deadline,
       const Disturbance& disturbance,
       absl::FunctionRef<int(const std::type_identity_t<Response>&)> heard);
+  absl::StatusOr<Resumed> ResumeOnce(Connection& connection, const v1::ResumeRequest& request,
+                                     absl::Time deadline, const Disturbance& disturbance);
+  // Returns why a call about leases was refused: FAILED_PRECONDITION if one of them is lost.
+  absl::Status ExplainLost(absl::Span<const uint64_t> lease_ids, const absl::Status& refusal) const;
   // Gives back what a cancelled call may have been granted at the last moment.
   void SettleCancelled(Connection& connection);
 

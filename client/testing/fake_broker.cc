@@ -104,6 +104,57 @@ class FakeDaemon::Service : public v1::Broker::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status PrepareSuspend(grpc::ServerContext* context,
+                              const v1::PrepareSuspendRequest* request,
+                              v1::PrepareSuspendResponse* response) override {
+    const uint64_t session = SessionOf(*context);
+    if (session == 0) return NoSession();
+    grpc::Status status = daemon_->script_.prepare_suspend
+                              ? daemon_->script_.prepare_suspend(*request)
+                              : grpc::Status::OK;
+    if (status.ok()) status = daemon_->CheckHeld(session, request->lease_ids());
+    std::lock_guard lock(daemon_->mutex_);
+    daemon_->reservation_ = status.ok() ? daemon_->next_reservation_++ : 0;
+    response->set_suspension_id(daemon_->reservation_);
+    return status;
+  }
+
+  grpc::Status Suspend(grpc::ServerContext* context, const v1::SuspendRequest* request,
+                       v1::SuspendResponse*) override {
+    const uint64_t session = SessionOf(*context);
+    if (session == 0) return NoSession();
+    const auto is_cancelled = [context] { return context->IsCancelled(); };
+    grpc::Status status = daemon_->script_.suspend
+                              ? daemon_->script_.suspend(is_cancelled, *request)
+                              : grpc::Status::OK;
+    if (status.ok()) status = daemon_->CheckHeld(session, request->lease_ids());
+    if (!status.ok()) return status;
+    daemon_->SuspendLeases(request->lease_ids());
+    return daemon_->script_.suspended ? daemon_->script_.suspended(is_cancelled) : status;
+  }
+
+  grpc::Status CancelSuspend(grpc::ServerContext* context, const v1::CancelSuspendRequest* request,
+                             v1::CancelSuspendResponse*) override {
+    if (SessionOf(*context) == 0) return NoSession();
+    std::lock_guard lock(daemon_->mutex_);
+    if (request->suspension_id() == daemon_->reservation_) daemon_->reservation_ = 0;
+    return grpc::Status::OK;
+  }
+
+  grpc::Status Resume(grpc::ServerContext* context, const v1::ResumeRequest* request,
+                      v1::ResumeResponse* response) override {
+    const uint64_t session = SessionOf(*context);
+    if (session == 0) return NoSession();
+    const auto is_cancelled = [context] { return context->IsCancelled(); };
+    grpc::Status status = daemon_->script_.resume_leases
+                              ? daemon_->script_.resume_leases(is_cancelled, *request)
+                              : grpc::Status::OK;
+    if (status.ok()) status = daemon_->CheckHeld(session, request->lease_ids());
+    if (!status.ok()) return status;
+    daemon_->ResumeLeases(session, request->lease_ids(), response);
+    return daemon_->script_.resumed ? daemon_->script_.resumed(is_cancelled) : status;
+  }
+
   grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
                        v1::ReleaseResponse*) override {
     ++daemon_->release_calls_;

@@ -12,6 +12,21 @@
 #include "common/unique_fd.h"
 
 namespace gpumem::internal {
+namespace {
+
+// Returns other memory with the same bytes.
+UniqueFd CopyOf(int memory, uint64_t bytes) {
+  UniqueFd copy(::memfd_create("segment", MFD_CLOEXEC));
+  std::vector<char> contents(bytes);
+  if (::ftruncate(copy.get(), static_cast<off_t>(bytes)) < 0 ||
+      ::pread(memory, contents.data(), bytes, 0) != static_cast<ssize_t>(bytes) ||
+      ::pwrite(copy.get(), contents.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+    abort();
+  }
+  return copy;
+}
+
+}  // namespace
 
 size_t OpenFds() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
@@ -102,6 +117,58 @@ int FakeDaemon::Memory(const v1::Lease& lease) {
   std::lock_guard lock(mutex_);
   const auto found = leases_.find(lease.lease_id());
   return found == leases_.end() ? -1 : found->second.memory.get();
+}
+
+grpc::Status FakeDaemon::CheckHeld(uint64_t session, absl::Span<const uint64_t> ids) {
+  std::lock_guard lock(mutex_);
+  for (const uint64_t id : ids) {
+    const auto found = leases_.find(id);
+    if (found == leases_.end() || found->second.session != session) {
+      return {grpc::StatusCode::NOT_FOUND, "the session has no such lease"};
+    }
+  }
+  return grpc::Status::OK;
+}
+
+void FakeDaemon::SuspendLeases(absl::Span<const uint64_t> ids) {
+  std::lock_guard lock(mutex_);
+  for (const uint64_t id : ids) leases_.at(id).suspended = true;
+  reservation_ = 0;
+}
+
+void FakeDaemon::ResumeLeases(uint64_t session, absl::Span<const uint64_t> ids,
+                              v1::ResumeResponse* response) {
+  std::vector<v1::Lease> leases;
+  std::vector<int> fds;
+  {
+    std::lock_guard lock(mutex_);
+    for (const uint64_t id : ids) {
+      Held& held = leases_.at(id);
+      if (std::exchange(held.suspended, false)) {
+        held.lease.set_segment_id(held.lease.segment_id() + 1000);
+        held.memory = CopyOf(held.memory.get(), held.lease.size_bytes());
+      }
+      leases.push_back(held.lease);
+      fds.push_back(held.memory.get());
+      *response->add_leases() = held.lease;
+    }
+  }
+  response->set_delivery_id(NewDeliveryId());
+  Deliver(session, response->delivery_id(), leases, fds);
+}
+
+std::set<uint64_t> FakeDaemon::suspended() {
+  std::lock_guard lock(mutex_);
+  std::set<uint64_t> ids;
+  for (const auto& [id, held] : leases_) {
+    if (held.suspended) ids.insert(id);
+  }
+  return ids;
+}
+
+uint64_t FakeDaemon::reservation() {
+  std::lock_guard lock(mutex_);
+  return reservation_;
 }
 
 void FakeDaemon::SetTenant(uint64_t lease_id, const std::string& tenant) {

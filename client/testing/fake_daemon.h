@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -53,6 +54,16 @@ class FakeDaemon {
     std::function<grpc::Status(const v1::ShareRequest&)> share;
     std::function<grpc::Status(const v1::ReleaseRequest&)> release;
     std::function<grpc::Status()> usage;
+    // These are called before the default behaviour; an error is the answer.
+    std::function<grpc::Status(const v1::PrepareSuspendRequest&)> prepare_suspend;
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled,
+                               const v1::SuspendRequest&)>
+        suspend;
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled, const v1::ResumeRequest&)>
+        resume_leases;
+    // These two are called when it is done, before the answer.
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled)> suspended;
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled)> resumed;
     // Called once it is registered.
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> register_event;
     std::vector<v1::Device> devices;             // empty: kDevice and kPinnedDevice
@@ -119,6 +130,9 @@ class FakeDaemon {
   void Crash();
   // Starts another daemon after a crash, with the leases and sessions of its predecessor, or none.
   void ComeBack(bool remembers = true);
+  // The suspended leases; the reservation of the last PrepareSuspend, 0 once it has ended.
+  std::set<uint64_t> suspended();
+  uint64_t reservation();
   // Takes a lease from the session, so that the next daemon does not know it.
   void LoseLease(uint64_t lease_id);
 
@@ -138,6 +152,7 @@ class FakeDaemon {
     UniqueFd memory;
     uint64_t session = 0;
     uint64_t request = 0;  // that it was granted for; 0: unknown
+    bool suspended = false;
   };
   struct Known {
     // kAway: since a crash. kBack: resumed, but not reconciled yet.
@@ -168,6 +183,11 @@ class FakeDaemon {
   // Returns the leases that the session was granted for the request, if any.
   std::vector<v1::Lease> GrantedFor(uint64_t session, uint64_t request);
   void SetOwner(const std::vector<v1::Lease>& leases, uint64_t session, uint64_t request);
+  // Returns NOT_FOUND unless the session has all of these leases.
+  grpc::Status CheckHeld(uint64_t session, absl::Span<const uint64_t> ids);
+  void SuspendLeases(absl::Span<const uint64_t> ids);
+  // Suspended leases get other segments, with the same bytes.
+  void ResumeLeases(uint64_t session, absl::Span<const uint64_t> ids, v1::ResumeResponse* response);
 
   const Script script_;
   std::string runtime_dir_;
@@ -187,6 +207,8 @@ class FakeDaemon {
   std::map<uint64_t, Held> leases_;
   std::string grant_on_;  // empty: the device of the kind
   uint64_t next_lease_ = 1;
+  uint64_t next_reservation_ = 1;
+  uint64_t reservation_ = 0;
   std::map<uint64_t, Registered> events_;
   uint64_t next_event_ = 1;
   std::condition_variable watches_changed_;
