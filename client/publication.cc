@@ -152,6 +152,10 @@ absl::StatusOr<uint64_t> Client::Publish(absl::string_view name,
       return absl::InvalidArgumentError(
           "a Segment to be published is not this Client's, or was released or moved from");
     }
+    if (segment->suspended()) {
+      return absl::FailedPreconditionError(
+          "a Segment to be published is suspended: resume it first");
+    }
     request.add_lease_ids(segment->lease_id());
   }
   request.set_metadata(options.metadata);

@@ -19,6 +19,7 @@
 
 #include "gpumem/client.h"
 #include "gpumem/pool.h"
+#include "gpumem/suspend.h"
 
 namespace gpumem {
 namespace {
@@ -114,6 +115,11 @@ TEST(SharedLibraryTest, ExportsAllOfClientH) {
     moved.Synchronize().IgnoreError();
     const bool told = moved.Done().value() && moved.valid() && moved.event() != nullptr;
     (*client)->StartWatch({}).value().reset();
+    Segment* const some[] = {&third};
+    (*client)->Suspend(some).IgnoreError();
+    (*client)->Suspend(some, {.quiesce = [] { return absl::OkStatus(); }}).IgnoreError();
+    (*client)->Resume(some, {.wait = absl::Seconds(1), .cancel = cancel}).IgnoreError();
+    if (third.suspended()) (*client)->Resume(some).IgnoreError();
     (*client)->GetUsage().value();
     (*client)->Devices().value();
     const std::string words =

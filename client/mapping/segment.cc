@@ -67,8 +67,10 @@ void Segment::State::Unmap() {
   if ((cuda || shared) && session->forked()) {
     internal::Abandon(std::move(mapped.mapping));
     internal::Abandon(std::move(mapped.pool));
+    internal::Abandon(std::move(reserved));
   }
   mapped.mapping.reset();
+  reserved.reset();
   fd.reset();
   if (mapped.pool == nullptr) return;
   mapped.pool.reset();
@@ -105,7 +107,12 @@ Segment::Segment(Segment&&) noexcept = default;
 Segment& Segment::operator=(Segment&&) noexcept = default;
 Segment::~Segment() = default;
 
-void* Segment::data() const { return valid() ? state_->mapped.mapping->data() : nullptr; }
+void* Segment::data() const {
+  if (!valid()) return nullptr;
+  return suspended() ? state_->reserved->options.address : state_->mapped.mapping->data();
+}
+
+bool Segment::suspended() const { return valid() && state_->reserved.has_value(); }
 
 uint64_t Segment::size() const { return valid() ? state_->mapped.lease.size_bytes() : 0; }
 
@@ -126,7 +133,9 @@ bool Segment::reused() const { return valid() && state_->mapped.lease.reused(); 
 
 bool Segment::revocable() const { return valid() && state_->mapped.lease.revocable(); }
 
-bool Segment::registered() const { return valid() && state_->mapped.mapping->registered(); }
+bool Segment::registered() const {
+  return valid() && !suspended() && state_->mapped.mapping->registered();
+}
 
 absl::StatusOr<Handle> Segment::ipc_handle() const {
   if (!valid()) return NotValid();
@@ -150,6 +159,9 @@ absl::StatusOr<int> Segment::fd() {
   if (!valid()) return NotValid();
   if (SharingOf(kind()) != Sharing::kDescriptor) {
     return HasInstead("separate file descriptor", kind());
+  }
+  if (suspended()) {
+    return absl::FailedPreconditionError("the segment is suspended: it has no memory; resume it");
   }
   if (!state_->fd.valid()) {
     absl::StatusOr<UniqueFd> fd = state_->FetchFd();

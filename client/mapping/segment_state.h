@@ -3,18 +3,21 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "client/mapping/mapper.h"
 #include "client/session/session.h"
+#include "common/mapping/mapping.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
 
 namespace gpumem {
 
-// A lease and its mapping. The destructor unmaps the memory, then releases the lease.
+// A lease and its mapping, or if it is suspended, its addresses. The destructor unmaps the memory,
+// then releases the lease.
 struct Segment::State {
   State(std::shared_ptr<internal::Session> the_session, internal::MappedLease mapped_lease)
       : session(std::move(the_session)), mapped(std::move(mapped_lease)) {}
@@ -29,8 +32,9 @@ struct Segment::State {
 
   const std::shared_ptr<internal::Session> session;
   internal::MappedLease mapped;
-  UniqueFd fd;         // set by Segment::fd()
-  bool leased = true;  // false: the lease was released already
+  std::optional<Reserved> reserved;  // set while it is suspended; mapped.mapping is null then
+  UniqueFd fd;                       // set by Segment::fd()
+  bool leased = true;                // false: the lease was released already
 };
 
 }  // namespace gpumem

@@ -60,6 +60,9 @@ struct PublishOptions;
 class Pool;  // these two: gpumem/pool.h
 class SharedBlock;
 
+struct ResumeOptions;  // these two: gpumem/suspend.h
+struct SuspendOptions;
+
 // A session with the daemon. The session ends with the Client and all its Segments: Segments may
 // outlive the Client.
 class Client {
@@ -140,8 +143,8 @@ class Client {
   // version: 1 for a new name. The caller keeps the Segments and may release them at once.
   //   INVALID_ARGUMENT    an invalid name; no segments, too many, or one twice; too much metadata;
   //                       or a Segment that is not this Client's, or not valid
-  //   FAILED_PRECONDITION a segment is another tenant's, is revocable or lost, or is of a kind
-  //                       other than vmm and pinned
+  //   FAILED_PRECONDITION a segment is another tenant's, is revocable, lost or suspended, or is of
+  //                       a kind other than vmm and pinned
   //   RESOURCE_EXHAUSTED  the tenant has too many publications, or the daemon too many or too much
   //                       metadata (Denial)
   absl::StatusOr<uint64_t> Publish(absl::string_view name, absl::Span<const Segment> segments,
@@ -170,6 +173,35 @@ class Client {
   absl::StatusOr<uint64_t> Unpublish(absl::string_view name);
   // Lists what this Client may attach to, of one tenant or all (empty), by tenant and name.
   absl::StatusOr<std::vector<PublicationInfo>> ListPublications(absl::string_view tenant = "");
+
+  // Suspends segments of kind vmm, 1 to 4096, all or none (gpumem/suspend.h): moves their bytes to
+  // the host tier and frees their device memory. On an error the segments stay as they were, unless
+  // the message says otherwise: if they can be neither suspended nor mapped again, they are
+  // suspended().
+  //   INVALID_ARGUMENT    no segments, too many, or one twice; or a Segment that is not this
+  //                       Client's, or not valid
+  //   UNIMPLEMENTED       a segment is of another kind; or the daemon is too old
+  //   FAILED_PRECONDITION a segment is suspended already, lost (SegmentsLost) or being revoked; or
+  //                       it belongs to another tenant; or the daemon has no host tier; or a quota
+  //                       of the tenant forbids it
+  //   RESOURCE_EXHAUSTED  the host tier has no room, or not for this tenant (Denial)
+  //   INTERNAL            GPU work of this process has failed, or is being captured
+  //   UNAVAILABLE         the bytes could not be copied
+  //   and the errors of SuspendOptions::quiesce
+  absl::Status Suspend(absl::Span<Segment* const> segments, const SuspendOptions& options);
+  absl::Status Suspend(absl::Span<Segment* const> segments);
+  // Brings suspended segments back, all or none: the same bytes at the same addresses, with the
+  // same access. segment_id() may change. On an error all stay suspended(). Segments of several
+  // devices are resumed one device after another; if a later one fails, the earlier ones are
+  // suspended again.
+  //   INVALID_ARGUMENT    as Suspend; or the wait is below zero
+  //   FAILED_PRECONDITION a segment is not suspended, or is lost (SegmentsLost)
+  //   RESOURCE_EXHAUSTED  a quota or the device stands in the way, also after the wait (Denial); or
+  //                       this process is out of file descriptors or memory
+  //   CANCELLED           by options.cancel
+  //   UNAVAILABLE         the bytes could not be copied
+  absl::Status Resume(absl::Span<Segment* const> segments, const ResumeOptions& options);
+  absl::Status Resume(absl::Span<Segment* const> segments);
 
   // Calls the handlers for events of the daemon until the Watch ends. Reports earlier lost segments
   // at once.

@@ -16,6 +16,10 @@
 
 namespace gpumem {
 
+namespace internal {
+class Suspension;
+}  // namespace internal
+
 class AddressRange;
 
 // A lease on one segment, mapped into this process. Move-only. The destructor unmaps the memory and
@@ -31,7 +35,8 @@ class Segment {
   bool valid() const { return state_ != nullptr; }
 
   // On the CUDA backend a device pointer, usable on the segment's device; on the host backend an
-  // ordinary pointer. Null if not valid. Stays valid when the daemon dies.
+  // ordinary pointer. Null if not valid. Stays valid when the daemon dies. Of a suspended segment
+  // it is the reserved address, which must not be used.
   void* data() const;
   uint64_t size() const;  // after rounding
   const std::string& device_uuid() const;
@@ -43,6 +48,8 @@ class Segment {
   bool reused() const;
   // True if the memory may be revoked (Revocation): the request or the tenant's quota said so.
   bool revocable() const;
+  // True from Client::Suspend to Client::Resume (gpumem/suspend.h): no memory is mapped at data().
+  bool suspended() const;
   // Kind pinned: true if GPUs can use data(), too. False if this process has no usable CUDA driver:
   // the memory is then an ordinary shared buffer. With a driver, mapping the first such segment
   // creates a CUDA context if none exists. The context is that of the device that the process sees
@@ -66,8 +73,10 @@ class Segment {
   //   UNIMPLEMENTED  another kind
   absl::StatusOr<int> pool_fd() const;
   // Kinds vmm and pinned: returns the descriptor for cuMemImportFromShareableHandle or mmap. The
-  // first call asks the daemon for it. The Segment owns it; it is valid as long as the Segment.
-  //   UNIMPLEMENTED  another kind
+  // first call asks the daemon for it. The Segment owns it; it is valid as long as the Segment, and
+  // until Client::Suspend.
+  //   UNIMPLEMENTED        another kind
+  //   FAILED_PRECONDITION  the segment is suspended
   absl::StatusOr<int> fd();
 
   // Returns the ticket of this lease; always the same one for a scope.
@@ -85,6 +94,7 @@ class Segment {
   friend class Attachment;
   friend class Client;
   friend class Pool;
+  friend class internal::Suspension;
   struct State;
   explicit Segment(std::unique_ptr<State> state);
   // Moves segments of kind vmm with MoveHost or MoveCuda; changes data().

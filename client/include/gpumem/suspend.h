@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspending segments: their bytes move to the daemon's host tier, their device memory becomes free
+// for others, and their addresses in this process stay reserved. Resuming brings the bytes back to
+// the same addresses, so that pointers stay valid.
+//
+//   std::vector<gpumem::Segment*> all = …;
+//   client->Suspend(all);                          // the GPU is free; the process keeps its state
+//   client->Resume(all, {.wait = absl::Hours(1)}); // the same bytes at the same addresses
+//
+// Only kind vmm can be suspended. All calls are all or nothing.
+//
+// While a segment is suspended:
+//   data()      returns the reserved address. A use of the memory is an error of the program. On
+//               the host backend the process gets SIGSEGV. With CUDA, copies and memsets fail at
+//               once. A kernel fails with an illegal address, and from then on every CUDA call of
+//               the process fails.
+//   Share()     works: another session can open the memory with the ticket
+//   fd()        FAILED_PRECONDITION. Suspend closes a descriptor that it returned earlier, also
+//               if Suspend then fails
+//   Publish()   FAILED_PRECONDITION
+//   Release(), destructor   end the lease, drop the bytes and return the addresses
+//
+// Memory stays on its device as long as anything else holds it: another session, a second lease of
+// this session, a descriptor that the program has duplicated, or a dma-buf.
+//
+// Several threads may suspend different segments of one Client. Only the newest reservation of a
+// Client counts, so that a Suspend at the same time as another may be refused after its quiesce;
+// then it changes nothing.
+//
+// Restart of the daemon: suspended segments survive it as all leases do, if their bytes do. Resume
+// returns FAILED_PRECONDITION for a segment that is lost (SegmentsLost). If the session ends while
+// segments are suspended, their bytes are lost.
+//
+// Segments of a Pool cannot be suspended.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gpumem/client.h"
+
+namespace gpumem {
+
+struct SuspendOptions {
+  // Stops this process's use of the segments. Called in the thread of Suspend, after the daemon has
+  // reserved the room and before the memory is unmapped. When it returns OK, no thread and no GPU
+  // work uses the memory until Resume. On an error Suspend changes nothing and returns the error.
+  // It must not release or move the segments.
+  //
+  // Empty: on the CUDA backend Suspend waits for the work in the primary contexts (the CUDA
+  // runtime's) of the GPUs that the segments are mapped for. It does not see other contexts, and it
+  // does not stop other threads: work that they launch meanwhile fails with an illegal address.
+  std::function<absl::Status()> quiesce;
+  // For each answer of the daemon. Unset: as the Client's calls, and a second for each GiB.
+  std::optional<absl::Duration> timeout;
+};
+
+struct ResumeOptions {
+  // As in AcquireOptions. If the segments lie on several devices, for each device.
+  absl::Duration wait = absl::ZeroDuration();
+  // Cancels the wait (CANCELLED). The segments stay suspended.
+  std::optional<CancelToken> cancel;
+  // For each answer of the daemon, counted from the end of the wait. Unset: as in SuspendOptions.
+  std::optional<absl::Duration> timeout;
+};
+
+}  // namespace gpumem

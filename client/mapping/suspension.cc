@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/mapping/suspension.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/mapping/kind.h"
+#include "client/session/convert.h"
+#include "common/cuda/synchronize.h"
+#include "common/failpoint.h"
+#include "common/mapping/mapping.h"
+
+namespace gpumem::internal {
+namespace {
+
+using State = Suspension::State;
+using States = Suspension::States;
+
+constexpr size_t kMaxSuspended = 4096;  // of one Suspend
+constexpr size_t kMaxResumed = 253;     // of one Resume call of the protocol
+// The slowest copy that an unset timeout allows.
+constexpr uint64_t kBytesPerSecond = uint64_t{1} << 30;
+
+template <typename Request>
+Request RequestFor(const States& states) {
+  Request request;
+  for (const State* state : states) request.add_lease_ids(state->mapped.lease.lease_id());
+  return request;
+}
+
+// Returns the states in calls of the protocol: each of one device, by address.
+std::vector<States> GroupsOf(const States& states) {
+  std::map<std::string, States> by_device;
+  for (State* state : states) by_device[state->mapped.lease.device_uuid()].push_back(state);
+  std::vector<States> groups;
+  for (auto& [device, all] : by_device) {
+    std::sort(all.begin(), all.end(), [](const State* a, const State* b) {
+      return a->reserved->options.address < b->reserved->options.address;
+    });
+    for (size_t i = 0; i < all.size(); i += kMaxResumed) {
+      const size_t end = std::min(all.size(), i + kMaxResumed);
+      groups.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(i),
+                          all.begin() + static_cast<std::ptrdiff_t>(end));
+    }
+  }
+  return groups;
+}
+
+// True if `next` can be mapped in one call with `state`, right behind it.
+bool Continues(const State& state, const State& next) {
+  const Reserved& a = *state.reserved;
+  const Reserved& b = *next.reserved;
+  return static_cast<char*>(a.options.address) + a.bytes == b.options.address &&
+         a.options.range == b.options.range && a.options.read_only == b.options.read_only &&
+         a.options.device_uuids == b.options.device_uuids;
+}
+
+// Maps fresh memory at the addresses of contiguous segments.
+absl::Status MapRun(absl::Span<State* const> run, absl::Span<const UniqueFd> fds) {
+  std::vector<MapRequest> requests;
+  for (size_t i = 0; i < run.size(); ++i) {
+    requests.push_back({.fd = fds[i].get(), .bytes = run[i]->reserved->bytes});
+  }
+  const MapOptions& options = run.front()->reserved->options;
+  absl::StatusOr<Mappings> mappings = run.front()->mapped.backend == Backend::kCuda
+                                          ? MapCuda(requests, options)
+                                          : MapHost(requests, options);
+  if (!mappings.ok()) {
+    // The arguments are the daemon's and this library's, not the caller's.
+    const absl::Status& error = mappings.status();
+    return absl::Status(
+        absl::IsResourceExhausted(error) ? error.code() : absl::StatusCode::kInternal,
+        absl::StrCat("cannot map resumed segments: ", error.message()));
+  }
+  for (size_t i = 0; i < run.size(); ++i) {
+    run[i]->mapped.mapping = std::move((*mappings)[i]);
+    run[i]->reserved.reset();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UnmapOne(State* state) {
+  // A descriptor would keep the memory on the device.
+  state->fd.reset();
+  absl::StatusOr<Reserved> reserved = Detach(state->mapped.mapping);
+  if (!reserved.ok()) return reserved.status();
+  state->reserved = *std::move(reserved);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Suspension> Suspension::Of(std::shared_ptr<Session> session,
+                                          absl::Span<Segment* const> segments, bool suspended) {
+  if (segments.empty() || segments.size() > kMaxSuspended) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "one call suspends or resumes 1 to ", kMaxSuspended, " segments, not ", segments.size()));
+  }
+  States states;
+  for (const Segment* segment : segments) {
+    if (segment == nullptr || !segment->valid() || segment->state_->session != session) {
+      return absl::InvalidArgumentError(
+          "a Segment is not this Client's, or was released or moved from");
+    }
+    if (!TraitsOf(segment->kind()).suspendable) {
+      return absl::UnimplementedError(absl::StrCat("a segment of kind ", KindName(segment->kind()),
+                                                   " cannot be suspended; kind ",
+                                                   KindName(Kind::kVmm), " can be"));
+    }
+    if (segment->suspended() != suspended) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("the segment of lease ", segment->lease_id(),
+                       suspended ? " is not suspended" : " is suspended already: resume it first"));
+    }
+    states.push_back(segment->state_.get());
+  }
+  if (std::set<State*>(states.begin(), states.end()).size() != states.size()) {
+    return absl::InvalidArgumentError("a Segment is in the list twice");
+  }
+  return Suspension(std::move(session), std::move(states));
+}
+
+absl::Time Suspension::Deadline(std::optional<absl::Duration> timeout) const {
+  const absl::Time deadline = session_->Deadline(timeout);
+  if (timeout.has_value()) return deadline;
+  uint64_t bytes = 0;
+  for (const State* state : states_) bytes += state->mapped.lease.size_bytes();
+  return deadline + absl::Seconds(bytes / kBytesPerSecond);
+}
+
+absl::Status Suspension::Quiesce(const SuspendOptions& options) const {
+  if (options.quiesce) return options.quiesce();
+  std::set<std::string> devices;
+  for (const State* state : states_) {
+    const absl::Span<const std::string> uuids = state->mapped.mapping->device_uuids();
+    devices.insert(uuids.begin(), uuids.end());
+  }
+  return SynchronizeDevices(std::vector<std::string>(devices.begin(), devices.end()));
+}
+
+absl::Status Suspension::Unmap() {
+  for (State* state : states_) {
+    if (absl::Status status = UnmapOne(state); !status.ok()) return status;
+    Failpoint("client-suspend-unmapped");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Suspension::Suspend(const SuspendOptions& options) {
+  const absl::StatusOr<v1::PrepareSuspendResponse> prepared = session_->PrepareSuspend(
+      RequestFor<v1::PrepareSuspendRequest>(states_), session_->Deadline(options.timeout));
+  if (!prepared.ok()) return prepared.status();
+  absl::Status status = Quiesce(options);
+  if (!status.ok()) {
+    session_->CancelSuspend(prepared->suspension_id());
+    return status;
+  }
+  status = Unmap();
+  if (status.ok()) {
+    auto request = RequestFor<v1::SuspendRequest>(states_);
+    request.set_suspension_id(prepared->suspension_id());
+    status = session_->Suspend(request, Deadline(options.timeout)).status();
+  } else {
+    session_->CancelSuspend(prepared->suspension_id());
+  }
+  return status.ok() ? status : Undo(status, options.timeout);
+}
+
+absl::Status Suspension::Undo(const absl::Status& error, std::optional<absl::Duration> timeout) {
+  States unmapped;
+  std::copy_if(states_.begin(), states_.end(), std::back_inserter(unmapped),
+               [](const State* state) { return state->reserved.has_value(); });
+  const absl::Status restored = Restore(
+      unmapped, {.wait = absl::ZeroDuration(), .timeout = timeout, .disturbance = Disturbance()});
+  if (restored.ok()) return error;
+  absl::Status both(error.code(),
+                    absl::StrCat(error.message(),
+                                 "; the segments stay suspended, since they could not be mapped "
+                                 "again: ",
+                                 restored.message()));
+  error.ForEachPayload([&both](absl::string_view type, const absl::Cord& payload) {
+    both.SetPayload(type, payload);
+  });
+  return both;
+}
+
+absl::Status Suspension::Resume(absl::Duration wait, std::optional<absl::Duration> timeout,
+                                const Disturbance& disturbance) {
+  return Restore(states_, {.wait = wait, .timeout = timeout, .disturbance = disturbance});
+}
+
+absl::Status Suspension::Restore(const States& states, const Wait& wait) {
+  States asked;
+  for (const States& group : GroupsOf(states)) {
+    asked.insert(asked.end(), group.begin(), group.end());
+    absl::Status status = RestoreGroup(group, wait);
+    if (status.ok()) continue;
+    // The daemon may have resumed this group, too: its answer may be lost.
+    PutBack(asked, wait.timeout);
+    return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Suspension::RestoreGroup(const States& group, const Wait& wait) {
+  auto request = RequestFor<v1::ResumeRequest>(group);
+  request.set_wait_ms(ToWaitMs(wait.wait));
+  const absl::StatusOr<Session::Resumed> resumed =
+      session_->Resume(request, Deadline(wait.timeout) + wait.wait, wait.disturbance);
+  if (!resumed.ok()) return resumed.status();
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (resumed->leases[i].size_bytes() == group[i]->reserved->bytes) continue;
+    return absl::InternalError(
+        absl::StrCat("suspended ", group[i]->reserved->bytes, " bytes, the daemon resumed ",
+                     resumed->leases[i].size_bytes(), "; this is a defect of gpumem"));
+  }
+  const absl::Span<State* const> all = group;
+  const absl::Span<const UniqueFd> fds = resumed->fds;
+  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
+    for (end = begin + 1; end < all.size() && Continues(*all[end - 1], *all[end]); ++end) {
+    }
+    absl::Status status = MapRun(all.subspan(begin, end - begin), fds.subspan(begin, end - begin));
+    if (!status.ok()) return status;
+  }
+  for (size_t i = 0; i < group.size(); ++i) {
+    group[i]->mapped.lease.set_segment_id(resumed->leases[i].segment_id());
+  }
+  Failpoint("client-resumed");
+  return absl::OkStatus();
+}
+
+void Suspension::PutBack(const States& states, std::optional<absl::Duration> timeout) {
+  States unmapped;
+  for (State* state : states) {
+    if (state->reserved.has_value() || UnmapOne(state).ok()) unmapped.push_back(state);
+  }
+  if (unmapped.empty()) return;
+  // Without it the memory stays on the device until the next Resume or Release.
+  session_->SuspendAgain(RequestFor<v1::SuspendRequest>(unmapped), Deadline(timeout)).IgnoreError();
+}
+
+}  // namespace gpumem::internal
