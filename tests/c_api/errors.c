@@ -99,6 +99,13 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_segment_get_export_data(NULL, &handle));
   WANTS_POINTER(gpumem_segment_get_pool_fd(NULL, &number));
   WANTS_POINTER(gpumem_segment_get_fd(NULL, &number));
+  WANTS_POINTER(gpumem_client_suspend(NULL, NULL, 0, NULL));
+  WANTS_POINTER(gpumem_client_suspend(client, NULL, 1, NULL));
+  WANTS_POINTER(gpumem_client_suspend(client, &segment, 1, NULL));
+  WANTS_POINTER(gpumem_client_resume(NULL, NULL, 0, NULL));
+  WANTS_POINTER(gpumem_client_resume(client, NULL, 1, NULL));
+  WANTS_POINTER(gpumem_client_resume(client, &segment, 1, NULL));
+  WANTS_POINTER(gpumem_segment_is_suspended(NULL, &number));
   WANTS_POINTER(gpumem_client_list_devices(NULL, &devices, &count));
   WANTS_POINTER(gpumem_client_list_devices(client, NULL, &count));
   WANTS_POINTER(gpumem_device_list_get(NULL, 0, NULL));

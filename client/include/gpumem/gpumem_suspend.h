@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Suspended segments: their bytes move to the host tier, and come back to the same addresses. Part
+ * of gpumem.h; see suspend.h. */
+#ifndef GPUMEM_GPUMEM_SUSPEND_H_
+#define GPUMEM_GPUMEM_SUSPEND_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gpumem_client.h"
+#include "gpumem_segment.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct gpumem_suspend_options {
+  size_t struct_size;
+  /* Stops the program's use of the segments, before they are unmapped. Returns GPUMEM_OK, or an
+   * enum gpumem_status: then nothing changes, and the call returns that. Must not release the
+   * segments. Null: on the CUDA backend the call waits for the work in this process's primary
+   * contexts. */
+  int (*quiesce)(void* context);
+  void* context;
+  uint64_t timeout_ms; /* for each answer; 0: the client's, and a second for each GiB */
+};
+/* Suspends `count` segments of kind vmm of the client, 1 to 4096, all or none. Their addresses stay
+ * reserved, and must not be used until they are resumed. */
+int gpumem_client_suspend(gpumem_client* client, gpumem_segment* const* segments, size_t count,
+                          const struct gpumem_suspend_options* options);
+
+struct gpumem_resume_options {
+  size_t struct_size;
+  uint64_t wait_ms;                  /* for memory that others hold, as in gpumem_acquire_options */
+  const gpumem_cancel_token* cancel; /* may be null; must live until the call returns */
+  uint64_t timeout_ms;               /* as above, counted from the end of the wait */
+};
+/* Brings suspended segments back to their addresses, all or none. */
+int gpumem_client_resume(gpumem_client* client, gpumem_segment* const* segments, size_t count,
+                         const struct gpumem_resume_options* options);
+
+/* Writes 1 if the segment is suspended, else 0. */
+int gpumem_segment_is_suspended(const gpumem_segment* segment, int* suspended);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* GPUMEM_GPUMEM_SUSPEND_H_ */
