@@ -65,6 +65,7 @@ inline PyObject* None() {
 // The functions of each part, without the sentinel entry at the end.
 extern const std::vector<PyMethodDef> kClientMethods;
 extern const std::vector<PyMethodDef> kSegmentMethods;
+extern const std::vector<PyMethodDef> kSuspendMethods;
 extern const std::vector<PyMethodDef> kPublicationMethods;
 extern const std::vector<PyMethodDef> kPoolMethods;
 extern const std::vector<PyMethodDef> kEventMethods;

@@ -17,42 +17,20 @@ int DestroyAttachment(Handle& handle) {
   return gpumem_attachment_release(static_cast<gpumem_attachment*>(handle.pointer));
 }
 
-// Pins the segments of a list for this object's life.
-class SegmentUses {
- public:
-  ~SegmentUses() {
-    for (Use* const use : uses_) delete use;
-  }
-  bool Add(PyObject* object) {
-    uses_.push_back(new Use);
-    if (Use::Parse<Holds::kSegment>(object, uses_.back()) == 0) return false;
-    segments_.push_back(uses_.back()->get<gpumem_segment>());
-    return true;
-  }
-  const std::vector<const gpumem_segment*>& segments() const { return segments_; }
-
- private:
-  std::vector<Use*> uses_;
-  std::vector<const gpumem_segment*> segments_;
-};
-
 // (client, name, [segment], metadata, access, ephemeral, expire_after_ms, timeout_ms) -> version
 PyObject* Publish(PyObject*, PyObject* args) {
   Use client;
   const char *name, *metadata;
   Py_ssize_t metadata_bytes;
-  PyObject* list;
+  SegmentUses segments;
   int access, ephemeral;
   gpumem_publish_options options = {};
   options.struct_size = sizeof(options);
-  if (!PyArg_ParseTuple(args, "O&sO!y#ipO&O&", Use::Parse<Holds::kClient>, &client, &name,
-                        &PyList_Type, &list, &metadata, &metadata_bytes, &access, &ephemeral,
-                        ToUint64, &options.expire_after_ms, ToUint64, &options.timeout_ms)) {
+  if (!PyArg_ParseTuple(args, "O&sO&y#ipO&O&", Use::Parse<Holds::kClient>, &client, &name,
+                        SegmentUses::Parse, &segments, &metadata, &metadata_bytes, &access,
+                        &ephemeral, ToUint64, &options.expire_after_ms, ToUint64,
+                        &options.timeout_ms)) {
     return nullptr;
-  }
-  SegmentUses segments;
-  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-    if (!segments.Add(PyList_GetItem(list, i))) return nullptr;
   }
   options.metadata = metadata;
   options.metadata_bytes = static_cast<size_t>(metadata_bytes);
@@ -60,8 +38,8 @@ PyObject* Publish(PyObject*, PyObject* args) {
   options.ephemeral = ephemeral;
   uint64_t version = 0;
   const int status = WithoutGil([&] {
-    return gpumem_client_publish(client.get<gpumem_client>(), name, segments.segments().data(),
-                                 segments.segments().size(), &options, &version);
+    return gpumem_client_publish(client.get<gpumem_client>(), name, segments.data(),
+                                 segments.size(), &options, &version);
   });
   return status == GPUMEM_OK ? PyLong_FromUnsignedLongLong(version) : Raise(status);
 }

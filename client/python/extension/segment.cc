@@ -98,6 +98,25 @@ PyObject* Open(PyObject*, PyObject* args) {
 
 }  // namespace
 
+SegmentUses::~SegmentUses() {
+  for (Use* const use : uses_) delete use;
+}
+
+int SegmentUses::Parse(PyObject* object, void* uses) {
+  auto& to = *static_cast<SegmentUses*>(uses);
+  if (PyList_Check(object) == 0) {
+    PyErr_SetString(PyExc_TypeError, "expected a list of handles of segments");
+    return 0;
+  }
+  for (Py_ssize_t i = 0; i < PyList_Size(object); ++i) {
+    to.uses_.push_back(new Use);
+    Use& use = *to.uses_.back();
+    if (Use::Parse<Holds::kSegment>(PyList_GetItem(object, i), &use) == 0) return 0;
+    to.segments_.push_back(use.get<gpumem_segment>());
+  }
+  return 1;
+}
+
 PyObject* ToTuple(const gpumem_segment_info& info) {
   return Py_BuildValue("NKNiiKKNNN", PyLong_FromVoidPtr(info.data), static_cast<U64>(info.bytes),
                        Text(info.device_uuid), int{info.kind}, int{info.backend},

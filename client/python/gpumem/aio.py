@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Iterable, List, Optional
 
 from . import client as _client
 from ._waiting import call_async
@@ -49,6 +49,15 @@ class Client:
         made: List[Segment] = await call_async(
             lambda token: self.client.acquire_many(bytes, count, cancel=token, **options))
         return made
+
+    async def suspend(self, segments: Iterable[Segment], **options: Any) -> None:
+        """gpumem.Client.suspend(), in another thread, which also calls `quiesce`. Cancelling the
+        task does not undo it: the segments may or may not be suspended."""
+        await call_async(lambda token: self.client.suspend(segments, **options))
+
+    async def resume(self, segments: Iterable[Segment], **options: Any) -> None:
+        """gpumem.Client.resume()."""
+        await call_async(lambda token: self.client.resume(segments, cancel=token, **options))
 
     async def attach(self, name: str, **options: Any) -> Publication:
         """gpumem.Client.attach()."""

@@ -8,6 +8,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 from . import _gpumem, arrays, publication
 from ._dtypes import parse
+from ._suspend import Suspending
 from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_limit, to_ms, to_scope
 from ._waiting import CancelToken, call
 from .arrays import Array, Place, Shape
@@ -17,7 +18,6 @@ from .pool import Pool
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket, placed, segments_of
 from .watch import Quota, Watch
-
 
 MAX_AT_ONCE = 253  # segments, whose descriptors are sent in one message (SCM_RIGHTS of unix(7))
 
@@ -100,7 +100,7 @@ def _ticket_text(ticket: Union[Ticket, str]) -> str:
     return value
 
 
-class Client:
+class Client(Suspending):
     """A session with the daemon, made by gpumem.connect().
 
     tenant (who is billed), rule (which named it), daemon_version, session_id. Any thread may use

@@ -165,6 +165,20 @@ class Segment(Memory):
         """For other parts of the package."""
         self._lock = threading.Lock()  # of what the library does for one thread at a time
 
+    @property
+    def lock(self) -> threading.Lock:
+        """For other parts of the package."""
+        return self._lock
+
+    def refresh(self) -> None:
+        """For other parts of the package."""
+        self.segment_id = _gpumem.segment_info(self._handle)[6]
+
+    @property
+    def suspended(self) -> bool:
+        """True from Client.suspend() to Client.resume(): there is no memory at `ptr`."""
+        return _gpumem.segment_is_suspended(self._handle)
+
     def share(self, scope: str = "tenant") -> Ticket:
         """Returns the ticket that opens it elsewhere (Client.open), for as long as this lease
         lives: for sessions of the same tenant, or with "any" for every session that has the ticket.
@@ -192,7 +206,9 @@ class Segment(Memory):
 
     def fd(self) -> int:
         """Of kinds vmm and pinned: returns the descriptor for cuMemImportFromShareableHandle, or
-        mmap. The segment owns it: do not close it."""
+        mmap. The segment owns it: do not close it. Client.suspend() closes it.
+
+        Raises FailedPreconditionError while the segment is suspended."""
         with self._lock:
             return _gpumem.segment_fd(self._handle)
 

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suspending segments, and resuming them."""
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Callable, Iterable, List, Optional
+
+from . import _gpumem
+from ._units import to_ms
+from ._waiting import CancelToken, call
+from .segment import Segment
+
+
+def _locked(segments: List[Segment]) -> ExitStack:
+    """Returns a context that excludes other calls on these segments."""
+    locks = ExitStack()
+    # In one order in all threads.
+    for segment in sorted(set(segments), key=id):
+        locks.enter_context(segment.lock)
+    return locks
+
+
+class Suspending:
+    """The part of gpumem.Client that suspends and resumes segments."""
+
+    _handle: _gpumem.Handle
+
+    def suspend(self, segments: Iterable[Segment], *,
+                quiesce: Optional[Callable[[], object]] = None,
+                timeout: Optional[float] = None) -> None:
+        """Suspends segments of kind vmm, all or none: their bytes move to the daemon's host tier,
+        and their device memory is free for others. `ptr` and all views stay as they are, but must
+        not be used until resume(): on the host backend a use ends the process (SIGSEGV), on a GPU
+        it ends the process's use of CUDA.
+
+        quiesce: stops this process's use of the memory. It is called once the daemon has reserved
+        the room, and what it raises is raised here; then nothing changes. It must not use the
+        segments' methods. None: on a GPU the call waits for the work that this process has
+        submitted, and other threads must not submit more.
+
+        Raises ResourceExhaustedError with its `denial`: the tier has no room, or not for this
+        tenant; FailedPreconditionError: a segment is suspended already or lost, or there is no host
+        tier; UnimplementedError: a segment is of another kind; InvalidArgumentError.
+        """
+        found = list(segments)
+        with _locked(found):
+            _gpumem.suspend(self._handle, [each.handle for each in found], quiesce, to_ms(timeout))
+
+    def resume(self, segments: Iterable[Segment], *, wait: float = 0,
+               timeout: Optional[float] = None, cancel: Optional[CancelToken] = None) -> None:
+        """Brings suspended segments back, all or none: the same bytes at the same addresses, so that
+        all views of them are valid again. wait: seconds to wait for memory that others hold; Ctrl-C
+        and `cancel` end the wait, and the segments stay suspended.
+
+        Raises ResourceExhaustedError with its `denial` if a quota or the device refuses it, also
+        after the wait; FailedPreconditionError: a segment is not suspended, or is lost;
+        CancelledError.
+        """
+        found = list(segments)
+
+        def work(token: Optional[CancelToken]) -> None:
+            _gpumem.resume(self._handle, [each.handle for each in found], to_ms(wait),
+                           to_ms(timeout), None if token is None else token.handle)
+
+        with _locked(found):
+            try:
+                if wait == 0:
+                    work(cancel)
+                else:
+                    call(work, cancel)
+            finally:  # Ctrl-C may come when they are resumed already
+                for each in found:
+                    each.refresh()

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suspending segments: what the library refuses by itself."""
+import gpumem
+import pytest
+from conftest import MIB
+
+
+def test_only_memory_of_kind_vmm_can_be_suspended(client):
+    called = []
+    segment = client.acquire(MIB, kind="pinned")
+    with pytest.raises(gpumem.UnimplementedError, match="pinned"):
+        client.suspend([segment], quiesce=lambda: called.append(1))
+    assert not called and not segment.suspended
+
+
+def test_lists_without_sense_are_refused(client):
+    segment = client.acquire(MIB, kind="vmm")
+    for wrong in ([], [segment, segment]):
+        with pytest.raises(gpumem.InvalidArgumentError):
+            client.suspend(wrong)
+    with pytest.raises(gpumem.FailedPreconditionError, match="not suspended"):
+        client.resume([segment])
+    with pytest.raises(gpumem.FailedPreconditionError, match="not suspended"):
+        client.resume([segment], wait=1)
+    memoryview(segment)[0] = 1
+    assert not segment.suspended
+    segment.close()
+    with pytest.raises(gpumem.FailedPreconditionError, match="closed"):
+        client.suspend([segment])
+    with pytest.raises(gpumem.FailedPreconditionError, match="closed"):
+        assert segment.suspended
+
+
+def test_it_is_for_segments(client):
+    with pytest.raises(AttributeError):
+        client.suspend(["segment"])
