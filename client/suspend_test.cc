@@ -41,6 +41,7 @@ using ::testing::SizeIs;
 constexpr uint64_t kBytes = 64 * 1024;
 using IsCancelled = std::function<bool()>;
 
+// Returns a refusal for lack of memory.
 grpc::Status Denied() {
   v1::Denial denial;
   denial.set_cause(v1::Denial::CAUSE_CAPACITY);
@@ -54,12 +55,14 @@ bool Readable(const void* at) {
   return pwrite(file.get(), at, 1, 0) == 1;
 }
 
+// True if the address is taken and has no memory.
 bool IsReserved(const void* at) {
   return !Readable(at) && msync(const_cast<void*>(at), 1, MS_ASYNC) == 0;  // else ENOMEM
 }
 
 char* Bytes(const Segment& segment) { return static_cast<char*>(segment.data()); }
 
+// Returns the arguments of Suspend() and Resume().
 std::vector<Segment*> All(std::vector<Segment>& segments) {
   std::vector<Segment*> all;
   for (Segment& segment : segments) all.push_back(&segment);
@@ -76,7 +79,7 @@ class SuspendTest : public ::testing::Test {
     return Client::Connect({.runtime_dir = daemon_->runtime_dir(), .timeout = absl::Seconds(20)})
         .value();
   }
-  // Acquires contiguous segments; each begins with its number.
+  // Returns new contiguous segments; each begins with its number.
   std::vector<Segment> Acquire(int count) {
     std::vector<Segment> segments = client_->AcquireMany({.bytes = kBytes}, count).value();
     for (int i = 0; i < count; ++i) Stamp(segments[static_cast<size_t>(i)], i);

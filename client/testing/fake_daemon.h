@@ -130,8 +130,9 @@ class FakeDaemon {
   void Crash();
   // Starts another daemon after a crash, with the leases and sessions of its predecessor, or none.
   void ComeBack(bool remembers = true);
-  // The suspended leases; the reservation of the last PrepareSuspend, 0 once it has ended.
+  // Returns the suspended leases.
   std::set<uint64_t> suspended();
+  // Returns the reservation of the last PrepareSuspend; 0 once it has ended.
   uint64_t reservation();
   // Takes a lease from the session, so that the next daemon does not know it.
   void LoseLease(uint64_t lease_id);

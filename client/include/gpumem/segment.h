@@ -48,7 +48,7 @@ class Segment {
   bool reused() const;
   // True if the memory may be revoked (Revocation): the request or the tenant's quota said so.
   bool revocable() const;
-  // True from Client::Suspend to Client::Resume (gpumem/suspend.h): no memory is mapped at data().
+  // True if it is suspended (gpumem/suspend.h): no memory is mapped at data().
   bool suspended() const;
   // Kind pinned: true if GPUs can use data(), too. False if this process has no usable CUDA driver:
   // the memory is then an ordinary shared buffer. With a driver, mapping the first such segment

@@ -39,8 +39,8 @@ class Suspending:
         submitted, and other threads must not submit more.
 
         Raises ResourceExhaustedError with its `denial`: the tier has no room, or not for this
-        tenant; FailedPreconditionError: a segment is suspended already or lost, or there is no host
-        tier; UnimplementedError: a segment is of another kind; InvalidArgumentError.
+        tenant. Raises FailedPreconditionError: a segment is suspended already or lost, or there is
+        no host tier. Raises UnimplementedError for another kind; InvalidArgumentError.
         """
         found = list(segments)
         with _locked(found):
