@@ -41,6 +41,14 @@ TEST(OpenDevices, HostDevicesMakeEveryKindAndUseEachOthers) {
   EXPECT_TRUE(info.peers[0].access);
 }
 
+TEST(OpenDevices, HostDevicesCopyToTheHostTier) {
+  const absl::StatusOr<Devices> host =
+      OpenDevices({.backend = Backend::kHost, .runtime_dir = "/tmp", .pinned_bytes = 64 * kMiB});
+  ASSERT_TRUE(host.ok()) << host.status();
+  EXPECT_EQ(host->devices[0]->Copy({}), absl::OkStatus());
+  EXPECT_EQ(host->devices[1]->Copy({}).code(), StatusCode::kUnimplemented);
+}
+
 TEST(OpenDevices, PinnedMemoryIsTheLastDevice) {
   const absl::StatusOr<Devices> host =
       OpenDevices({.backend = Backend::kHost, .pinned_bytes = 64 * kMiB, .host_devices = 2});

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/bytes.h"
 #include "common/unique_fd.h"
+#include "daemon/device/copy_host.h"
 #include "daemon/device/create_check.h"
 #include "daemon/device/free_bytes.h"
 #include "daemon/device/memfd.h"
@@ -49,6 +50,8 @@ class MemfdDevice : public HostDevice {
     if (!share.ok()) return share.status();
     return std::make_unique<MemfdAllocation>(*std::move(share), std::move(fd));
   }
+
+  absl::Status Copy(absl::Span<const CopyItem> items) override { return CopyHostMemory(items); }
 
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return free_->get(); }
 

@@ -108,10 +108,12 @@ absl::StatusOr<uint64_t> BytesToTake(const std::string& root) {
   return least;
 }
 
-bool HasFreeHugePages(const std::string& root) {
-  return ReadNumber(root + "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").value_or(0) >
-         0;
+uint64_t FreeHugePageBytes(const std::string& root) {
+  constexpr char kFree[] = "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages";
+  return ReadNumber(root + kFree).value_or(0) * gpumem::kMiB * 2;
 }
+
+bool HasFreeHugePages(const std::string& root) { return FreeHugePageBytes(root) > 0; }
 
 absl::StatusOr<std::shared_ptr<void>> MemoryGate::Enter(uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
@@ -121,7 +123,7 @@ absl::StatusOr<std::shared_ptr<void>> MemoryGate::Enter(uint64_t bytes) {
   if (bytes > left) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the machine, or the control group of the daemon, has ", gpumem::FormatBytes(left),
-        " of memory to pin beside its reserve; ", gpumem::FormatBytes(bytes), " were asked for"));
+        " of memory beside its reserve; ", gpumem::FormatBytes(bytes), " were asked for"));
   }
   entered_bytes_ += bytes;
   return std::shared_ptr<void>(nullptr, [self = shared_from_this(), bytes](void*) {

@@ -20,6 +20,9 @@ namespace gpumemd {
 //   INTERNAL  the system does not report it
 absl::StatusOr<uint64_t> BytesToTake(const std::string& root = "");
 
+// Returns the bytes of free huge pages of 2 MiB. Others may have reserved them.
+uint64_t FreeHugePageBytes(const std::string& root = "");
+
 // True if huge pages of 2 MiB are free.
 bool HasFreeHugePages(const std::string& root = "");
 

@@ -88,6 +88,7 @@ TEST_F(MachineMemoryTest, SaysWhetherHugePagesAreFree) {
   EXPECT_FALSE(HasFreeHugePages(root_));
   Write("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "3\n");
   EXPECT_TRUE(HasFreeHugePages(root_));
+  EXPECT_EQ(FreeHugePageBytes(root_), 6 * kMiB);
 }
 
 }  // namespace machine_memory_test

@@ -90,6 +90,16 @@ absl::StatusOr<std::optional<gpumem::UniqueFd>> MakeHugeMemfd(const std::string&
   return fd;
 }
 
+MemfdMapping::MemfdMapping(int fd, uint64_t offset, uint64_t bytes) : bytes_(bytes) {
+  void* const address =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(offset));
+  address_ = address == MAP_FAILED ? nullptr : static_cast<char*>(address);
+}
+
+MemfdMapping::~MemfdMapping() {
+  if (valid()) munmap(address_, bytes_);
+}
+
 absl::Status FillMemfd(int fd, uint64_t bytes) {
   return Fallocate(fd, bytes) == 0 ? absl::OkStatus() : MemfdError(errno, "fallocate", bytes);
 }

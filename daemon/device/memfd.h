@@ -37,6 +37,24 @@ absl::Status CheckMemfd(int fd, uint64_t bytes);
 // Returns the status for a failed system call (`error` is its errno) on such memory.
 absl::Status MemfdError(int error, const char* call, uint64_t bytes);
 
+// A part of such memory in this process's address space, for reads and writes. Access to pages that
+// are not allocated can raise SIGBUS; system calls that access them report EFAULT.
+class MemfdMapping {
+ public:
+  MemfdMapping(int fd, uint64_t offset, uint64_t bytes);
+  MemfdMapping(const MemfdMapping&) = delete;
+  MemfdMapping& operator=(const MemfdMapping&) = delete;
+  ~MemfdMapping();
+  // False: errno has the error until the next call of the system.
+  bool valid() const { return address_ != nullptr; }
+  char* address() const { return address_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  const uint64_t bytes_;
+  char* address_;
+};
+
 // A segment that is a memfd.
 class MemfdAllocation : public Allocation {
  public:

@@ -40,6 +40,7 @@ LAYERS = {
     "daemon/log": ("common",),
     "daemon/audit": ("common", "daemon/core/audit", "daemon/core/ids.h",
                      "daemon/log/ready_write.h"),
+    "daemon/tier": ("common", "daemon/device"),
     "daemon/config": ("common/...", "daemon/core/...", "daemon/device/device.h"),
     "daemon/restart": ("common/...", "daemon/core/...", "daemon/restart/fd_store",
                        "daemon/transport/peer", "proto"),

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/tier/tier_file.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <linux/memfd.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "daemon/device/memfd.h"
+
+namespace gpumemd {
+namespace {
+
+using gpumem::UniqueFd;
+
+constexpr char kName[] = "gpumem:tier";
+
+// Returns the errno of `call`, repeated while it is interrupted; 0: it succeeded.
+template <typename Call>
+int ErrorOf(Call call) {
+  while (call() != 0) {
+    if (errno != EINTR && errno != EAGAIN) return errno;
+  }
+  return 0;
+}
+
+bool IsHugeFile(int fd) {
+  struct statfs info;
+  return fstatfs(fd, &info) == 0 && info.f_type == HUGETLBFS_MAGIC;
+}
+
+}  // namespace
+
+absl::StatusOr<TierFile> TierFile::Make(uint64_t bytes, bool advise_huge) {
+  absl::StatusOr<UniqueFd> fd = MakeSealedMemfd(kName, bytes);
+  if (!fd.ok()) return fd.status();
+  return TierFile(*std::move(fd), bytes, /*reserved=*/false, advise_huge);
+}
+
+absl::StatusOr<std::optional<TierFile>> TierFile::MakeHuge(uint64_t bytes) {
+  UniqueFd fd(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
+  if (!fd.valid()) {
+    if (errno == EMFILE || errno == ENFILE) return MemfdError(errno, "memfd_create", bytes);
+    return std::nullopt;  // the kernel has none of this size
+  }
+  if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return std::nullopt;
+  {
+    // The first shared mapping reserves the pages for the file, and they stay reserved.
+    const MemfdMapping whole(fd.get(), 0, bytes);
+    if (!whole.valid()) return std::nullopt;
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return MemfdError(errno, "F_ADD_SEALS", bytes);
+  }
+  return TierFile(std::move(fd), bytes, /*reserved=*/true, /*advise_huge=*/false);
+}
+
+absl::StatusOr<TierFile> TierFile::Adopt(UniqueFd fd, bool advise_huge) {
+  struct stat info = {};
+  if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size <= 0 ||
+      static_cast<uint64_t>(info.st_size) % kTierGranule != 0) {
+    return absl::InvalidArgumentError("this descriptor is not of a host tier");
+  }
+  const uint64_t bytes = static_cast<uint64_t>(info.st_size);
+  if (absl::Status sealed = CheckMemfd(fd.get(), bytes); !sealed.ok()) return sealed;
+  const bool huge = IsHugeFile(fd.get());
+  return TierFile(std::move(fd), bytes, huge, advise_huge && !huge);
+}
+
+std::vector<TierExtent> TierFile::Allocated() const {
+  if (reserved_) return {{.offset = 0, .bytes = bytes_}};
+  std::vector<TierExtent> found;
+  off_t hole = 0;
+  while (true) {
+    const off_t data = lseek(fd(), hole, SEEK_DATA);
+    if (data < 0) return found;  // ENXIO: none behind it
+    hole = lseek(fd(), data, SEEK_HOLE);
+    if (hole < 0) return found;
+    const uint64_t begin =
+        (static_cast<uint64_t>(data) + kTierGranule - 1) / kTierGranule * kTierGranule;
+    const uint64_t end = static_cast<uint64_t>(hole) / kTierGranule * kTierGranule;
+    if (begin < end) found.push_back({.offset = begin, .bytes = end - begin});
+  }
+}
+
+absl::Status TierFile::Allocate(const TierExtent& extent) const {
+  const MemfdMapping mapping(fd(), extent.offset, extent.bytes);
+  if (!mapping.valid()) return MemfdError(errno, "mmap", extent.bytes);
+  // Only advice: the machine may not allow it.
+  if (advise_huge_) (void)madvise(mapping.address(), extent.bytes, MADV_HUGEPAGE);
+  int error =
+      ErrorOf([&] { return madvise(mapping.address(), extent.bytes, MADV_POPULATE_WRITE); });
+  if (error == 0) return absl::OkStatus();
+  if (error == EFAULT) error = ENOMEM;  // a plain access would raise SIGBUS
+  if (error != EINVAL) return MemfdError(error, "MADV_POPULATE_WRITE", extent.bytes);
+  // A kernel older than 5.14.
+  error = ErrorOf([&] {
+    return fallocate(fd(), 0, static_cast<off_t>(extent.offset), static_cast<off_t>(extent.bytes));
+  });
+  return error == 0 ? absl::OkStatus() : MemfdError(error, "fallocate", extent.bytes);
+}
+
+absl::Status TierFile::Zero(const TierExtent& extent) const {
+  const MemfdMapping mapping(fd(), extent.offset, extent.bytes);
+  if (!mapping.valid()) return MemfdError(errno, "mmap", extent.bytes);
+  memset(mapping.address(), 0, extent.bytes);
+  return absl::OkStatus();
+}
+
+}  // namespace gpumemd
