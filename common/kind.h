@@ -23,7 +23,7 @@ enum class SegmentKind {
 
 // What another process needs to open a segment.
 enum class Sharing {
-  kNone,        // not at all
+  kNone,        // not at all: no session can acquire or open it
   kDescriptor,  // a file descriptor for this segment alone
   kPool,        // the descriptor of its pool, and 64 bytes: a cudaMemPoolPtrExportData
   kIpcHandle,   // 64 bytes: a cudaIpcMemHandle_t
@@ -138,14 +138,18 @@ constexpr const KindTraits& TraitsOf(SegmentKind kind) {
   return row != nullptr ? *row : kNoKind;
 }
 
-// Returns the names of the kinds that have `property`; null: of all kinds. `separator` stands
-// between the names, but `last` before the last one: "vmm, ipc or pinned".
+// True if programs can acquire segments of the kind. Of the others they see nothing.
+constexpr bool IsAcquirable(const KindTraits& row) { return row.sharing != Sharing::kNone; }
+
+// Returns the names of the kinds that programs can acquire and that have `property`; null: of all
+// of these kinds. `separator` stands between the names, but `last` before the last one: "vmm, ipc
+// or pinned".
 inline std::string ListKinds(std::string_view separator, std::string_view last,
                              bool KindTraits::*property = nullptr) {
   std::string names;
   const char* pending = nullptr;  // the latest name: not appended until the next one, or the end
   for (const KindTraits& row : kKindTable) {
-    if (property != nullptr && !(row.*property)) continue;
+    if (!IsAcquirable(row) || (property != nullptr && !(row.*property))) continue;
     if (pending != nullptr) names.append(names.empty() ? "" : separator).append(pending);
     pending = row.name;
   }

@@ -72,14 +72,26 @@ TEST(Kind, OtherNumbersAreNoKind) {
 TEST(Kind, PropertiesAgree) {
   for (const KindTraits& row : kKindTable) {
     SCOPED_TRACE(row.name);
-    EXPECT_NE(row.sharing, Sharing::kNone);
+    if (!IsAcquirable(row)) {
+      EXPECT_FALSE(row.revocable || row.suspendable || row.any_tenant || row.publishable ||
+                   row.contiguous || row.movable || row.context_bound || row.pooled);
+      continue;
+    }
     EXPECT_EQ(row.pooled, row.sharing == Sharing::kPool);
     EXPECT_FALSE(row.pooled && (row.revocable || row.any_tenant)) << "a pool is opened as a whole";
     EXPECT_FALSE(row.host_memory && row.context_bound);
     EXPECT_TRUE(!row.publishable || row.sharing == Sharing::kDescriptor);
     EXPECT_TRUE(!row.movable || row.contiguous);
+    EXPECT_TRUE(!row.suspendable || row.movable);
     EXPECT_EQ(row.context_bound, row.sharing != Sharing::kDescriptor) << "it outlives the daemon";
   }
+}
+
+TEST(Kind, AllButTheContentsOfSuspendedMemoryCanBeAcquired) {
+  for (const KindTraits& row : kKindTable) {
+    EXPECT_EQ(IsAcquirable(row), row.kind != SegmentKind::kTier) << row.name;
+  }
+  EXPECT_FALSE(IsAcquirable(kNoKind));
 }
 
 TEST(Kind, ListsItsNames) {

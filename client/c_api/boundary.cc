@@ -156,7 +156,8 @@ uint64_t ToMilliseconds(absl::Duration time) {
 }
 
 absl::StatusOr<Kind> ToKind(int32_t kind) {
-  if (kind != GPUMEM_KIND_DEFAULT && FindKind(kind) == nullptr) {
+  const KindTraits* const row = FindKind(kind);
+  if (kind != GPUMEM_KIND_DEFAULT && (row == nullptr || !IsAcquirable(*row))) {
     return absl::InvalidArgumentError(absl::StrCat("there is no kind ", kind));
   }
   return static_cast<Kind>(kind);

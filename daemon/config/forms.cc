@@ -174,7 +174,9 @@ Form<bool> BoolForm() {
 
 Form<Kind> KindForm() {
   std::vector<std::pair<std::string, Kind>> words;
-  for (const gpumem::KindTraits& row : gpumem::kKindTable) words.emplace_back(row.name, row.kind);
+  for (const gpumem::KindTraits& row : gpumem::kKindTable) {
+    if (gpumem::IsAcquirable(row)) words.emplace_back(row.name, row.kind);
+  }
   return OneOfForm<Kind>(std::move(words));
 }
 

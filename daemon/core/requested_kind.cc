@@ -13,7 +13,12 @@ namespace gpumemd {
 
 absl::StatusOr<std::optional<Kind>> RequestedKind(int number) {
   if (number == 0) return std::nullopt;
-  if (const gpumem::KindTraits* const row = gpumem::FindKind(number)) return row->kind;
+  if (const gpumem::KindTraits* const row = gpumem::FindKind(number)) {
+    if (gpumem::IsAcquirable(*row)) return row->kind;
+    return absl::UnimplementedError(
+        absl::StrCat("segments of kind ", row->name,
+                     " cannot be acquired: they are the contents of suspended memory"));
+  }
   const std::string known = absl::AsciiStrToUpper(gpumem::ListKinds(", ", " and "));
   return absl::UnimplementedError(absl::StrCat("this daemon does not know segments of kind ",
                                                number, "; it knows ",

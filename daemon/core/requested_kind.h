@@ -11,7 +11,7 @@ namespace gpumemd {
 
 // Returns the kind with this number of the protocol; nullopt for 0, KIND_UNSPECIFIED, which leaves
 // the choice to the callee.
-//   UNIMPLEMENTED  this daemon does not know it
+//   UNIMPLEMENTED  this daemon does not know it, or programs cannot acquire it
 absl::StatusOr<std::optional<Kind>> RequestedKind(int number);
 
 }  // namespace gpumemd

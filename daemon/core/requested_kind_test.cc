@@ -12,6 +12,7 @@ namespace {
 
 TEST(RequestedKind, IsOfTheTable) {
   for (const gpumem::KindTraits& row : gpumem::kKindTable) {
+    if (!gpumem::IsAcquirable(row)) continue;
     absl::StatusOr<std::optional<Kind>> kind = RequestedKind(static_cast<int>(row.kind));
     ASSERT_TRUE(kind.ok()) << row.name;
     EXPECT_EQ(*kind, row.kind) << row.name;
@@ -26,11 +27,13 @@ TEST(RequestedKind, ZeroLeavesTheChoice) {
 }
 
 TEST(RequestedKind, OthersAreRefused) {
-  for (const int number : {-1, 5, 77}) {
+  for (const int number : {-1, 5, 6, 77}) {
     EXPECT_TRUE(absl::IsUnimplemented(RequestedKind(number).status())) << number;
   }
   EXPECT_EQ(RequestedKind(77).status().message(),
             "this daemon does not know segments of kind 77; it knows VMM, MEMPOOL, IPC and PINNED");
+  EXPECT_EQ(RequestedKind(static_cast<int>(Kind::kTier)).status().message(),
+            "segments of kind tier cannot be acquired: they are the contents of suspended memory");
 }
 
 }  // namespace

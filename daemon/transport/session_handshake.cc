@@ -88,6 +88,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
   welcome.set_resumed(resumes);
   welcome.set_generation(options_.generation);
   for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/false)) {
+    if (IsHostTier(device.info)) continue;  // for operators alone
     // Without the peers: with many devices the message would not fit into a packet.
     v1::Device& added = *welcome.add_devices();
     added = ToProto(device);

@@ -18,7 +18,8 @@ namespace gpumem::cli {
 namespace {
 
 absl::StatusOr<SegmentKind> KindNamed(const std::string& text) {
-  if (const KindTraits* const row = FindKind(text)) return row->kind;
+  const KindTraits* const row = FindKind(text);
+  if (row != nullptr && IsAcquirable(*row)) return row->kind;
   return absl::InvalidArgumentError(
       absl::StrCat("\"", text, "\" is not a kind (expected one of ", ListKinds(", ", ", "), ")"));
 }

@@ -20,11 +20,18 @@ namespace {
 
 PyObject* Version(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(gpumem_version()); }
 
-// Returns the rows of kind.h, by number.
+// Returns the number of kinds that programs can acquire. They have the lowest numbers.
+constexpr size_t AcquirableKinds() {
+  size_t count = 0;
+  while (count < std::size(kKindTable) && IsAcquirable(kKindTable[count])) ++count;
+  return count;
+}
+
+// Returns the rows of kind.h that programs can acquire, by number.
 PyObject* Kinds(PyObject*, PyObject*) {
-  PyObject* const rows = PyTuple_New(std::size(kKindTable));
+  PyObject* const rows = PyTuple_New(AcquirableKinds());
   if (rows == nullptr) return nullptr;
-  for (size_t i = 0; i < std::size(kKindTable); ++i) {
+  for (size_t i = 0; i < AcquirableKinds(); ++i) {
     PyObject* const row =
         Py_BuildValue("NN", Text(kKindTable[i].name), PyBool_FromLong(kKindTable[i].host_memory));
     if (row == nullptr || PyTuple_SetItem(rows, static_cast<Py_ssize_t>(i), row) != 0) {

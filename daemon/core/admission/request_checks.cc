@@ -104,6 +104,11 @@ absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const Tenant& t
   terms.device = *device;
   const DeviceInfo& info = state.devices[terms.device];
   terms.kind = KindOf(state, tenant, spec, terms.device);
+  if (!IsAcquirable(TraitsOf(terms.kind))) {
+    return absl::UnimplementedError(
+        absl::StrCat("device ", info.uuid, " holds the contents of suspended memory: segments of ",
+                     "kind ", KindName(terms.kind), " cannot be acquired"));
+  }
   if (!TraitsOf(terms.kind).revocable && (spec.revocable || tenant.quota.revocable)) {
     return absl::UnimplementedError(
         "segments of kind mempool cannot be revocable: CUDA keeps their memory until every process "

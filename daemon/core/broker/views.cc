@@ -151,6 +151,7 @@ Measures BrokerViews::Measure() const {
   measures.lock_holds = times.holds;
   measures.longest_lock_hold = times.longest;
   for (size_t i = 0; i < kKinds; ++i) {
+    if (!IsAcquirable(gpumem::kKindTable[i])) continue;
     const Kind kind = gpumem::kKindTable[i].kind;
     const bool made = std::any_of(
         measures.device_infos.begin(), measures.device_infos.end(), [&](const DeviceInfo& info) {

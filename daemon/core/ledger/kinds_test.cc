@@ -27,7 +27,11 @@ class LedgerKindsTest : public testing::Test {
                  {.uuid = "PINNED-0",
                   .capacity_bytes = 16 * kGranule,
                   .granularity_bytes = kGranule,
-                  .kinds = {Kind::kPinned}}},
+                  .kinds = {Kind::kPinned}},
+                 {.uuid = "TIER-0",
+                  .capacity_bytes = 16 * kGranule,
+                  .granularity_bytes = kGranule,
+                  .kinds = {Kind::kTier}}},
                 {}, [] { return absl::UnixEpoch(); }) {
     session_ = Open("a", 1);
   }
@@ -59,6 +63,20 @@ TEST_F(LedgerKindsTest, KindThatADeviceLacksIsRefusedWithItsKinds) {
   EXPECT_EQ(refused.status().message(),
             "device GPU-1 does not make segments of kind ipc; it makes vmm, mempool; GPU-2 makes "
             "that kind");
+}
+
+TEST_F(LedgerKindsTest, MemoryOfTheHostTierCannotBeAcquired) {
+  const AcquireSpec wrong[] = {{.bytes = 1, .kind = Kind::kTier},
+                               {.device_uuid = "TIER-0", .bytes = 1},
+                               {.device_uuid = "TIER-0", .bytes = 1, .kind = Kind::kTier},
+                               {.device_uuid = "TIER-0", .bytes = 1, .kind = Kind::kVmm},
+                               {.bytes = 1, .kind = Kind::kTier, .most_free = true}};
+  for (const AcquireSpec& spec : wrong) {
+    EXPECT_EQ(Acquire(spec).status().code(), StatusCode::kUnimplemented);
+  }
+  EXPECT_EQ(Acquire(wrong[1]).status().message(),
+            "device TIER-0 holds the contents of suspended memory: segments of kind tier cannot be "
+            "acquired");
 }
 
 TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {

@@ -62,6 +62,7 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
     answer = parsed.status();
   } else {
     for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/true)) {
+      if (IsHostTier(device.info)) continue;  // for operators alone
       *answer->add_devices() = ToProto(device);
     }
   }
