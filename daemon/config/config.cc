@@ -22,6 +22,7 @@
 #include "common/unique_fd.h"
 #include "daemon/config/audit.h"
 #include "daemon/config/forms.h"
+#include "daemon/config/host_memory.h"
 #include "daemon/config/metrics.h"
 #include "daemon/config/rules.h"
 #include "daemon/config/tenants.h"
@@ -31,7 +32,15 @@ namespace gpumemd {
 namespace {
 
 constexpr size_t kMaxConfigBytes = 1 << 20;
-constexpr char kPinnedUuid[] = "PINNED-";
+
+// Host memory. A key of the tenant limits it, not a [[tenant.device]].
+struct HostMemory {
+  const char* uuid_prefix;
+  const char* name;
+  const char* limit;
+};
+constexpr HostMemory kHostMemory[] = {{"PINNED-", "pinned host memory", "pinned_limit"},
+                                      {"TIER-", "the host tier", "tier_limit"}};
 
 // ---- The sections -----------------------------------------------------------
 
@@ -76,22 +85,6 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
   reader.Finish();
 }
 
-void ReadHost(const toml::value& table, Mistakes* mistakes, Config* config) {
-  TableReader reader(table, "host", mistakes);
-  reader.Read("devices", CountForm(1, 64), &config->host_devices);
-  reader.Read("device_bytes", BytesForm(), &config->host_device_bytes);
-  if (config->host_device_bytes == 0) {
-    reader.Complain(*reader.Find("device_bytes"), "device_bytes", "a device has at least one byte");
-  }
-  reader.Finish();
-}
-
-void ReadPinned(const toml::value& table, Mistakes* mistakes, Config* config) {
-  TableReader reader(table, "pinned", mistakes);
-  reader.Read("capacity", SizeLimitForm("the machine's memory"), &config->pinned_capacity);
-  reader.Finish();
-}
-
 void ReadPrivacy(const toml::value& table, Mistakes* mistakes, PrivacyConfig* config) {
   TableReader reader(table, "privacy", mistakes);
   reader.Read("holders",
@@ -124,10 +117,11 @@ void ReadDevice(const toml::value& table, const std::string& name, Mistakes* mis
     device.Complain(table, "limit",
                     absl::StrCat("missing (expected ", size.expected, "; or a guarantee)"));
   }
-  if (absl::StartsWith(uuid, kPinnedUuid)) {
+  for (const auto& [prefix, memory, key] : kHostMemory) {
+    if (!absl::StartsWith(uuid, prefix)) continue;
     device.Complain(*device.Find("uuid"), "uuid",
-                    "pinned host memory has a separate limit (pinned_limit, in the table of the "
-                    "tenant), and no guarantee");
+                    absl::StrCat(memory, " has a separate limit (", key,
+                                 ", in the table of the tenant), and no guarantee"));
   }
   if (!uuid.empty() && !seen->insert(uuid).second) {
     device.Complain(*device.Find("uuid"), "uuid",
@@ -341,7 +335,10 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
     ReadDaemon(*table, names, &mistakes, &config);
   }
   if (const toml::value* table = document.Table("host")) ReadHost(*table, &mistakes, &config);
-  if (const toml::value* table = document.Table("pinned")) ReadPinned(*table, &mistakes, &config);
+  if (const toml::value* table = document.Table("pinned")) {
+    ReadPinned(*table, &mistakes, &config.pinned_capacity);
+  }
+  if (const toml::value* table = document.Table("tier")) ReadTier(*table, &mistakes, &config.tier);
   if (const toml::value* table = document.Table("unbrokered")) {
     ReadUnbrokered(*table, &mistakes, &config.unbrokered);
   }

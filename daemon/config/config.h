@@ -36,11 +36,12 @@ struct SizeLimit {
 
 // A Quota as the file has it, before the devices are known. Absent fields set no limit.
 struct QuotaConfig {
-  // Host memory (kind pinned) has a separate limit: these three do not count it.
+  // Host memory (pinned memory, the host tier) has separate limits: these three do not count it.
   std::optional<SizeLimit> limit;                  // on any one device
   std::map<std::string, SizeLimit> device_limits;  // by UUID; goes before limit
   std::optional<uint64_t> total_limit_bytes;       // over all devices
   std::optional<SizeLimit> pinned_limit;           // of the pinned capacity
+  std::optional<SizeLimit> tier_limit;             // of the host tier's capacity
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;
@@ -70,6 +71,7 @@ constexpr void ForEachQuotaKey(Visit visit) {
   visit("device", &QuotaConfig::device_guarantees, &Quota::device_guarantees);
   visit("total_limit", &QuotaConfig::total_limit_bytes, &Quota::total_limit_bytes);
   visit("pinned_limit", &QuotaConfig::pinned_limit, &Quota::pinned_limit_bytes);
+  visit("tier_limit", &QuotaConfig::tier_limit, &Quota::tier_limit_bytes);
   visit("max_segments", &QuotaConfig::max_segments, &Quota::max_segments);
   visit("max_sessions", &QuotaConfig::max_sessions, &Quota::max_sessions);
   visit("max_in_flight", &QuotaConfig::max_in_flight, &Quota::max_in_flight);
@@ -163,6 +165,15 @@ struct PrivacyConfig {
   bool operator==(const PrivacyConfig&) const = default;
 };
 
+// The host tier, for the contents of suspended memory.
+struct TierConfig {
+  SizeLimit capacity;      // of the machine's memory; zero: no tier
+  bool huge_pages = true;  // where the machine has them
+  bool prefault = false;   // its pages are allocated from the start
+
+  bool operator==(const TierConfig&) const = default;
+};
+
 struct Config {
   std::string file;         // the file's path; empty: built-in defaults
   std::string runtime_dir;  // empty: not set; see gpumem::DaemonRuntimeDir()
@@ -192,6 +203,7 @@ struct Config {
 
   // Host memory for segments of kind pinned, of the machine's memory. Zero: none.
   SizeLimit pinned_capacity{.percent = 25};
+  TierConfig tier;
 
   UnbrokeredConfig unbrokered;
   MetricsConfig metrics;
@@ -234,6 +246,8 @@ absl::StatusOr<Config> LoadConfigFile(const std::string& path);
 // 0: the daemon makes none.
 //   INVALID_ARGUMENT  more than the machine has
 absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes);
+// Returns the bytes of the host tier in the same way.
+absl::StatusOr<uint64_t> TierCapacity(const Config& config, uint64_t memory_bytes);
 
 // Returns the quota in bytes on the present devices.
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices);

@@ -52,6 +52,7 @@ TEST(ConfigTest, EmptyTextIsTheDefault) {
   EXPECT_EQ(config->host_devices, 1u);
   EXPECT_EQ(config->host_device_bytes, 8 * kGiB);
   EXPECT_EQ(config->pinned_capacity, SizeLimit{.percent = 25});
+  EXPECT_EQ(config->tier, TierConfig());
   EXPECT_EQ(config->tenant_defaults, DefaultConfig().tenant_defaults);
   EXPECT_EQ(config->tenant_defaults.limit, std::nullopt);
   EXPECT_EQ(config->tenant_defaults.pinned_limit, std::nullopt);
@@ -84,12 +85,17 @@ devices = 2
 device_bytes = "1.5GiB"
 [pinned]
 capacity = "12GiB"
+[tier]
+capacity = "24GiB"
+huge_pages = false
+prefault = true
 [privacy]
 holders = "all"
 [tenant_defaults]
 limit = "50%"
 total_limit = "64GiB"
 pinned_limit = "10%"
+tier_limit = "40%"
 max_segments = 1
 max_sessions = 2
 max_in_flight = 3
@@ -99,6 +105,7 @@ release = "on-exit"
 name = "training"
 limit = 1073741824
 pinned_limit = "2GiB"
+tier_limit = "3GiB"
 max_retained = 0
 release = "trust"
 [[tenant.device]]
@@ -141,9 +148,12 @@ default = true
   EXPECT_EQ(config->host_devices, 2u);
   EXPECT_EQ(config->host_device_bytes, 3 * kGiB / 2);
   EXPECT_EQ(config->pinned_capacity, SizeLimit{.bytes = 12 * kGiB});
+  EXPECT_EQ(config->tier,
+            (TierConfig{.capacity = {.bytes = 24 * kGiB}, .huge_pages = false, .prefault = true}));
   QuotaConfig defaults{.limit = SizeLimit{.percent = 50},
                        .total_limit_bytes = 64 * kGiB,
                        .pinned_limit = SizeLimit{.percent = 10},
+                       .tier_limit = SizeLimit{.percent = 40},
                        .max_segments = 1,
                        .max_sessions = 2,
                        .max_in_flight = 3,
@@ -156,6 +166,7 @@ default = true
   training.limit = SizeLimit{.bytes = kGiB};
   training.device_limits = {{"GPU-1", {.bytes = 10 * kGiB}}, {"GPU-2", {.percent = 25}}};
   training.pinned_limit = SizeLimit{.bytes = 2 * kGiB};
+  training.tier_limit = SizeLimit{.bytes = 3 * kGiB};
   training.max_retained = SizeLimit{.bytes = 0};
   training.release = ReleasePolicy::kTrust;
   EXPECT_THAT(config->tenants,

@@ -98,6 +98,11 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"[pinned]\ncapacity = true",
                 "gpumem.toml:2: pinned.capacity: true is not a size (expected bytes such as "
                 "\"40GiB\", or a percentage of the machine's memory such as \"50%\")"},
+        Mistake{"[tier]\ncapacity = \"101%\"",
+                "gpumem.toml:2: tier.capacity: \"101%\" is not a size (expected bytes such as "
+                "\"40GiB\", or a percentage of the machine's memory such as \"50%\")"},
+        Mistake{"[tier]\nhuge_pages = 2",
+                "gpumem.toml:2: tier.huge_pages: 2 is not valid (expected true or false)"},
         Mistake{"[metrics]\nlisten = \"localhost:9400\"",
                 "gpumem.toml:2: metrics.listen: \"localhost:9400\" is not an address to listen on "
                 "(expected \"unix:/run/gpumem/metrics.sock\", \"127.0.0.1:9400\", "
@@ -118,7 +123,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "\"50%\")"},
         Mistake{"[[tenant]]\nname = \"a\"\npinned_limit = -1",
                 "gpumem.toml:3: tenant.pinned_limit: -1 is not a size (expected bytes such as "
-                "\"40GiB\", or a percentage of the pinned capacity such as \"50%\")"}));
+                "\"40GiB\", or a percentage of the pinned capacity such as \"50%\")"},
+        Mistake{"[[tenant]]\nname = \"a\"\ntier_limit = -1",
+                "gpumem.toml:3: tenant.tier_limit: -1 is not a size (expected bytes such as "
+                "\"40GiB\", or a percentage of the host tier's capacity such as \"50%\")"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Shape, ConfigMistakeTest,
@@ -131,6 +139,9 @@ INSTANTIATE_TEST_SUITE_P(
                 "gpumem.toml:2: host.speed: unknown key (known here: device_bytes, devices)"},
         Mistake{"[pinned]\nlimit = 3",
                 "gpumem.toml:2: pinned.limit: unknown key (known here: capacity)"},
+        Mistake{"[tier]\nlimit = 3",
+                "gpumem.toml:2: tier.limit: unknown key (known here: capacity, huge_pages, "
+                "prefault)"},
         Mistake{"pinned = \"25%\"",
                 "gpumem.toml:1: pinned: \"25%\" is not a table (expected [pinned])"},
         Mistake{"daemon = 3", "gpumem.toml:1: daemon: 3 is not a table (expected [daemon])"},
@@ -165,7 +176,11 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\n"
                 "uuid = \"PINNED-00000000-0000-0000-0000-000000000000\"\nlimit = 1",
                 "gpumem.toml:4: tenant.device.uuid: pinned host memory has a separate limit "
-                "(pinned_limit, in the table of the tenant), and no guarantee"}));
+                "(pinned_limit, in the table of the tenant), and no guarantee"},
+        Mistake{"[[tenant]]\nname = \"a\"\n[[tenant.device]]\n"
+                "uuid = \"TIER-00000000-0000-0000-0000-000000000000\"\nlimit = 1",
+                "gpumem.toml:4: tenant.device.uuid: the host tier has a separate limit "
+                "(tier_limit, in the table of the tenant), and no guarantee"}));
 
 INSTANTIATE_TEST_SUITE_P(
     Rules, ConfigMistakeTest,

@@ -39,6 +39,7 @@ TEST(QuotaConfig, HasNoOtherFields) {
                         .device_limits = {{"GPU-1", SizeLimit{.bytes = 2}}},
                         .total_limit_bytes = 3,
                         .pinned_limit = SizeLimit{.bytes = 4},
+                        .tier_limit = SizeLimit{.bytes = 14},
                         .max_segments = 5,
                         .max_sessions = 6,
                         .max_in_flight = 7,

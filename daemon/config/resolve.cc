@@ -3,7 +3,6 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "common/bytes.h"
 #include "daemon/config/config.h"
 
 namespace gpumemd {
@@ -26,17 +25,6 @@ uint64_t SizeLimit::Of(uint64_t whole_bytes) const {
   return static_cast<uint64_t>(static_cast<long double>(whole_bytes) * *percent / 100);
 }
 
-absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes) {
-  const uint64_t capacity = config.pinned_capacity.Of(memory_bytes);
-  if (capacity > memory_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the configuration sets ", gpumem::FormatBytes(capacity),
-                     " of pinned memory, and this machine has ", gpumem::FormatBytes(memory_bytes),
-                     " of memory; write a smaller [pinned] capacity, or a percentage"));
-  }
-  return capacity;
-}
-
 Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devices) {
   Quota quota;
   ForEachQuotaKey([&](const char*, auto member, auto quota_member) {
@@ -47,8 +35,10 @@ Quota ResolveQuota(const QuotaConfig& config, absl::Span<const DeviceInfo> devic
       quota.device_max_retained[device.uuid] = config.max_retained->Of(device.capacity_bytes);
     }
     if (IsHostMemory(device)) {
-      if (config.pinned_limit) {
-        quota.pinned_limit_bytes = config.pinned_limit->Of(device.capacity_bytes);
+      const bool tier = IsHostTier(device);
+      if (const std::optional<SizeLimit>& limit = tier ? config.tier_limit : config.pinned_limit) {
+        (tier ? quota.tier_limit_bytes : quota.pinned_limit_bytes) =
+            limit->Of(device.capacity_bytes);
       }
       continue;
     }

@@ -96,6 +96,31 @@ TEST(ConfigTest, PinnedMemoryHasALimitOfItsOwn) {
   EXPECT_EQ(ResolveQuota(quota, gpu_alone), Quota{});
 }
 
+TEST(ConfigTest, TheHostTierHasALimitOfItsOwn) {
+  const std::vector<DeviceInfo> devices = {
+      {.uuid = "GPU-1", .capacity_bytes = 1000, .kinds = {Kind::kVmm}},
+      {.uuid = "PINNED-0", .capacity_bytes = 400, .kinds = {Kind::kPinned}},
+      {.uuid = "TIER-0", .capacity_bytes = 800, .kinds = {Kind::kTier}}};
+  QuotaConfig quota = {.pinned_limit = SizeLimit{.percent = 25},
+                       .tier_limit = SizeLimit{.percent = 50}};
+  EXPECT_EQ(ResolveQuota(quota, devices),
+            (Quota{.pinned_limit_bytes = 100, .tier_limit_bytes = 400}));
+  quota = {.tier_limit = SizeLimit{.bytes = 7}};
+  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.tier_limit_bytes = 7}));
+  quota = {.limit = SizeLimit{.percent = 50}};
+  EXPECT_EQ(ResolveQuota(quota, devices), (Quota{.device_limits = {{"GPU-1", 500}}}));
+}
+
+TEST(ConfigTest, TierCapacityIsOfTheMachinesMemory) {
+  EXPECT_EQ(TierCapacity(Parse("").value(), 16 * kGiB).value(), 0u);
+  EXPECT_EQ(TierCapacity(Parse("[tier]\nprefault = true").value(), 16 * kGiB).value(), 0u);
+  EXPECT_EQ(TierCapacity(Parse("[tier]\ncapacity = \"50%\"").value(), 16 * kGiB).value(), 8 * kGiB);
+  EXPECT_EQ(TierCapacity(Parse("[tier]\ncapacity = \"16GiB\"").value(), 12 * kGiB).status(),
+            absl::InvalidArgumentError(
+                "the configuration sets 16.00 GiB of the host tier, and this machine has 12.00 "
+                "GiB of memory; write a smaller [tier] capacity, or a percentage"));
+}
+
 TEST(ConfigTest, PinnedCapacityIsOfTheMachinesMemory) {
   EXPECT_EQ(PinnedCapacity(Parse("").value(), 16 * kGiB).value(), 4 * kGiB);
   EXPECT_EQ(PinnedCapacity(Parse("[pinned]\ncapacity = \"0\"").value(), 16 * kGiB).value(), 0u);

@@ -25,6 +25,7 @@ TEST(QuotaProto, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(proto.quota().devices(0).device_uuid(), "GPU-1");
   EXPECT_EQ(proto.quota().devices(0).limit_bytes(), 7u);
   EXPECT_EQ(proto.quota().pinned_limit_bytes(), 8u);
+  EXPECT_EQ(proto.quota().tier_limit_bytes(), 14u);
   EXPECT_EQ(proto.quota().guarantee_bytes(), 9u);
   ASSERT_EQ(proto.quota().guarantees_size(), 1);
   EXPECT_EQ(proto.quota().guarantees(0).device_uuid(), "GPU-1");

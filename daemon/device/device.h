@@ -42,7 +42,7 @@ struct PeerAccess {
 };
 
 struct DeviceInfo {
-  std::string uuid;  // identifies the device everywhere: "GPU-…", "HOST-…" or "PINNED-…"
+  std::string uuid;  // identifies the device everywhere: "GPU-…", "HOST-…", "PINNED-…" or "TIER-…"
   std::string name;
   Backend backend = Backend::kHost;
   std::string pci_bus_id;               // empty but for GPUs

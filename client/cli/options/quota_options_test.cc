@@ -36,10 +36,11 @@ TEST(CommandLineTest, QuotaSetFillsWhatIsGivenAndNothingElse) {
   EXPECT_EQ(request.quota().devices(1).limit_bytes(), uint64_t{2} << 30);
   EXPECT_THAT(request.clear(), ElementsAre("total_limit_bytes", "max_retained_bytes"));
 
-  request = Parsed<QuotaSetCommand>({"quota", "set", "--max-segments=0", "--total-limit=1TiB",
-                                     "--max-in-flight=3", "--max-retained=0", "--pinned-limit",
-                                     "3GiB", "--clear", "pinned-limit", "t"})
-                .request;
+  request =
+      Parsed<QuotaSetCommand>({"quota", "set", "--max-segments=0", "--total-limit=1TiB",
+                               "--max-in-flight=3", "--max-retained=0", "--pinned-limit", "3GiB",
+                               "--tier-limit", "5GiB", "--clear", "pinned-limit", "t"})
+          .request;
   EXPECT_EQ(request.tenant(), "t");
   EXPECT_TRUE(request.quota().has_max_segments());
   EXPECT_EQ(request.quota().max_segments(), 0u);
@@ -47,6 +48,7 @@ TEST(CommandLineTest, QuotaSetFillsWhatIsGivenAndNothingElse) {
   EXPECT_EQ(request.quota().max_in_flight(), 3u);
   EXPECT_TRUE(request.quota().has_max_retained_bytes());
   EXPECT_EQ(request.quota().pinned_limit_bytes(), uint64_t{3} << 30);
+  EXPECT_EQ(request.quota().tier_limit_bytes(), uint64_t{5} << 30);
   EXPECT_THAT(request.clear(), ElementsAre("pinned_limit_bytes"));
 }
 

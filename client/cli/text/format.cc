@@ -15,10 +15,12 @@ namespace gpumem::cli {
 namespace {
 
 constexpr char kPinned[] = "PINNED";
+constexpr char kTier[] = "TIER";
 
 // Returns a unique prefix of a UUID: up to its first group, as in "GPU-8f2b1a30", or longer.
 std::string ShortUuid(const DeviceList& devices, absl::string_view uuid) {
   if (IsPinnedMemory(uuid)) return kPinned;  // there is only one
+  if (IsHostTier(uuid)) return kTier;        // as here
   size_t length = std::min(uuid.find('-', uuid.find('-') + 1), uuid.size());
   for (const v1::Device& other : devices) {
     if (other.device_uuid() == uuid) continue;
@@ -64,6 +66,10 @@ std::string ShortDevice(const DeviceList& devices, absl::string_view uuid) {
 bool IsPinnedMemory(absl::string_view uuid) {
   return absl::StartsWith(uuid, absl::StrCat(kPinned, "-"));
 }
+
+bool IsHostTier(absl::string_view uuid) { return absl::StartsWith(uuid, absl::StrCat(kTier, "-")); }
+
+bool IsHostMemory(absl::string_view uuid) { return IsPinnedMemory(uuid) || IsHostTier(uuid); }
 
 std::string Word(v1::Kind kind) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::Kind_Name(kind), "KIND_"));

@@ -25,8 +25,11 @@ std::string Percent(uint64_t part, uint64_t whole);
 // Returns a short name that is unambiguous to people and to --device: "0 GPU-8f2b1a30", "2 PINNED".
 std::string ShortDevice(const DeviceList& devices, absl::string_view uuid);
 
-// True if that is the host memory of kind pinned, which limits for devices exclude.
+// True if that is the host memory of kind pinned; the host tier, with the contents of suspended
+// memory; one of both. Limits for devices exclude them.
 bool IsPinnedMemory(absl::string_view uuid);
+bool IsHostTier(absl::string_view uuid);
+bool IsHostMemory(absl::string_view uuid);
 
 // Returns "vmm", "host", …: the word of json.h for the same value.
 std::string Word(v1::Kind kind);

@@ -41,7 +41,7 @@ TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
             R"("max_in_flight":null,"max_retained_bytes":null,"devices":[],)"
             R"("pinned_limit_bytes":null,"guarantee_bytes":null,"guarantees":[],)"
             R"("priority":null,"max_waiting":null,"scrub":null,"revocable":null,"kind":null,)"
-            R"("release":null,"parent":"","max_publications":null})"
+            R"("release":null,"parent":"","max_publications":null,"tier_limit_bytes":null})"
             "\n");
   EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())),
             "{\"quota\":null,\"usage\":null,\"overridden\":[]}\n");

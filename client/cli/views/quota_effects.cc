@@ -122,6 +122,12 @@ void AddAboveLimits(const v1::Quota& quota, const v1::Usage& usage, const Device
       }
       continue;
     }
+    if (IsHostTier(device.device_uuid())) {
+      if (quota.has_tier_limit_bytes()) {
+        compare(device.charged_bytes(), quota.tier_limit_bytes(), where);
+      }
+      continue;
+    }
     total += device.charged_bytes();
     const auto limit = own.find(device.device_uuid());
     if (limit != own.end()) {

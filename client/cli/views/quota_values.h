@@ -45,17 +45,19 @@ inline std::string ByteLimit(bool present, uint64_t bytes, bool exact) {
   return present ? Size(bytes, exact) : kNoLimit;
 }
 
-// Returns the tenant's charge on the pinned host memory.
-inline uint64_t PinnedBytes(const v1::Usage& usage) {
+// Returns the tenant's charge on the devices whose UUID matches.
+inline uint64_t BytesOn(const v1::Usage& usage, bool (*matches)(absl::string_view uuid)) {
   uint64_t bytes = 0;
   for (const v1::DeviceUsage& device : usage.devices()) {
-    if (IsPinnedMemory(device.device_uuid())) bytes += device.charged_bytes();
+    if (matches(device.device_uuid())) bytes += device.charged_bytes();
   }
   return bytes;
 }
+inline uint64_t PinnedBytes(const v1::Usage& usage) { return BytesOn(usage, IsPinnedMemory); }
+inline uint64_t TierBytes(const v1::Usage& usage) { return BytesOn(usage, IsHostTier); }
 
 inline uint64_t GuaranteeOn(const v1::Quota& quota, const std::string& uuid) {
-  if (IsPinnedMemory(uuid)) return 0;
+  if (IsHostMemory(uuid)) return 0;
   for (const v1::DeviceGuarantee& own : quota.guarantees()) {
     if (own.device_uuid() == uuid) return own.guarantee_bytes();
   }

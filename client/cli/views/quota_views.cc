@@ -58,7 +58,9 @@ std::string ValueText(const v1::Quota& quota, const QuotaKey& key, bool exact) {
 // Returns the usage that a key limits. Requires that the key has one.
 uint64_t Used(const v1::Usage& usage, const QuotaKey& key) {
   const FieldDescriptor* field = FieldOf(usage, key.usage);
-  if (field->is_repeated()) return PinnedBytes(usage);  // the pinned limit, over its devices
+  if (field->is_repeated()) {  // a limit of host memory, over its devices
+    return key.field == "tier_limit_bytes" ? TierBytes(usage) : PinnedBytes(usage);
+  }
   return key.unit == QuotaUnit::kBytes ? usage.GetReflection()->GetUInt64(usage, field)
                                        : usage.GetReflection()->GetUInt32(usage, field);
 }
@@ -134,16 +136,18 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
                   Detail("OBTAINABLE", Align::kRight), Detail("DEVICE UUID")});
   Table bytes(columns);
   for (const v1::DeviceUsage& device : usage.devices()) {
-    const bool pinned = IsPinnedMemory(device.device_uuid());
+    const bool tier = IsHostTier(device.device_uuid());
+    const bool host = IsHostMemory(device.device_uuid());
     std::vector<std::string> cells = {ShortDevice(devices, device.device_uuid()),
                                       Size(device.charged_bytes(), exact)};
     if (guaranteed) {
       const std::string guarantee = Size(GuaranteeOn(quota, device.device_uuid()), exact);
-      cells.push_back(pinned ? kNone : marks(guarantee, {"guarantee_bytes", "guarantees"}));
-      cells.push_back(pinned ? kNone : Size(device.borrowed_bytes(), exact));
+      cells.push_back(host ? kNone : marks(guarantee, {"guarantee_bytes", "guarantees"}));
+      cells.push_back(host ? kNone : Size(device.borrowed_bytes(), exact));
     }
     const std::string limit = Size(device.limit_bytes(), exact);
-    cells.push_back(pinned ? marks(limit, {"pinned_limit_bytes"})
+    cells.push_back(tier   ? marks(limit, {"tier_limit_bytes"})
+                    : host ? marks(limit, {"pinned_limit_bytes"})
                            : marks(limit, {"limit_bytes", "devices"}));
     cells.push_back(Percent(device.charged_bytes(), device.limit_bytes()));
     for (uint64_t amount : {device.leased_bytes(), device.retained_bytes(),

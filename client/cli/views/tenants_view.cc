@@ -28,7 +28,7 @@ std::string OnEachGpu(const v1::Usage& usage, bool exact,
                       const std::function<uint64_t(const v1::DeviceUsage&)>& amount) {
   std::set<uint64_t> amounts;
   for (const v1::DeviceUsage& device : usage.devices()) {
-    if (!IsPinnedMemory(device.device_uuid())) amounts.insert(amount(device));
+    if (!IsHostMemory(device.device_uuid())) amounts.insert(amount(device));
   }
   return amounts.size() == 1 ? Size(*amounts.begin(), exact) : kByDevice;
 }
@@ -101,6 +101,9 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Lay
   const auto has_pinned = [](const Tenant& tenant) {
     return tenant.quota().has_pinned_limit_bytes() || PinnedBytes(tenant.usage()) > 0;
   };
+  const auto has_tier = [](const Tenant& tenant) {
+    return tenant.quota().has_tier_limit_bytes() || TierBytes(tenant.usage()) > 0;
+  };
   const std::vector<Shown> all = {
       {{"TENANT", Align::kLeft, 8},
        nullptr,
@@ -134,6 +137,16 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Lay
          return row.marks(
              ByteLimit(row.quota.has_pinned_limit_bytes(), row.quota.pinned_limit_bytes(), exact),
              {"pinned_limit_bytes"});
+       }},
+      {{"TIER", Align::kRight},
+       has_tier,
+       [&](Row& row) { return Size(TierBytes(row.usage), exact); }},
+      {{"LIMIT", Align::kRight},
+       has_tier,
+       [&](Row& row) {
+         return row.marks(
+             ByteLimit(row.quota.has_tier_limit_bytes(), row.quota.tier_limit_bytes(), exact),
+             {"tier_limit_bytes"});
        }},
       {{"PRIORITY", Align::kRight, 0, 2},
        [](const Tenant& tenant) { return tenant.quota().priority() != 0; },

@@ -20,7 +20,7 @@ constexpr size_t kLeastModel = 4;
 
 // Returns the model of a GPU, without its vendor; empty for host memory.
 std::string Model(const v1::Device& device) {
-  if (device.backend() != v1::BACKEND_CUDA || IsPinnedMemory(device.device_uuid())) return "";
+  if (device.backend() != v1::BACKEND_CUDA || IsHostMemory(device.device_uuid())) return "";
   return std::string(absl::StripPrefix(device.name(), "NVIDIA "));
 }
 

@@ -60,6 +60,9 @@ TEST(FormatTest, ShortDeviceIsUnambiguous) {
   EXPECT_EQ(ShortDevice(devices, "gone"), "gone");
   EXPECT_EQ(ShortDevice(GpusAndPinnedMemory(), kPinnedUuid), "3 PINNED");
   EXPECT_EQ(ResolveDevice(GpusAndPinnedMemory(), "PINNED").value(), kPinnedUuid);
+  devices[1].set_device_uuid("TIER-00000000-0000-0000-0000-000000000000");
+  EXPECT_EQ(ShortDevice(devices, devices[1].device_uuid()), "1 TIER");
+  EXPECT_EQ(ResolveDevice(devices, "TIER").value(), devices[1].device_uuid());
   devices[1].set_device_uuid("HOST-00000000-0001-0000-0000-000000000000");
   EXPECT_EQ(ShortDevice(devices, kUuid0), "0 HOST-00000000-0000");
 }

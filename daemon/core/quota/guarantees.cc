@@ -111,6 +111,7 @@ uint64_t GuaranteeOn(const Quota& quota, const DeviceInfo& device) {
 }
 
 uint64_t LimitOn(const Quota& quota, const DeviceInfo& device) {
+  if (IsHostTier(device)) return quota.tier_limit_bytes.value_or(kUnlimited);
   if (IsHostMemory(device)) return quota.pinned_limit_bytes.value_or(kUnlimited);
   auto own = quota.device_limits.find(device.uuid);
   return own != quota.device_limits.end() ? own->second : quota.limit_bytes.value_or(kUnlimited);

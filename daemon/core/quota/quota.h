@@ -34,6 +34,7 @@ struct Quota {
   std::map<std::string, uint64_t> device_limits;  // by UUID; overrides limit_bytes
   std::optional<uint64_t> total_limit_bytes;      // over all devices
   std::optional<uint64_t> pinned_limit_bytes;     // of pinned host memory; no other limit counts it
+  std::optional<uint64_t> tier_limit_bytes;       // of the host tier; no other limit counts it
   std::optional<uint32_t> max_segments;
   std::optional<uint32_t> max_sessions;
   std::optional<uint32_t> max_in_flight;  // calls being answered at one time
@@ -63,6 +64,7 @@ constexpr void ForEachQuotaField(Visit visit) {
   visit("devices", &Quota::device_limits);
   visit("total_limit_bytes", &Quota::total_limit_bytes);
   visit("pinned_limit_bytes", &Quota::pinned_limit_bytes);
+  visit("tier_limit_bytes", &Quota::tier_limit_bytes);
   visit("max_segments", &Quota::max_segments);
   visit("max_sessions", &Quota::max_sessions);
   visit("max_in_flight", &Quota::max_in_flight);

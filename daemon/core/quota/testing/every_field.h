@@ -13,6 +13,7 @@ inline QuotaOverride EveryField() {
                                   .device_limits = {{"GPU-1", 7}},
                                   .total_limit_bytes = 2,
                                   .pinned_limit_bytes = 8,
+                                  .tier_limit_bytes = 14,
                                   .max_segments = 3,
                                   .max_sessions = 4,
                                   .max_in_flight = 5,
