@@ -17,12 +17,23 @@ namespace {
 constexpr char kJournalKind = 'j';
 constexpr char kSegmentKind = 's';
 constexpr char kMetadataKind = 'm';
+constexpr char kTierKind = 't';
+// There is one tier, and so one name of its file.
+constexpr uint64_t kTierNumber = 1;
 
 // How often the log tells that the store is full.
 constexpr std::chrono::seconds kTellEvery(60);
 
 std::string NameOf(SegmentId id) { return ToString(FdName{kSegmentKind, ToInt(id)}); }
 std::string NameOf(PublicationId id) { return ToString(FdName{kMetadataKind, ToInt(id)}); }
+
+std::string NameOfTier() { return ToString(FdName{kTierKind, kTierNumber}); }
+
+// True if the descriptors of this kind lie in places or crates.
+bool IsStored(const FdName& name) {
+  return name.kind == kSegmentKind || name.kind == kMetadataKind ||
+         (name.kind == kTierKind && name.number == kTierNumber);
+}
 
 // Returns the same message for every state from which the daemon cannot continue: nothing may be
 // touched, and only the operator can decide to give it up.
@@ -92,7 +103,7 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
   std::vector<NamedFd> directly;
   for (NamedFd& each : inherited) {
     const std::optional<FdName> name = ParseFdName(each.name);
-    if (name && (name->kind == kSegmentKind || name->kind == kMetadataKind)) {
+    if (name && IsStored(*name)) {
       directly.push_back(std::move(each));
     } else {
       // Descriptors of another version belong to it until this one has certainly taken over.
@@ -105,11 +116,13 @@ absl::StatusOr<std::unique_ptr<ContinuityStore>> ContinuityStore::Open(FdStore* 
   std::move(directly.begin(), directly.end(), std::back_inserter(found));
   for (NamedFd& each : found) {
     const std::optional<FdName> name = ParseFdName(each.name);
-    if (!name || (name->kind != kSegmentKind && name->kind != kMetadataKind)) continue;
+    if (!name || !IsStored(*name)) continue;
     it->stored_.push_back(*name);
     if (!chosen.ok()) continue;
     if (name->kind == kSegmentKind) {
       it->found_.memory.emplace(SegmentId{name->number}, std::move(each.fd));
+    } else if (name->kind == kTierKind) {
+      it->tier_file_ = std::move(each.fd);
     } else {
       it->found_.metadata.emplace(PublicationId{name->number}, std::move(each.fd));
     }
@@ -195,6 +208,24 @@ bool ContinuityStore::full() const {
 
 ContinuityStore::Found ContinuityStore::TakeFound() { return std::exchange(found_, {}); }
 
+gpumem::UniqueFd ContinuityStore::TakeTierFile() {
+  const auto& segments = found_.image.segments;
+  keeps_tier_file_ =
+      tier_file_.valid() && std::any_of(segments.begin(), segments.end(), [](const auto& segment) {
+        return segment.second.kind == Kind::kTier;
+      });
+  return keeps_tier_file_ ? std::move(tier_file_) : gpumem::UniqueFd();
+}
+
+void ContinuityStore::KeepTierFile(int fd) {
+  LetGo({NameOfTier()});
+  // After the manager's, so that this process frees the memory.
+  tier_file_.reset();
+  keeps_tier_file_ = true;
+  const std::string name = NameOfTier();
+  Note(name, places_.Put(name, fd));
+}
+
 std::vector<std::string> ContinuityStore::Notices() const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::string> notices;
@@ -235,12 +266,14 @@ absl::Status ContinuityStore::Begin(const JournalImage& image) {
   }
   std::vector<std::string> unneeded;
   for (const FdName& each : std::exchange(stored_, {})) {
-    const bool known = each.kind == kSegmentKind
-                           ? image.segments.contains(SegmentId{each.number})
+    const bool known = each.kind == kSegmentKind ? image.segments.contains(SegmentId{each.number})
+                       : each.kind == kTierKind
+                           ? keeps_tier_file_
                            : image.publications.contains(PublicationId{each.number});
     if (!known) unneeded.push_back(ToString(each));
   }
   LetGo(unneeded);
+  tier_file_.reset();
   return absl::OkStatus();
 }
 

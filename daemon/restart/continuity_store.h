@@ -58,6 +58,13 @@ class ContinuityStore final : public Continuity {
   };
   Found TakeFound();
 
+  // Returns the file of an earlier daemon's host tier if the found state has segments in it; else
+  // an invalid descriptor. Call before TakeFound() and Begin().
+  gpumem::UniqueFd TakeTierFile();
+  // Makes the file of this daemon's host tier outlive it, in place of that of an earlier one. Call
+  // before Begin(). May take milliseconds.
+  void KeepTierFile(int fd) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Returns the number of daemons so far, this one included.
   uint32_t generation() const { return generation_; }
   // True if the descriptors in the store outlive this daemon: no fault of the manager or the
@@ -113,6 +120,8 @@ class ContinuityStore final : public Continuity {
   bool inherits_ = false;  // a journal of an earlier daemon was found
   Found found_;
   std::vector<FdName> stored_;  // in the crates at the start
+  gpumem::UniqueFd tier_file_;  // of an earlier daemon, until it is taken or let go
+  bool keeps_tier_file_ = false;
 
   std::thread room_;  // asks the manager whether it keeps descriptors at all
   absl::Notification room_asked_;

@@ -42,7 +42,7 @@ bool NeedsRestart(const Config& from, const Config& to) {
     return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_sessions_per_uid,
                     c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
                     c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
-                    c.pinned_capacity.percent, c.drain_timeout, c.refuse_when_store_full,
+                    c.pinned_capacity.percent, c.tier, c.drain_timeout, c.refuse_when_store_full,
                     c.revocation_grace, c.revocation_kill_after, c.metrics, c.audit);
   };
   return fixed(from) != fixed(to);
@@ -50,7 +50,8 @@ bool NeedsRestart(const Config& from, const Config& to) {
 
 constexpr char kNeedsRestart[] =
     "the configuration file changes what only a restart can apply (folders, backend, bounds, "
-    "sockets, host devices, pinned memory, [metrics], [audit], or a time or when_store_full of "
+    "sockets, host devices, pinned memory, [tier], [metrics], [audit], or a time or "
+    "when_store_full of "
     "[daemon]); the values of the last start hold";
 
 constexpr char kMayNotSignal[] =

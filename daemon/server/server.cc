@@ -15,6 +15,7 @@
 #include "daemon/core/failpoint.h"
 #include "daemon/device/self_test.h"
 #include "daemon/server/audit.h"
+#include "daemon/tier/tier_device.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -70,6 +71,23 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
   return options;
 }
 
+// Adds the host tier as the last device if it has a capacity, or contents of an earlier daemon.
+absl::Status AddTier(const TierConfig& config, uint64_t capacity_bytes, ContinuityStore* continuity,
+                     Devices* devices) {
+  TierOptions options{.capacity_bytes = capacity_bytes,
+                      .huge_pages = config.huge_pages,
+                      .prefault = config.prefault};
+  if (continuity != nullptr) options.file = continuity->TakeTierFile();
+  if (capacity_bytes == 0 && !options.file.valid()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<TierDevice>> tier = MakeTierDevice(std::move(options));
+  if (!tier.ok()) return tier.status();
+  const std::vector<std::string>& notices = (*tier)->notices();
+  devices->notices.insert(devices->notices.end(), notices.begin(), notices.end());
+  if (continuity != nullptr && !(*tier)->inherited()) continuity->KeepTierFile((*tier)->file());
+  devices->devices.push_back(*std::move(tier));
+  return absl::OkStatus();
+}
+
 void LogGroupNames() {
   const absl::StatusOr<std::string> group = FindGroupNames();
   if (!group.ok()) {
@@ -116,6 +134,8 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   }
   absl::StatusOr<uint64_t> pinned_bytes = PinnedCapacity(config, MemoryBytes());
   if (!pinned_bytes.ok()) return pinned_bytes.status();
+  const absl::StatusOr<uint64_t> tier_bytes = TierCapacity(config, MemoryBytes());
+  if (!tier_bytes.ok()) return tier_bytes.status();
   DeviceOptions options{.runtime_dir = config.runtime_dir,
                         .pinned_bytes = *pinned_bytes,
                         .host_devices = config.host_devices,
@@ -155,6 +175,9 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
     if (!opened.ok()) return opened.status();
     continuity = *std::move(opened);
   }
+  // Last: its contents survive with the state of the earlier daemon.
+  const absl::Status tier = AddTier(config.tier, *tier_bytes, continuity.get(), &*devices);
+  if (!tier.ok()) return tier;
   auto server = std::unique_ptr<Server>(
       new Server(config, *std::move(devices), std::move(reloading), std::move(continuity),
                  *std::move(audit), store != nullptr && store->present() ? store : nullptr));

@@ -145,5 +145,36 @@ TEST_F(QuotaTest, AnOverrideThatTheFileRulesOutIsSkippedAndReported) {
   EXPECT_EQ(Get("team").quota().guarantee_bytes(), 32 * kMiB);
 }
 
+TEST_F(QuotaTest, TheHostTierIsADeviceForOperatorsAlone) {
+  const std::string tier = "[tier]\ncapacity = \"16MiB\"\nhuge_pages = false\n";
+  auto daemon = DaemonProcess::Start(
+      {.config = absl::StrCat(tier, "[tenant_defaults]\ntier_limit = \"25%\"\n", kConfig)});
+  ASSERT_OK(daemon);
+  daemon_ = *std::move(daemon);
+  const auto status = Call(&Stub::GetStatus, v1::GetStatusRequest());
+  ASSERT_OK(status);
+  ASSERT_GT(status->devices_size(), 1);
+  const v1::Device& last = status->devices(status->devices_size() - 1);
+  EXPECT_EQ(last.device_uuid(), "TIER-00000000-0000-0000-0000-000000000000");
+  EXPECT_EQ(last.capacity_bytes(), 16 * kMiB);
+  EXPECT_EQ(last.kinds(0), v1::KIND_TIER);
+  EXPECT_EQ(Get("team").quota().tier_limit_bytes(), 4 * kMiB);
+
+  auto client = daemon_->Connect("team");
+  ASSERT_OK(client);
+  const auto seen = (*client)->Devices();
+  ASSERT_OK(seen);
+  EXPECT_EQ(seen->size() + 1, static_cast<size_t>(status->devices_size()));
+  const auto usage = (*client)->GetUsage();
+  ASSERT_OK(usage);
+  EXPECT_EQ(usage->devices.back().device_uuid, last.device_uuid());
+  EXPECT_EQ(usage->devices.back().limit_bytes, 4 * kMiB);
+
+  WriteConfig(absl::StrReplaceAll(tier, {{"16MiB", "32MiB"}}));
+  const auto reloaded = Reload();
+  ASSERT_OK(reloaded);
+  EXPECT_THAT(reloaded->notices(), Contains(HasSubstr("[tier]")));
+}
+
 }  // namespace
 }  // namespace gpumem

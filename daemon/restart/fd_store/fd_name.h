@@ -16,7 +16,7 @@ namespace gpumemd {
 
 // The kind of a descriptor, and a number that the caller chooses.
 struct FdName {
-  char kind = 0;  // a letter: 's' a segment, 'j' a journal, 'm' metadata
+  char kind = 0;  // a letter: 's' a segment, 'j' a journal, 'm' metadata, 't' a tier
   uint64_t number = 0;
 };
 
