@@ -21,8 +21,8 @@ class Extents {
   // All of a file of `bytes` is free. Requires a multiple of `granule_bytes`.
   Extents(uint64_t bytes, uint64_t granule_bytes);
 
-  // Takes `bytes`, a multiple of the granule above zero, in as few extents as possible, in the order
-  // of their offsets. Of several free ranges that hold all of it, takes the smallest. Returns
+  // Takes `bytes`, a multiple of the granule above zero, in as few extents as possible, in the
+  // order of their offsets. Of several free ranges that hold all of it, takes the smallest. Returns
   // nothing if fewer bytes are free.
   std::optional<std::vector<TierExtent>> Take(uint64_t bytes);
 

@@ -132,6 +132,7 @@ TEST(ViewsTest, TheWideFormOfQuotasHasWhatTablesHide) {
 TEST(ViewsTest, QuotaHasTheRowOfEachKeyOnce) {
   v1::GetQuotaResponse response;
   response.mutable_quota()->set_max_publications(1);
+  response.mutable_quota()->set_tier_limit_bytes(1);
   const std::string view = "\n" + QuotaView(response, {}, false);
   for (const QuotaKey& key : kQuotaKeys) {
     if (key.row.empty()) continue;
@@ -194,6 +195,29 @@ TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {
       "takes it back)\n");
   EXPECT_NE(QuotaView(response, TwoDevicesAndPinnedMemory(), true).find(" 33554432* "),
             std::string::npos);
+}
+
+TEST(ViewsTest, TheHostTierIsShownWhereItIsUsedOrLimited) {
+  constexpr char kTierUuid[] = "TIER-00000000-0000-0000-0000-000000000000";
+  v1::GetQuotaResponse quota = TrainingQuota();
+  EXPECT_EQ(QuotaView(quota, TwoDevices(), false).find("host tier"), std::string::npos);
+  EXPECT_EQ(TenantsView(TwoTenants(), false).find("TIER"), std::string::npos);
+  v1::DeviceUsage* tier = quota.mutable_usage()->add_devices();
+  tier->set_device_uuid(kTierUuid);
+  tier->set_charged_bytes(6 * kMiB);
+  tier->set_limit_bytes(2 * kGiB);
+  quota.mutable_quota()->set_tier_limit_bytes(2 * kGiB);
+  const std::string text = QuotaView(quota, TwoDevices(), false);
+  EXPECT_NE(text.find("bytes in the host tier          6.00 MiB  2.00 GiB"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find("bytes of pinned host memory     2.00 MiB  1.00 GiB"), std::string::npos)
+      << text;
+
+  v1::ListTenantsResponse tenants = TwoTenants();
+  *tenants.mutable_tenants(1)->mutable_usage()->add_devices() = *tier;
+  const std::string list = TenantsView(tenants, false);
+  EXPECT_NE(list.find("TIER  LIMIT"), std::string::npos) << list;
+  EXPECT_NE(list.find("6.00 MiB   none"), std::string::npos) << list;
 }
 
 TEST(ViewsTest, TenantsStandUnderThatWhichTheyAreUnder) {
