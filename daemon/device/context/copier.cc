@@ -82,7 +82,7 @@ absl::Status TierCopier::Copy(absl::Span<const CopyItem> items) {
   absl::MutexLock lock(&copying_);
   const absl::StatusOr<std::shared_ptr<ContextProcess>> process = Process();
   if (!process.ok()) return process.status();
-  const absl::Status status = CopyIn(**process, *batches);
+  absl::Status status = CopyIn(**process, *batches);
   if (!absl::IsUnavailable(status)) return status;
   // Until then the copy engine may write to the targets.
   (*process)->Kill();

@@ -16,7 +16,7 @@
 namespace gpumemd {
 namespace {
 
-// Returns a message as it arrives: with descriptors of its own.
+// Returns a message as it arrives: with other descriptors.
 gpumem::UnixMessage Arrive(const CopyMessage& sent) {
   gpumem::UnixMessage message{.bytes = sent.bytes};
   for (size_t i = 0; i < sent.fds.size(); ++i) {

@@ -179,7 +179,7 @@ absl::Status CudaCopy::Register(const CopyBatch& batch) {
   for (const uint64_t i : windows) {
     const TierFile::Window window = file_->window(i);
     const CUresult result = driver_.cuMemHostRegister_v2(window.data, window.bytes, 0);
-    // The GPU is full. What is suspended now may be what makes room, so this goes on without.
+    // The GPU is full. The copy may make room on it, so it goes on without.
     if (result == CUDA_ERROR_OUT_OF_MEMORY) return absl::OkStatus();
     if (result != CUDA_SUCCESS) {
       return driver_.Error(result, absl::StrCat("registering ", gpumem::FormatBytes(window.bytes),

@@ -54,7 +54,7 @@ class CudaCopy {
 
   const std::shared_ptr<const gpumem::CudaContext> context_;
   const gpumem::CudaDriver& driver_;
-  CUstream const stream_;
+  CUstream stream_;
   std::unique_ptr<TierFile> file_;
   std::vector<bool> registered_;         // by window of file_
   std::unique_ptr<Segments> in_flight_;  // the last batch; null once it is done
