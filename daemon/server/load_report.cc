@@ -17,6 +17,7 @@ std::string LoadReport::Line() const {
                    ", ", gpumem::Counted(load_.sessions, "session"), ", ",
                    gpumem::FormatBytes(load_.charged), " charged");
   if (load_.pinned > 0) absl::StrAppend(&line, ", ", gpumem::FormatBytes(load_.pinned), " pinned");
+  if (load_.tier > 0) absl::StrAppend(&line, ", ", gpumem::FormatBytes(load_.tier), " suspended");
   if (load_.waiting > 0) absl::StrAppend(&line, ", ", load_.waiting, " waiting");
   if (load_.draining) absl::StrAppend(&line, ", draining");
   if (continuity_ != nullptr && (!continuity_->keeps_memory() || continuity_->unkept() > 0)) {

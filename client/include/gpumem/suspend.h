@@ -14,7 +14,8 @@
 //               the host backend the process gets SIGSEGV. With CUDA, copies and memsets fail at
 //               once. A kernel fails with an illegal address, and from then on every CUDA call of
 //               the process fails.
-//   Share()     works: another session can open the memory with the ticket
+//   Share()     works. The ticket opens the memory once it is resumed; until then Open returns
+//               FAILED_PRECONDITION
 //   fd()        FAILED_PRECONDITION. Suspend closes a descriptor that it returned earlier, also
 //               if Suspend then fails
 //   Publish()   FAILED_PRECONDITION

@@ -81,13 +81,15 @@ std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
     case Denial::Cause::kDeviceLimit:
     case Denial::Cause::kTotalLimit: {
       const auto device = state_.FindDevice(denial.device_uuid);
-      const bool pinned = device.ok() && IsHostMemory(state_.devices[*device]);
+      const bool tier = device.ok() && IsHostTier(state_.devices[*device]);
+      const bool pinned = device.ok() && !tier && IsHostMemory(state_.devices[*device]);
       const std::string& limited =
           denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant;
       const std::string raise =
           absl::StrCat("ask an operator for a higher limit (gpumemctl quota set ", limited,
                        denial.cause == Denial::Cause::kTotalLimit ? " --total-limit"
                        : pinned                                   ? " --pinned-limit"
+                       : tier                                     ? " --tier-limit"
                                                                   : " --limit",
                        " SIZE)");
       if (denial.asked > denial.limit) return absl::StrCat("ask for less, or ", raise);
@@ -107,6 +109,11 @@ std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
           denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant,
           " --max-segments N)");
     case Denial::Cause::kCapacity:
+      if (const auto device = state_.FindDevice(denial.device_uuid);
+          device.ok() && IsHostTier(state_.devices[*device])) {
+        return "resume or release suspended memory, or ask an operator for a larger host tier "
+               "(capacity of [tier])";
+      }
       if (denial.asked > denial.limit) {
         return "ask for less, or spread it over several devices";
       }

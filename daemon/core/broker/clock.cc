@@ -65,8 +65,10 @@ BrokerLoad Broker::Load() const {
                   .waiting = acquiring_.size() + attaching_.size(),
                   .draining = ledger_.state().draining};
   for (size_t i = 0; i < devices_.size(); ++i) {
-    (IsHostMemory(devices_[i]->info()) ? load.pinned : load.charged) +=
-        ledger_.state().charged(i);
+    const DeviceInfo& info = devices_[i]->info();
+    (IsHostTier(info)     ? load.tier
+     : IsHostMemory(info) ? load.pinned
+                          : load.charged) += ledger_.state().charged(i);
   }
   return load;
 }

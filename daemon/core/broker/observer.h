@@ -49,6 +49,7 @@ struct BrokerLoad {
   size_t sessions = 0;
   uint64_t charged = 0;  // on all devices, without pinned memory
   uint64_t pinned = 0;   // charged
+  uint64_t tier = 0;     // charged, in the host tier
   size_t waiting = 0;    // requests
   bool draining = false;
 

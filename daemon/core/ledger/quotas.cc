@@ -19,8 +19,9 @@ absl::Status Tenants::CheckDevices(const Quota& quota) const {
       if (!IsHostMemory(state_.devices[*device])) continue;
       return absl::InvalidArgumentError(
           by_device == &quota.device_limits
-              ? absl::StrCat(uuid,
-                             " is host memory, which has a separate limit: set pinned_limit_bytes")
+              ? absl::StrCat(uuid, " is host memory, which has a separate limit: set ",
+                             IsHostTier(state_.devices[*device]) ? "tier" : "pinned",
+                             "_limit_bytes")
               : absl::StrCat(uuid, " is host memory, which cannot be guaranteed"));
     }
   }

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspended memory, end to end on the host backend: what is free meanwhile, what comes back, and
+// daemons and clients that are killed at each step.
+//
+//   GPUMEM_SUSPEND_KILLS  how often the daemon is killed at random passes (CI: 24)
+#include "gpumem/suspend.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "gpumem/client.h"
+#include "tests/support/child.h"
+#include "tests/support/crash_load.h"
+#include "tests/support/expect_status.h"
+#include "tests/support/kept_daemon.h"
+#include "tests/support/pattern.h"
+
+namespace gpumem {
+namespace {
+
+using testing::Child;
+using testing::Eventually;
+using testing::Hear;
+using testing::KeptDaemon;
+using testing::kParentChannel;
+using testing::MemoryOf;
+using testing::PatientOptions;
+using testing::Say;
+
+constexpr char kConfig[] = R"([host]
+device_bytes = "64MiB"
+[tier]
+capacity = "64MiB"
+)";
+
+class SuspendTest : public ::testing::Test {
+ protected:
+  void Start(const std::string& more = "") {
+    auto daemon = KeptDaemon::Start({.config = absl::StrCat(kConfig, more)});
+    ASSERT_OK(daemon);
+    daemon_ = *std::move(daemon);
+    client_ = Connect();
+  }
+  std::unique_ptr<Client> Connect() {
+    auto client = Client::Connect(PatientOptions(daemon_->runtime_dir()));
+    EXPECT_OK(client);
+    return client.ok() ? *std::move(client) : nullptr;
+  }
+  // Acquires segments with a pattern each.
+  std::vector<Segment> AcquireFilled(uint64_t bytes, int count) {
+    std::vector<Segment> segments;
+    for (int i = 0; i < count; ++i) {
+      auto segment = client_->Acquire({.bytes = bytes});
+      EXPECT_OK(segment);
+      if (!segment.ok()) break;
+      EXPECT_OK(testing::Fill(MemoryOf(*segment), static_cast<uint64_t>(i) + 1));
+      segments.push_back(*std::move(segment));
+    }
+    return segments;
+  }
+  static void ExpectPatterns(const std::vector<Segment>& segments) {
+    for (size_t i = 0; i < segments.size(); ++i) {
+      EXPECT_OK(testing::Check(MemoryOf(segments[i]), i + 1)) << "of segment " << i;
+    }
+  }
+  static std::vector<Segment*> Pointers(std::vector<Segment>& segments) {
+    std::vector<Segment*> pointers;
+    for (Segment& segment : segments) pointers.push_back(&segment);
+    return pointers;
+  }
+  // Returns the bytes of the tenant on the device, and in the tier.
+  struct Charges {
+    uint64_t device = 0, tier = 0;
+    bool operator==(const Charges&) const = default;
+    friend void PrintTo(const Charges& charges, std::ostream* out) {
+      *out << charges.device << " on the device, " << charges.tier << " in the tier";
+    }
+  };
+  Charges Look() {
+    const auto usage = client_->GetUsage();
+    EXPECT_OK(usage);
+    Charges charges;
+    if (!usage.ok()) return charges;
+    for (const DeviceUsage& device : usage->devices) {
+      (device.device_uuid.starts_with("TIER-") ? charges.tier : charges.device) +=
+          device.charged_bytes - device.retained_bytes;
+    }
+    return charges;
+  }
+  bool Becomes(const Charges& charges) {
+    return Eventually([&] { return Look() == charges; });
+  }
+
+  std::unique_ptr<KeptDaemon> daemon_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(SuspendTest, AnotherTenantUsesTheDeviceMeanwhile) {
+  Start();
+  std::vector<Segment> segments = AcquireFilled(16 * kMiB, 3);
+  std::vector<void*> addresses;
+  for (const Segment& segment : segments) addresses.push_back(segment.data());
+  std::unique_ptr<Client> other = Connect();
+  EXPECT_FALSE(other->Acquire({.bytes = 64 * kMiB}).ok());
+
+  ASSERT_OK(client_->Suspend(Pointers(segments)));
+  EXPECT_EQ(Look(), (Charges{0, 48 * kMiB}));
+  auto whole = other->Acquire({.bytes = 64 * kMiB});
+  ASSERT_OK(whole);
+  EXPECT_OK(testing::Fill(MemoryOf(*whole), 99));
+  const absl::Status refused = client_->Resume(Pointers(segments));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_TRUE(segments[0].suspended());
+  EXPECT_EQ(Look().tier, 48 * kMiB);
+
+  // It waits for its turn.
+  std::thread resumes(
+      [&] { EXPECT_OK(client_->Resume(Pointers(segments), {.wait = absl::Seconds(60)})); });
+  EXPECT_OK(whole->Release());
+  resumes.join();
+  for (size_t i = 0; i < segments.size(); ++i) {
+    EXPECT_EQ(segments[i].data(), addresses[i]);
+    EXPECT_FALSE(segments[i].suspended());
+  }
+  ExpectPatterns(segments);
+  EXPECT_TRUE(Becomes({48 * kMiB, 0}));
+}
+
+TEST_F(SuspendTest, AFullTierRefusesBeforeAnythingMoves) {
+  Start("[tenant_defaults]\ntier_limit = \"16MiB\"\n");
+  std::vector<Segment> segments = AcquireFilled(16 * kMiB, 2);
+  bool asked = false;
+  const absl::Status refused = client_->Suspend(Pointers(segments), {.quiesce = [&] {
+                                                  asked = true;
+                                                  return absl::OkStatus();
+                                                }});
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_FALSE(asked);
+  EXPECT_FALSE(segments[0].suspended());
+  ExpectPatterns(segments);
+  EXPECT_EQ(Look(), (Charges{32 * kMiB, 0}));
+  // A program that does not want to stop keeps all, and the room is free again.
+  EXPECT_EQ(
+      client_->Suspend({&segments[0]}, {.quiesce = [] { return absl::UnavailableError("busy"); }}),
+      absl::UnavailableError("busy"));
+  EXPECT_OK(client_->Suspend({&segments[1]}));
+  EXPECT_OK(client_->Resume({&segments[1]}));
+  ExpectPatterns(segments);
+}
+
+TEST_F(SuspendTest, SharersSuspendEachOnItsOwn) {
+  Start();
+  std::vector<Segment> segments = AcquireFilled(8 * kMiB, 1);
+  const auto ticket = segments[0].Share();
+  ASSERT_OK(ticket);
+  std::unique_ptr<Client> other = Connect();
+  auto opened = other->Open(ticket->value);
+  ASSERT_OK(opened);
+  ASSERT_OK(client_->Suspend(Pointers(segments)));
+  EXPECT_EQ(Look(), (Charges{8 * kMiB, 0})) << "the other one still uses it";
+  EXPECT_OK(testing::Check(MemoryOf(*opened), 1));
+  ASSERT_OK(other->Suspend({&*opened}));
+  EXPECT_EQ(Look(), (Charges{0, 8 * kMiB}));
+  const auto closed = Connect()->Open(ticket->value);
+  EXPECT_EQ(closed.status().code(), absl::StatusCode::kFailedPrecondition) << closed.status();
+  ASSERT_OK(other->Resume({&*opened}));
+  EXPECT_OK(testing::Fill(MemoryOf(*opened), 1));
+  ASSERT_OK(client_->Resume(Pointers(segments)));
+  ExpectPatterns(segments);
+  EXPECT_TRUE(Becomes({8 * kMiB, 0}));
+}
+
+TEST_F(SuspendTest, AKilledDaemonLosesNothing) {
+  Start();
+  std::vector<Segment> segments = AcquireFilled(4 * kMiB, 4);
+  ASSERT_OK(client_->Suspend(Pointers(segments)));
+  ASSERT_OK(daemon_->Kill());
+  EXPECT_EQ(Look(), (Charges{0, 16 * kMiB}));
+  ASSERT_OK(client_->Resume(Pointers(segments)));
+  ExpectPatterns(segments);
+  ASSERT_OK(client_->Suspend(Pointers(segments)));
+  ASSERT_OK(daemon_->Restart());
+  ASSERT_OK(client_->Resume(Pointers(segments)));
+  ExpectPatterns(segments);
+  EXPECT_TRUE(Becomes({16 * kMiB, 0}));
+}
+
+// Each step of a suspension and of a resumption has a failpoint, or is a write of the journal.
+TEST_F(SuspendTest, AKillAtAnyStepLeavesTheBytesInOnePlace) {
+  Start();
+  std::vector<Segment> segments = AcquireFilled(4 * kMiB, 3);
+  const char* const named[] = {"suspend-made",   "suspend-copied", "resume-made",  "resume-copied",
+                               "deliver-before", "deliver-after",  "keep-before",  "keep-after",
+                               "let-go-before",  "let-go-after",   "answer-before"};
+  const char* const env = std::getenv("GPUMEM_SUSPEND_KILLS");
+  const int random_kills = env == nullptr ? 24 : std::atoi(env);
+  std::mt19937 random(7);
+  for (int i = 0; i < static_cast<int>(std::size(named)) + random_kills; ++i) {
+    const bool by_name = i < static_cast<int>(std::size(named));
+    const std::string name = by_name             ? named[i]
+                             : random() % 2 == 0 ? "record-before"
+                                                 : "record-after";
+    const int passes = by_name ? 1 : 1 + static_cast<int>(random() % 16);
+    SCOPED_TRACE(absl::StrCat(name, " ", passes));
+    daemon_->ArmFailpoint(name, passes);
+    ASSERT_OK(client_->Suspend(Pointers(segments)));
+    ASSERT_OK(client_->Resume(Pointers(segments)));
+    ExpectPatterns(segments);
+    ASSERT_TRUE(Becomes({12 * kMiB, 0})) << ::testing::PrintToString(Look());
+    daemon_->DisarmFailpoint();
+    ASSERT_FALSE(HasFailure()) << daemon_->Log();
+  }
+}
+
+TEST_F(SuspendTest, AClientThatIsKilledLeavesNothing) {
+  Start();
+  for (const char* step : {"suspended", "suspending"}) {
+    Child child = Child::Self({"--role", step, daemon_->runtime_dir()});
+    ASSERT_EQ(Hear(child.channel()), "ready");
+    if (std::string(step) == "suspending") {
+      Say(child.channel(), "go");
+    }
+    child.Signal(SIGKILL);
+    child.Wait();
+    EXPECT_TRUE(Becomes({0, 0})) << step;
+  }
+}
+
+// The worker that is killed: with suspended memory, or somewhere in a suspension.
+int Work(const std::string& role, const std::string& runtime_dir) {
+  auto client = Client::Connect(PatientOptions(runtime_dir));
+  if (!client.ok()) return 1;
+  auto segments = (*client)->AcquireMany({.bytes = 4 * kMiB}, 4);
+  if (!segments.ok()) return 2;
+  std::vector<Segment*> pointers;
+  for (Segment& segment : *segments) pointers.push_back(&segment);
+  if (role == "suspended" && !(*client)->Suspend(pointers).ok()) return 3;
+  Say(kParentChannel, "ready");
+  if (role == "suspending") {
+    Hear(kParentChannel);
+    while (true) {
+      if (!(*client)->Suspend(pointers).ok() || !(*client)->Resume(pointers).ok()) return 4;
+    }
+  }
+  Hear(kParentChannel);
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpumem
+
+int main(int argc, char** argv) {
+  if (argc == 4 && std::string(argv[1]) == "--role") return gpumem::Work(argv[2], argv[3]);
+  ::testing::InitGoogleMock(&argc, argv);
+  return RUN_ALL_TESTS();
+}
