@@ -19,7 +19,7 @@ namespace {
 using State = Suspension::State;
 using States = Suspension::States;
 
-constexpr size_t kMaxSuspended = 4096;  // of one Suspend
+constexpr size_t kMaxSuspended = 1024;  // of one Suspend
 constexpr size_t kMaxResumed = 253;     // of one Resume call of the protocol
 // The slowest copy that an unset timeout allows.
 constexpr uint64_t kBytesPerSecond = uint64_t{1} << 30;

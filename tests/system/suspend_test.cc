@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suspended memory, end to end on the host backend: what is free meanwhile, what comes back, and
+// Suspended memory, end to end on the host backend: the memory that others get meanwhile, and
 // daemons and clients that are killed at each step.
 //
 //   GPUMEM_SUSPEND_KILLS  how often the daemon is killed at random passes (CI: 24)

@@ -174,7 +174,7 @@ class Client {
   // Lists what this Client may attach to, of one tenant or all (empty), by tenant and name.
   absl::StatusOr<std::vector<PublicationInfo>> ListPublications(absl::string_view tenant = "");
 
-  // Suspends segments of kind vmm, 1 to 4096, all or none (gpumem/suspend.h): moves their bytes to
+  // Suspends segments of kind vmm, 1 to 1024, all or none (gpumem/suspend.h): moves their bytes to
   // the host tier and frees their device memory. On an error the segments stay as they were, unless
   // the message says otherwise: if they can be neither suspended nor mapped again, they are
   // suspended().

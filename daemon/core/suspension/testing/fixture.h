@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// A ledger with a host tier, and the contents of each segment.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/core/ledger/testing/restart_fixture.h"
+#include "daemon/core/suspension/suspensions.h"
+
+namespace gpumemd {
+
+inline constexpr size_t kTierIndex = 2;
+inline constexpr uint64_t kTierCapacity = 8 * kGranule;
+
+// A ledger of two GPUs and a tier, and the contents of each segment: a number for each segment that
+// was ever acquired.
+class SuspensionsTest : public LedgerFixture {
+ protected:
+  SuspensionsTest()
+      : LedgerFixture({}, {Device("GPU-1", {Kind::kVmm, Kind::kMempool}),
+                           Device("GPU-2", {Kind::kVmm}),
+                           {.uuid = "TIER-0",
+                            .capacity_bytes = kTierCapacity,
+                            .granularity_bytes = kGranule,
+                            .kinds = {Kind::kTier}}}) {
+    ledger.KeepChanges();
+  }
+
+  using Move = Suspensions::Move;
+
+  Operation::Item AcquireFilled(SessionId session, uint64_t bytes, std::string device = "GPU-1") {
+    const Operation::Item item = AcquireOne(session, bytes, std::move(device));
+    contents[item.segment] = expected[item.lease] = ++numbers;
+    return item;
+  }
+  // Makes the segments in the tier, and copies.
+  void Carry(const Suspensions::Begun& begun, bool copied = true) {
+    for (const Move& move : begun.moves) {
+      ledger.suspensions().Made(move, {{.offset = next_offset, .bytes = move.bytes}});
+      next_offset += move.bytes;
+      if (copied) contents[move.to] = contents.at(move.from);
+      ledger.suspensions().Finish(move, copied);
+    }
+  }
+  // Suspends the leases in one go. Returns the bytes that moved.
+  uint64_t Suspend(SessionId session, const std::vector<LeaseId>& leases) {
+    auto begun = ledger.suspensions().Begin(session, leases, /*reservation=*/0);
+    EXPECT_TRUE(begun.ok()) << begun.status();
+    if (!begun.ok()) return 0;
+    Carry(*begun);
+    uint64_t moved = 0;
+    for (const Move& move : begun->moves) moved += move.bytes;
+    return moved;
+  }
+  absl::StatusOr<std::optional<Operation>> AskResume(SessionId session,
+                                                     const std::vector<LeaseId>& leases) {
+    return Ask(session, {.resumes = leases});
+  }
+  void FillFrom(const Operation& operation) {
+    Make(operation);
+    for (const Operation::Item& item : operation.items) {
+      if (item.fresh) contents[item.segment] = contents.at(*item.tier);
+    }
+  }
+  void Resume(SessionId session, const std::vector<LeaseId>& leases) {
+    auto operation = AskResume(session, leases);
+    ASSERT_TRUE(Granted(operation)) << operation.status();
+    FillFrom(**operation);
+    EXPECT_TRUE(ledger.operations().Commit(**operation).ok());
+  }
+  SegmentId SegmentOf(LeaseId lease) { return ledger.state().leases.at(lease).segment; }
+  uint64_t InTier(absl::string_view tenant) { return Usage(tenant, kTierIndex).charged; }
+  void ExpectContents() {
+    for (const auto& [lease, number] : expected) {
+      if (ledger.state().leases.Find(lease) == nullptr) continue;
+      EXPECT_EQ(contents.at(SegmentOf(lease)), number) << "of lease " << ToInt(lease);
+    }
+  }
+  // The daemon is killed, and another one goes on. All processes live.
+  void Restart() {
+    for (const journal::Change& change : ledger.TakeChanges()) image.Apply(change);
+    ASSERT_TRUE(image == ledger.Image()) << "what was recorded is not what there is";
+    ASSERT_TRUE(image.CheckReferences().ok()) << image.CheckReferences();
+    Survivors survivors;
+    for (const auto& [id, session] : image.sessions) {
+      survivors.sessions[id] = {
+          .peer = {.pid = session.pid, .start_time = session.start_time, .uid = session.uid}};
+    }
+    for (const auto& [id, segment] : image.segments) survivors.memory.insert(id);
+    const std::vector<DeviceInfo> devices = ledger.state().devices;
+    std::destroy_at(&ledger);
+    std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
+    ledger.Restore(image, survivors);
+    ASSERT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    for (const auto& [id, session] : image.sessions) {
+      if (!ledger.state().sessions.contains(id)) continue;
+      ASSERT_TRUE(ledger.sessions().Resume(id, survivors.sessions.at(id).peer).ok());
+    }
+    image = ledger.Image();
+    ledger.KeepChanges();
+  }
+
+  std::map<SegmentId, uint64_t> contents;
+  std::map<LeaseId, uint64_t> expected;
+  uint64_t numbers = 0;
+  uint64_t next_offset = 0;
+  JournalImage image;
+};
+
+}  // namespace gpumemd
