@@ -66,8 +66,11 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
         "lost: segment ", ToInt(lost.segment), " of tenant ", lost.tenant, ", ",
         gpumem::FormatBytes(lost.bytes), " of kind ", KindName(lost.kind), " on ", lost.device_uuid,
         IsContextBound(lost.kind) ? ", which was in the previous daemon's CUDA context"
-                                  : ", whose descriptor the service manager did not hand over",
-        "; mapped by ", holders, ", which can use it but not share it"));
+        : lost.kind == Kind::kTier
+            ? ", whose contents or whose home device this daemon does not have"
+            : ", whose descriptor the service manager did not hand over",
+        lost.suspended ? "; suspended by " : "; mapped by ", holders,
+        lost.suspended ? ", which cannot resume it" : ", which can use it but not share it"));
   }
   for (const Restored::LostPublication& lost : restored.lost_publications) {
     sentences.push_back(absl::StrCat(

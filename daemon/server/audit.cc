@@ -77,8 +77,9 @@ void AuditInheritance(const Broker::Restored& restored, const JournalImage& imag
                   .holders = lost.sessions,
                   .bytes = lost.bytes,
                   .count = 1,
-                  .why = IsContextBound(lost.kind)
-                             ? "it was in the previous daemon's CUDA context"
+                  .why = IsContextBound(lost.kind) ? "it was in the previous daemon's CUDA context"
+                         : lost.kind == Kind::kTier
+                             ? "this daemon does not have its contents, or its home device"
                              : "the service manager did not hand its memory over"});
   }
   for (const Restored::LostPublication& lost : restored.lost_publications) {

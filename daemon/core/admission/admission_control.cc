@@ -44,6 +44,10 @@ absl::StatusOr<records::Request> AdmissionControl::ResumeRequestOf(
   if (absl::Status type = CheckLeaseType(state_, session, /*revocable=*/false); !type.ok()) {
     return type;
   }
+  if (terms->bytes > 0) {
+    absl::Status past = CheckUnbrokered(state_, *session.tenant, terms->bytes);
+    if (!past.ok()) return past;
+  }
   return Request{.tenant = session.tenant,
                  .device = terms->device,
                  .kind = Kind::kVmm,
@@ -164,8 +168,13 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
                          : CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);
   if (may.ok()) may = CheckUnbrokered(state_, *request.tenant, request.bytes * request.count);
   if (may.ok() && !request.resumes.empty()) {
-    // The leases may have ended, or have been resumed, since it came.
-    may = suspensions_.TermsOf(session, request.resumes).status();
+    // Since it came, its leases may have ended, or have moved by the calls of other sessions.
+    const absl::StatusOr<Suspensions::ResumeTerms> terms =
+        suspensions_.TermsOf(session, request.resumes);
+    may = terms.status();
+    if (terms.ok() && terms->bytes != request.bytes) {
+      may = absl::UnavailableError("the leases have moved since the request came; ask again");
+    }
   }
   if (!may.ok()) return refuse(std::move(may));
 

@@ -67,6 +67,8 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
   // recoverable. Those of a memory pool are also held: lingering.
   const uint64_t taken = request.bytes * reused;
   const bool of_pool = TraitsOf(request.kind).pooled;
+  // To the host tier or back: in the end, there are as many segments as before.
+  const bool moves = request.kind == Kind::kTier || !request.resumes.empty();
   const uint64_t from_retained = of_pool ? 0 : taken;
   const uint32_t segments_from_retained = of_pool ? 0 : reused;
   const auto charged = [](const Account& account) { return account.charged(); };
@@ -126,7 +128,7 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
         }
       }
     }
-    if (each->quota.max_segments) {
+    if (each->quota.max_segments && !moves) {
       standings.push_back(
           {.cause = Denial::Cause::kMaxSegments,
            .whose = each,
@@ -148,6 +150,7 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
                         .limit = capacity};
   need_of(all, on_device);
   standings.push_back(on_device);
+  if (!request.resumes.empty()) return standings;
   standings.push_back(
       {.cause = Denial::Cause::kDaemonLimit,
        .device = kAllDevices,

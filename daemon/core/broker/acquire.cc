@@ -24,9 +24,6 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
   using State = Progress::State;
   Acquisition& it = *acquisition;
   while (true) {
-    if (!AwaitCopies(it.spec.resumes, may_block, it.release_deadline) && !may_block) {
-      return {State::kNeedsAThread, absl::UnavailableError("memory is being copied")};
-    }
     absl::StatusOr<bool> reserved = Reserve(acquisition);
     if (!reserved.ok()) return {State::kAnswered, reserved.status()};
     if (!*reserved) return {State::kWaits, absl::UnavailableError("it waits")};
@@ -59,6 +56,10 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   it.operation = ledger_.reconciliation().Regrant(it.session, it.spec.request_id, it.spec.count);
   if (it.operation) return true;
   absl::StatusOr<Admission> admission = ledger_.admission().BeginAcquire(it.session, it.spec);
+  if (!admission.ok() && BeginsAnew(it, admission.status())) {
+    awaiting_copies_.push_back(acquisition);
+    return false;
+  }
   if (!admission.ok()) return Denied(it, admission.status());
   it.operation = std::move(admission->operation);
   if (it.operation) return true;
@@ -69,6 +70,10 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   acquiring_.Add(*it.waiter, acquisition, it.Due());
   times_changed_ = true;
   return false;  // it may be resumed at once
+}
+
+bool Broker::BeginsAnew(const Acquisition& it, const absl::Status& refused) const {
+  return !it.spec.resumes.empty() && absl::IsUnavailable(refused) && !ledger_.state().draining;
 }
 
 absl::StatusOr<bool> Broker::MayBegin(WaitingRequest& it) {
@@ -234,6 +239,8 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
     Acquisition& it, absl::StatusOr<std::vector<LeaseView>> leases) {
   if (!leases.ok()) return leases;
   CountGrant(it, *leases);
+  // The session had them before: a client that has given up still has their contents.
+  if (!it.spec.resumes.empty()) return leases;
   if (absl::Status kept = Keep(it, *leases); !kept.ok()) return kept;
   return leases;
 }

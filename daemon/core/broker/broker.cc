@@ -153,8 +153,8 @@ void Broker::Settle() {
       absl::Status refused;
       if (admitted.operation.ok()) {
         waited->operation = *std::move(admitted.operation);
-      } else {
-        refused = Denied(waited->session, "acquire", admitted.operation.status());
+      } else if (!BeginsAnew(*waited, admitted.operation.status())) {
+        refused = Denied(waited->session, NameOf(*waited), admitted.operation.status());
       }
       Resume(waited, std::move(refused));
     }
@@ -169,6 +169,7 @@ void Broker::Settle() {
       memory_.erase(it);
     }
   }
+  ResumeCopied();
   ResumeAttaches();
   DropEndedPublications();
   // The clock's thread goes on with it, after other threads have had the mutex.

@@ -232,6 +232,9 @@ class Broker {
   // Begins the request or queues it. True if it has its operation.
   absl::StatusOr<bool> Reserve(const std::shared_ptr<Acquisition>& acquisition)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // True if a Resume was refused because of copies under way, or because its leases have moved.
+  bool BeginsAnew(const Acquisition& acquisition, const absl::Status& refused) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the fresh segments and hands all over. nullopt: the request must begin anew.
   std::optional<absl::StatusOr<std::vector<LeaseView>>> Carry(Acquisition& acquisition)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -256,13 +259,10 @@ class Broker {
   std::vector<Revocations::Overdue> RunDueTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The next two: suspensions.cc. Copies the contents of the operation's fresh segments out of the
-  // tier.
+  // Copies the contents of the operation's fresh segments out of the tier (suspensions.cc).
   absl::Status CopyBack(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until none of the leases' segments is being copied to or from the tier. False if that is
-  // so and `may_block` is false, or at the deadline.
-  bool AwaitCopies(absl::Span<const LeaseId> leases, bool may_block, absl::Time deadline) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Resumes the requests that wait for the end of copies, if some have ended.
+  void ResumeCopied() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   struct HandedOver {
     // kWouldBlock: the client does not take the message at once. kLost: some of the memory was lost
     // meanwhile; it is marked as lost.
@@ -354,6 +354,8 @@ class Broker {
   // Two, because the clock looks at the first more often, and at few of them at a time.
   WaitingRequests<Acquisition> acquiring_ ABSL_GUARDED_BY(mutex_);
   WaitingRequests<Attachment> attaching_ ABSL_GUARDED_BY(mutex_);
+  // Requests for leases of segments that are being copied to or from the host tier.
+  std::vector<std::shared_ptr<Acquisition>> awaiting_copies_ ABSL_GUARDED_BY(mutex_);
   // Resumed at the end of the present Update.
   std::vector<std::shared_ptr<WaitingRequest>> resumed_ ABSL_GUARDED_BY(mutex_);
   // By the session's tenant and device: until when PressFor skips the waiters there.

@@ -59,7 +59,7 @@ absl::Status Broker::Denied(const Acquisition& acquisition, absl::Status denial)
   const AcquireSpec& spec = acquisition.spec;
   const std::optional<Denial> why = DenialOf(denial);
   if (why && !spec.without_pressure) Press(*why, absl::InfiniteFuture());
-  return Denied(acquisition.session, "acquire", std::move(denial));
+  return Denied(acquisition.session, NameOf(acquisition), std::move(denial));
 }
 
 void Broker::Press(const Denial& why, absl::Time until) {

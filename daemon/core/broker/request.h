@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/inspect/views.h"
@@ -78,6 +79,11 @@ struct Acquisition : WaitingRequest {
   absl::Time begun = absl::InfinitePast();  // infinite past: not begun
   bool waited = false;
 };
+
+// Returns the name of the session's call, for the audit.
+inline absl::string_view NameOf(const Acquisition& acquisition) {
+  return acquisition.spec.resumes.empty() ? "acquire" : "resume";
+}
 
 // One Attach.
 struct Attachment : WaitingRequest {

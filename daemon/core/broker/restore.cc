@@ -14,9 +14,13 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   std::vector<std::pair<SegmentId, absl::Status>> refused;
   Survivors survivors{.sessions = std::move(inheritance.sessions)};
   Update update(this);
-  // Segments in the tier have no descriptor: the tier's device has its file from the start.
-  for (const auto& [id, record] : inheritance.image.segments) {
-    if (record.kind == Kind::kTier && record.made) inheritance.memory.try_emplace(id);
+  // Segments in the tier have no descriptor: the tier's device has its file from the start. One
+  // without leases was on its way back: another may have its place already.
+  for (const auto& [lease, record] : inheritance.image.leases) {
+    auto segment = inheritance.image.segments.find(record.segment);
+    if (segment == inheritance.image.segments.end()) continue;
+    if (segment->second.kind == Kind::kTier && segment->second.made)
+      inheritance.memory.try_emplace(record.segment);
   }
   for (auto& [id, fd] : inheritance.memory) {
     auto record = inheritance.image.segments.find(id);

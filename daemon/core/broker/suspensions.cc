@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/broker/update.h"
@@ -37,11 +38,10 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
   }
   const absl::Status copied = CopyOut(begun.moves);
   Failpoint("suspend-copied");
-  for (absl::Span<const Move> left(begun.moves); !left.empty();
-       left.remove_prefix(std::min(left.size(), kLeasesAtOnce))) {
+  for (size_t next = 0; next < begun.moves.size();) {
     Broker::Update update(&broker_);
-    for (const Move& move : left.subspan(0, kLeasesAtOnce)) {
-      broker_.ledger_.suspensions().Finish(move, copied.ok());
+    for (size_t steps = 0; next < begun.moves.size() && steps < kLeasesAtOnce; ++next) {
+      steps += 1 + broker_.ledger_.suspensions().Finish(begun.moves[next], copied.ok());
     }
   }
   if (!copied.ok()) {
@@ -123,22 +123,11 @@ absl::Status Broker::CopyBack(const Operation& operation) {
       copied.message()));
 }
 
-bool Broker::AwaitCopies(absl::Span<const LeaseId> leases, bool may_block,
-                         absl::Time deadline) const {
-  if (leases.empty()) return true;
-  TimedLock lock(&mutex_);
-  for (LeaseId id : leases) {
-    const records::Lease* const lease = ledger_.state().leases.Find(id);
-    if (lease == nullptr) continue;
-    const SegmentId segment = lease->segment;
-    const auto copied = [this, segment]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      auto it = ledger_.state().segments.find(segment);
-      return it == ledger_.state().segments.end() || !it->second->copying;
-    };
-    if (copied()) continue;
-    if (!may_block || !mutex_.AwaitWithDeadline(absl::Condition(&copied), deadline)) return false;
+void Broker::ResumeCopied() {
+  if (!std::exchange(ledger_.effects().copied, false)) return;
+  for (const std::shared_ptr<Acquisition>& request : std::exchange(awaiting_copies_, {})) {
+    Resume(request, absl::OkStatus());
   }
-  return true;
 }
 
 }  // namespace gpumemd

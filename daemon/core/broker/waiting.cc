@@ -33,6 +33,10 @@ void Broker::GiveUp(const std::shared_ptr<Request>& request, WaitingRequests<Req
 
 void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
   Update update(this);
+  if (std::erase(awaiting_copies_, acquisition) > 0) {
+    acquisition->given_up = true;
+    return Resume(acquisition, GivenUp());
+  }
   GiveUp(acquisition, acquiring_, ledger_.admission());
 }
 
@@ -55,6 +59,10 @@ void Broker::Park() {
   Update update(this);
   parks_ = true;
   Park(acquiring_, ledger_.admission());
+  for (const std::shared_ptr<Acquisition>& request : std::exchange(awaiting_copies_, {})) {
+    request->parked = true;
+    ++parked_;
+  }
   Park(attaching_, ledger_.publications());
 }
 

@@ -40,6 +40,10 @@ inline constexpr size_t kLeasesAtOnce = 512;
 // Leases that one Suspend may name.
 inline constexpr size_t kMaxSuspendedAtOnce = 1024;
 
+// Leases that move with their segment. The mutex is held meanwhile: a segment with more stays on
+// its device.
+inline constexpr uint32_t kMaxLeasesMoved = 1024;
+
 // Bounds of one publication.
 inline constexpr size_t kMaxPublicationSegments = 4096;
 inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;

@@ -22,6 +22,7 @@ struct Effects {
   // Publications that have ended, including those that were replaced, each exactly once. The caller
   // can delete what it kept for them.
   std::vector<PublicationId> ended_publications;
+  bool copied = false;  // copies to or from the host tier have ended
 };
 
 // Returns what one of these lists has, and empties it.

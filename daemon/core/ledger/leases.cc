@@ -42,7 +42,8 @@ absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, Tic
   const Segment& segment = *state_.segments.at(id);
   if (segment.lost) return LostSegment(id);
   // A pool's descriptor opens all of its tenant's segments in the pool.
-  if (!TraitsOf(segment.kind).any_tenant && scope == TicketScope::kAny) {
+  const Kind kind = segment.kind == Kind::kTier ? Kind::kVmm : segment.kind;  // once resumed
+  if (!TraitsOf(kind).any_tenant && scope == TicketScope::kAny) {
     return absl::FailedPreconditionError(
         "a segment of kind mempool cannot be shared with other tenants: the descriptor of its pool "
         "would open all memory of this tenant in the pool; use kind vmm or ipc");

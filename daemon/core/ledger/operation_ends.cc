@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How operations end: Commit makes their leases live, Abort undoes them.
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,7 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
     }
     if (operation.resumes) {
       if (live) {
-        CommitResumed(operation.session, item);
+        steps -= std::min(steps - 1, CommitResumed(operation.session, item));
       } else if (item.fresh) {
         suspensions_.EndResume(*item.tier, /*resumed=*/false);
       }

@@ -53,22 +53,25 @@ Operation Operations::GrantResume(SessionId session_id, const Request& request) 
   return operation;
 }
 
-void Operations::CommitResumed(SessionId session, const Operation::Item& item) {
+size_t Operations::CommitResumed(SessionId session, const Operation::Item& item) {
+  size_t moved = 0;
   // The first item of a segment in the tier moves all leases of it.
   if (item.fresh) {
-    suspensions_.MoveLeases(*item.tier, item.segment);
+    moved = suspensions_.MoveLeases(*item.tier, item.segment);
     suspensions_.EndResume(*item.tier, /*resumed=*/true);
   }
   records::Lease* const lease = state_.leases.Find(item.lease);
-  if (lease == nullptr) return;  // released meanwhile: its process may map the memory
+  if (lease == nullptr) return moved;  // released meanwhile: its process may map the memory
   Segment& segment = *state_.segments.at(item.segment);
   // The lease was not suspended, or another operation has resumed it: its mapping counts already.
   if (!lease->suspended) {
-    return segments_.Unexpose(item.segment, segment, session, /*all=*/false);
+    segments_.Unexpose(item.segment, segment, session, /*all=*/false);
+    return moved;
   }
   lease->suspended = false;
   segment.suspended.erase(item.lease);
   changes_.Touch(item.lease);
+  return moved;
 }
 
 }  // namespace gpumemd

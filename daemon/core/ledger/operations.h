@@ -105,8 +105,8 @@ class Operations {
   void Pin(Operation& operation, Session& session, size_t steps = SIZE_MAX);
   void Expose(Operation& operation, Session& session, size_t steps);
   void StopArriving(Session& session, bool ended);
-  // Ends the suspension of an item's lease.
-  void CommitResumed(SessionId session, const Operation::Item& item);
+  // Ends the suspension of an item's lease. Returns how many leases moved with it.
+  size_t CommitResumed(SessionId session, const Operation::Item& item);
 
   LedgerState& state_;
   ChangeLog& changes_;

@@ -93,7 +93,7 @@ std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const 
   for (SegmentId id : segments) {
     const Segment& segment = *state_.segments.at(id);
     if (segment.kind == Kind::kTier || segment.copying || segment.pins > 0 ||
-        segment.publications > 0) {
+        segment.publications > 0 || segment.leases > kMaxLeasesMoved) {
       continue;
     }
     auto more = suspending.find(id);
@@ -190,20 +190,21 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
   Session& session = *state_.sessions.at(id);
   std::vector<records::TierRoom> rooms;
   std::vector<SegmentId> without_room;
+  std::vector<records::TierRoom> unused;  // users have come since
+  auto room = reserved.begin();           // both are in the order of the segments
   for (SegmentId segment : Movable(id, leases, *segments)) {
-    auto room = std::find_if(reserved.begin(), reserved.end(),
-                             [&](const records::TierRoom& each) { return each.from == segment; });
-    if (room == reserved.end()) {
-      without_room.push_back(segment);
+    for (; room != reserved.end() && room->from < segment; ++room) unused.push_back(*room);
+    if (room != reserved.end() && room->from == segment) {
+      rooms.push_back(*room++);
     } else {
-      rooms.push_back(*room);
-      reserved.erase(room);
+      without_room.push_back(segment);
     }
   }
-  GiveBack(std::move(reserved));  // users have come since
-  if (absl::Status room = Reserve(session, without_room, rooms); !room.ok()) {
+  unused.insert(unused.end(), room, reserved.end());
+  GiveBack(std::move(unused));
+  if (absl::Status fits = Reserve(session, without_room, rooms); !fits.ok()) {
     GiveBack(std::move(rooms));
-    return room;
+    return fits;
   }
 
   Begun begun;
@@ -216,15 +217,13 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
     changes_.Touch(lease_id);
     segments_.Unexpose(lease.segment, segment, id, /*all=*/false);
   }
-  for (const records::TierRoom& room : rooms) {
-    Segment& segment = *state_.segments.at(room.from);
+  for (const auto& [from, to] : rooms) {
+    Segment& segment = *state_.segments.at(from);
     segment.copying = true;
     ++segment.pins;
     ++state_.tier_pins;
-    begun.moves.push_back({.from = room.from,
-                           .to = room.to,
-                           .device = segment.device,
-                           .bytes = segment.charge.bytes()});
+    begun.moves.push_back(
+        {.from = from, .to = to, .device = segment.device, .bytes = segment.charge.bytes()});
   }
   for (SegmentId segment_id : *segments) {
     const Segment& segment = *state_.segments.at(segment_id);
@@ -242,25 +241,27 @@ void Suspensions::Made(const Move& move, std::vector<TierExtent> extents) {
   changes_.TouchExtents(move.to, segment.extents.size());
 }
 
-void Suspensions::Finish(const Move& move, bool copied) {
+size_t Suspensions::Finish(const Move& move, bool copied) {
   Segment& from = *state_.segments.at(move.from);
   Segment& to = *state_.segments.at(move.to);
   from.copying = false;
   --from.pins;
   --to.pins;
   state_.tier_pins -= 2;
+  effects_.copied = true;
   // Its leases may have ended meanwhile; new ones could not begin.
   if (!copied || from.leases == 0) {
     segments_.Doom(move.to, to);
     segments_.Settle(move.from, from);
-    return;
+    return 0;
   }
-  MoveLeases(move.from, move.to);
+  const size_t moved = MoveLeases(move.from, move.to);
   segments_.Doom(move.from, from);
   segments_.Settle(move.to, to);
+  return moved;
 }
 
-void Suspensions::MoveLeases(SegmentId from_id, SegmentId to_id) {
+size_t Suspensions::MoveLeases(SegmentId from_id, SegmentId to_id) {
   Segment& from = *state_.segments.at(from_id);
   Segment& to = *state_.segments.at(to_id);
   to.suspended = std::exchange(from.suspended, {});
@@ -275,6 +276,7 @@ void Suspensions::MoveLeases(SegmentId from_id, SegmentId to_id) {
     ++session.leased[to_id];
   }
   state_.events.MoveTo(from_id, to_id);
+  return to.suspended.size();
 }
 
 absl::StatusOr<Suspensions::ResumeTerms> Suspensions::TermsOf(
@@ -315,6 +317,7 @@ void Suspensions::EndResume(SegmentId id, bool resumed) {
   tier.copying = false;
   --tier.pins;
   --state_.tier_pins;
+  effects_.copied = true;
   if (resumed) {
     segments_.Doom(id, tier);
   } else {

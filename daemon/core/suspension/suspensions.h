@@ -39,6 +39,7 @@ class Suspensions {
   Suspensions(LedgerBase* base, const Room* room, Segments* segments, const Leases* leases)
       : state_(base->state),
         changes_(base->changes),
+        effects_(base->effects),
         room_(*room),
         segments_(*segments),
         leases_(*leases) {}
@@ -80,8 +81,8 @@ class Suspensions {
   // Records that the memory of move.to exists, and where.
   void Made(const Move& move, std::vector<TierExtent> extents);
   // Ends a move. `copied`: move.to has the contents now. Otherwise the leases stay with move.from,
-  // and move.to is doomed.
-  void Finish(const Move& move, bool copied);
+  // and move.to is doomed. Returns how many leases moved.
+  size_t Finish(const Move& move, bool copied);
 
   // What the leases need to come back.
   struct ResumeTerms {
@@ -92,11 +93,12 @@ class Suspensions {
   //   NOT_FOUND         the session has no such lease
   //   UNAVAILABLE       a segment is being copied
   //   and as Prepare
+  // Takes time in proportion to the leases.
   absl::StatusOr<ResumeTerms> TermsOf(SessionId session, absl::Span<const LeaseId> leases) const;
 
   // Moves all leases of a segment to another one of the same size. Requires that all of them are
-  // suspended, and that no process may map the segment.
-  void MoveLeases(SegmentId from, SegmentId to);
+  // suspended, and that no process may map the segment. Returns how many they are.
+  size_t MoveLeases(SegmentId from, SegmentId to);
   // Ends the copying of a segment in the tier that was to be resumed.
   void EndResume(SegmentId tier, bool resumed);
 
@@ -120,6 +122,7 @@ class Suspensions {
 
   LedgerState& state_;
   ChangeLog& changes_;
+  Effects& effects_;
   const Room& room_;
   Segments& segments_;
   const Leases& leases_;

@@ -48,7 +48,10 @@ class FaultyDevice : public Device {
     return device_->Adopt(spec, std::move(fd));
   }
 
-  absl::Status Copy(absl::Span<const CopyItem> items) override { return device_->Copy(items); }
+  absl::Status Copy(absl::Span<const CopyItem> items) override {
+    absl::Status fault = (*plan_)({.type = DeviceOp::Type::kCopy});
+    return fault.ok() ? device_->Copy(items) : fault;
+  }
 
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
     absl::Status fault = (*plan_)({.type = DeviceOp::Type::kDriverFreeBytes});

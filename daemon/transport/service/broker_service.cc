@@ -7,7 +7,9 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/core/ledger/bounds.h"
 #include "daemon/core/requested_kind.h"
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/service/session_call.h"
@@ -58,7 +60,11 @@ struct ResumeMethod {
   using Record = Broker::Acquisition;
 
   static absl::Status Read(const Request& request, absl::Time deadline, Record& acquisition) {
-    if (request.lease_ids().empty()) return absl::InvalidArgumentError("name a lease to resume");
+    const auto count = static_cast<size_t>(request.lease_ids_size());
+    if (count == 0 || count > kMaxSegmentsPerCall) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "name 1 to ", kMaxSegmentsPerCall, " leases to resume; this request names ", count));
+    }
     acquisition.spec = {.waits = request.wait_ms() > 0};
     for (uint64_t lease : request.lease_ids()) {
       acquisition.spec.resumes.push_back(LeaseId{lease});

@@ -75,9 +75,11 @@ class BrokerWaitFixture : public ::testing::Test {
   using State = Broker::Progress::State;
 
   // One device of ten granules.
-  explicit BrokerWaitFixture(absl::Duration grace = absl::Milliseconds(50)) {
+  explicit BrokerWaitFixture(absl::Duration grace = absl::Milliseconds(50))
+      : BrokerWaitFixture(grace, OneDevice()) {}
+  BrokerWaitFixture(absl::Duration grace, std::vector<std::unique_ptr<Device>> devices) {
     BrokerOptions options;
-    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
+    options.devices = std::move(devices);
     options.revocation = {.grace = grace, .kill_after = absl::Milliseconds(50)};
     options.random = [this] {
       Secret secret{};
@@ -86,6 +88,11 @@ class BrokerWaitFixture : public ::testing::Test {
     };
     options.observer = &observer_;
     broker_ = std::make_unique<Broker>(std::move(options));
+  }
+  static std::vector<std::unique_ptr<Device>> OneDevice() {
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
+    return devices;
   }
   ~BrokerWaitFixture() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
@@ -109,15 +116,20 @@ class BrokerWaitFixture : public ::testing::Test {
   // Begins an Acquire of this many granules, and returns its state.
   State Begin(Client& client, uint64_t granules, absl::Duration wait, bool revocable = false,
               bool without_pressure = false, uint64_t request_id = 0) {
+    return Begin(client,
+                 {.bytes = granules * kGranule,
+                  .without_pressure = without_pressure,
+                  .revocable = revocable,
+                  .waits = wait > absl::ZeroDuration(),
+                  .request_id = request_id},
+                 wait);
+  }
+  State Begin(Client& client, AcquireSpec spec, absl::Duration wait) {
     client.call = CallOf(client);
     client.resumed = std::make_unique<absl::Notification>();
     client.acquisition = std::make_shared<Broker::Acquisition>();
     client.acquisition->session = client.session.id;
-    client.acquisition->spec = {.bytes = granules * kGranule,
-                                .without_pressure = without_pressure,
-                                .revocable = revocable,
-                                .waits = wait > absl::ZeroDuration(),
-                                .request_id = request_id};
+    client.acquisition->spec = std::move(spec);
     client.acquisition->wait_until = absl::Now() + wait;
     client.acquisition->release_deadline = absl::Now() + kLong;
     client.acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };

@@ -5,6 +5,9 @@
 #include <memory>
 #include <utility>
 
+#include "absl/container/btree_set.h"
+#include "absl/container/flat_hash_map.h"
+
 namespace gpumemd {
 
 std::vector<TierExtent> ExtentsOf(const JournalImage& image, SegmentId segment) {
@@ -84,18 +87,30 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     if (!state_.sessions.contains(key.first)) continue;
     open_pools.emplace(image.sessions.at(key.first).tenant, key.second);
   }
+  absl::flat_hash_map<SegmentId, absl::btree_set<SessionId>> suspended_by;
+  for (const auto& [id, lease] : image.leases) {
+    if (lease.suspended && state_.sessions.contains(lease.session))
+      suspended_by[lease.segment].insert(lease.session);
+  }
   for (const auto& [id, record] : image.segments) {
     if (!record.made) continue;  // no process has ever seen it
     const absl::StatusOr<size_t> device = state_.FindDevice(record.device_uuid.view());
-    const bool there = device.ok() && !record.lost && survivors.memory.contains(id);
+    // Contents in the tier can only go back to a device of this daemon.
+    const absl::StatusOr<size_t> home =
+        record.kind == Kind::kTier ? state_.FindDevice(record.home_uuid.view()) : device;
+    const bool there = device.ok() && home.ok() && !record.lost && survivors.memory.contains(id);
     const std::vector<SessionId>& holders = held_by[id];
-    if (!there && !record.lost && !holders.empty()) {
-      restored.lost.push_back({.segment = id,
-                               .tenant = std::string(record.tenant.view()),
-                               .device_uuid = std::string(record.device_uuid.view()),
-                               .kind = record.kind,
-                               .bytes = record.bytes,
-                               .sessions = holders});
+    const absl::btree_set<SessionId>& suspended = suspended_by[id];
+    if (!there && !record.lost && (!holders.empty() || !suspended.empty())) {
+      Restored::Lost lost{.segment = id,
+                          .tenant = std::string(record.tenant.view()),
+                          .device_uuid = std::string(record.device_uuid.view()),
+                          .kind = record.kind,
+                          .bytes = record.bytes,
+                          .sessions = holders,
+                          .suspended = holders.empty()};
+      if (lost.suspended) lost.sessions.assign(suspended.begin(), suspended.end());
+      restored.lost.push_back(std::move(lost));
     }
     // Processes that have its pool open hold it if it has no other holder.
     const bool held =
@@ -113,9 +128,6 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     segment->lost = !there;
     segment->shared_out = record.shared_out;
     if (record.kind == Kind::kTier) {
-      // Its contents can only go back to a device of this daemon.
-      const absl::StatusOr<size_t> home = state_.FindDevice(record.home_uuid.view());
-      if (!home.ok()) continue;
       segment->home = *home;
       segment->extents = ExtentsOf(image, id);
     }

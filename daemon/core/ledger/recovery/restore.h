@@ -41,6 +41,7 @@ struct Restored {
     Kind kind = Kind::kVmm;
     uint64_t bytes = 0;
     std::vector<SessionId> sessions;  // live ones that had it
+    bool suspended = false;           // by all of them: their processes do not map it
   };
   std::vector<Lost> lost;
   struct LostPublication {

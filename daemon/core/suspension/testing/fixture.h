@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A ledger with a host tier, and the contents of each segment.
+// A ledger with a host tier, and what its sessions have in their memory.
 #pragma once
 
 #include <map>
-#include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "daemon/core/ledger/testing/restart_fixture.h"
-#include "daemon/core/suspension/suspensions.h"
+#include "daemon/core/ledger/testing/fixture.h"
 
 namespace gpumemd {
 
@@ -18,15 +18,15 @@ inline constexpr uint64_t kTierCapacity = 8 * kGranule;
 
 // A ledger of two GPUs and a tier, and the contents of each segment: a number for each segment that
 // was ever acquired.
-class SuspensionsTest : public LedgerFixture {
+class SuspensionsFixture : public LedgerFixture {
  protected:
-  SuspensionsTest()
-      : LedgerFixture({}, {Device("GPU-1", {Kind::kVmm, Kind::kMempool}),
-                           Device("GPU-2", {Kind::kVmm}),
-                           {.uuid = "TIER-0",
-                            .capacity_bytes = kTierCapacity,
-                            .granularity_bytes = kGranule,
-                            .kinds = {Kind::kTier}}}) {
+  explicit SuspensionsFixture(Bounds bounds = {})
+      : LedgerFixture(bounds, {Device("GPU-1", {Kind::kVmm, Kind::kMempool}),
+                               Device("GPU-2", {Kind::kVmm}),
+                               {.uuid = "TIER-0",
+                                .capacity_bytes = kTierCapacity,
+                                .granularity_bytes = kGranule,
+                                .kinds = {Kind::kTier}}}) {
     ledger.KeepChanges();
   }
 
@@ -80,30 +80,35 @@ class SuspensionsTest : public LedgerFixture {
       EXPECT_EQ(contents.at(SegmentOf(lease)), number) << "of lease " << ToInt(lease);
     }
   }
-  // The daemon is killed, and another one goes on. All processes live.
-  void Restart() {
+  // The daemon is killed, and another one goes on. All processes live, and all memory but
+  // `lost_with_daemon`.
+  Restored Restart() {
     for (const journal::Change& change : ledger.TakeChanges()) image.Apply(change);
-    ASSERT_TRUE(image == ledger.Image()) << "what was recorded is not what there is";
-    ASSERT_TRUE(image.CheckReferences().ok()) << image.CheckReferences();
+    EXPECT_TRUE(image == ledger.Image()) << "what was recorded is not what there is";
+    EXPECT_TRUE(image.CheckReferences().ok()) << image.CheckReferences();
     Survivors survivors;
     for (const auto& [id, session] : image.sessions) {
       survivors.sessions[id] = {
           .peer = {.pid = session.pid, .start_time = session.start_time, .uid = session.uid}};
     }
-    for (const auto& [id, segment] : image.segments) survivors.memory.insert(id);
+    for (const auto& [id, segment] : image.segments) {
+      if (!lost_with_daemon.contains(id)) survivors.memory.insert(id);
+    }
     const std::vector<DeviceInfo> devices = ledger.state().devices;
     std::destroy_at(&ledger);
     std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
-    ledger.Restore(image, survivors);
-    ASSERT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    Restored restored = ledger.Restore(image, survivors);
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
     for (const auto& [id, session] : image.sessions) {
       if (!ledger.state().sessions.contains(id)) continue;
-      ASSERT_TRUE(ledger.sessions().Resume(id, survivors.sessions.at(id).peer).ok());
+      EXPECT_TRUE(ledger.sessions().Resume(id, survivors.sessions.at(id).peer).ok());
     }
     image = ledger.Image();
     ledger.KeepChanges();
+    return restored;
   }
 
+  std::set<SegmentId> lost_with_daemon;
   std::map<SegmentId, uint64_t> contents;
   std::map<LeaseId, uint64_t> expected;
   uint64_t numbers = 0;

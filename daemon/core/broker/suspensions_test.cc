@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspends and Resumes while copies are under way: which wait, and for what.
+#include "daemon/core/broker/suspensions.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/testing/wait_fixture.h"
+#include "daemon/core/broker/views.h"
+#include "daemon/device/testing/fault_injection.h"
+#include "daemon/tier/tier_device.h"
+
+namespace gpumemd {
+namespace suspensions_test {
+
+using ::testing::SizeIs;
+
+class BrokerSuspensionsTest : public BrokerWaitFixture {
+ protected:
+  BrokerSuspensionsTest() : BrokerWaitFixture(absl::Milliseconds(50), Devices()) {}
+
+  std::vector<std::unique_ptr<Device>> Devices() {
+    std::vector<std::unique_ptr<Device>> devices;
+    devices.push_back(InjectFaults(*MakeHostDevice({.capacity_bytes = 10 * kGranule}),
+                                   [this](const DeviceOp& op) {
+                                     if (op.type != DeviceOp::Type::kCopy) return absl::OkStatus();
+                                     if (Gate* const gate = gate_; gate != nullptr) gate->Pass();
+                                     return absl::OkStatus();
+                                   }));
+    devices.push_back(*MakeTierDevice({.capacity_bytes = 10 * kGranule}));
+    return devices;
+  }
+  void Suspend(const Client& client, const std::vector<LeaseId>& leases) {
+    const auto suspended = broker_->suspensions().Suspend(*CallOf(client), leases, 0);
+    EXPECT_TRUE(suspended.ok()) << suspended.status();
+  }
+  // Begins a Suspend whose copy waits at the gate.
+  std::thread SuspendSlowly(const Client& client, const std::vector<LeaseId>& leases) {
+    slow_ = std::make_unique<Gate>();
+    gate_ = slow_.get();
+    std::thread suspends([this, &client, leases] { Suspend(client, leases); });
+    slow_->AwaitArrivals(1);
+    return suspends;
+  }
+  void EndCopy(std::thread suspends) {
+    slow_->Open();
+    suspends.join();
+  }
+  uint64_t InTier() { return broker_->views().Devices(false).at(1).charged; }
+
+  std::unique_ptr<Gate> slow_;
+  std::atomic<Gate*> gate_ = nullptr;
+};
+
+// Otherwise its contents would be lost: the client had the lease before.
+TEST_F(BrokerSuspensionsTest, ResumeThatIsGivenUpKeepsItsLeases) {
+  Client client = Open("a");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  Suspend(client, leases);
+  ASSERT_EQ(Begin(client, {.resumes = leases}, absl::ZeroDuration()), State::kNeedsAThread);
+  client.acquisition->deliver = [&](const Broker::Handover&, bool) {
+    broker_->GiveUp(client.acquisition);
+    return absl::OkStatus();
+  };
+  const auto progress = broker_->Advance(client.acquisition, /*may_block=*/true);
+  ASSERT_TRUE(progress.leases.ok()) << progress.leases.status();
+  client.call.reset();
+  Suspend(client, leases);
+  EXPECT_EQ(InTier(), 2 * kGranule);
+}
+
+TEST_F(BrokerSuspensionsTest, ResumeWaitsForACopyWithoutAThread) {
+  Client client = Open("a");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  std::thread suspends = SuspendSlowly(client, leases);
+  Client resumes = {.session = client.session};
+  ASSERT_EQ(Begin(resumes, {.resumes = leases}, absl::ZeroDuration()), State::kWaits);
+  EXPECT_FALSE(resumes.resumed->HasBeenNotified());
+  EndCopy(std::move(suspends));
+  const auto resumed = End(resumes);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_THAT(*resumed, SizeIs(1));
+}
+
+TEST_F(BrokerSuspensionsTest, ResumeThatWaitsForACopyIsGivenUpAndParked) {
+  Client client = Open("a");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  std::thread suspends = SuspendSlowly(client, leases);
+  Client given_up = {.session = client.session}, parked = {.session = client.session};
+  ASSERT_EQ(Begin(given_up, {.resumes = leases}, kLong), State::kWaits);
+  ASSERT_EQ(Begin(parked, {.resumes = leases}, kLong), State::kWaits);
+  broker_->GiveUp(given_up.acquisition);
+  EXPECT_EQ(End(given_up).status().code(), absl::StatusCode::kCancelled);
+  broker_->Park();
+  EndCopy(std::move(suspends));
+  EXPECT_TRUE(broker_->AwaitCalls(absl::Now() + kLong)) << "it holds up the end";
+  EXPECT_FALSE(parked.resumed->HasBeenNotified());
+  broker_->GiveUp(parked.acquisition);
+  EXPECT_EQ(End(parked).status().code(), absl::StatusCode::kCancelled);
+}
+
+// Its own copy is no reason to wait.
+TEST_F(BrokerSuspensionsTest, ResumeThatWaitedForMemoryGoesOnAtOnce) {
+  Client client = Open("a"), other = Open("b");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  Suspend(client, leases);
+  const std::vector<LeaseId> full = Hold(other, 10);
+  ASSERT_EQ(Begin(client, {.waits = true, .resumes = leases}, kLong), State::kWaits);
+  EXPECT_EQ(broker_->Release(*CallOf(other), full), absl::OkStatus());
+  const absl::Time begun = absl::Now();
+  const auto resumed = End(client);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_LT(absl::Now() - begun, kLong / 3);
+}
+
+// A daemon that was killed while it gave a place in the tier back may have given it to another
+// segment.
+TEST(BrokerTierRestoreTest, PlaceOfAnEndedSegmentIsNotTaken) {
+  auto earlier = MakeTierDevice({.capacity_bytes = 4 * kGranule});
+  ASSERT_TRUE(earlier.ok()) << earlier.status();
+  BrokerOptions options;
+  options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
+  const std::string home = options.devices[0]->info().uuid;
+  options.devices.push_back(
+      *MakeTierDevice({.file = gpumem::UniqueFd(fcntl((*earlier)->file(), F_DUPFD_CLOEXEC, 0))}));
+  options.random = [] { return Secret{1}; };
+  Broker broker(std::move(options));
+  Inheritance inheritance;
+  JournalImage& image = inheritance.image;
+  const SessionId session{1};
+  image.sessions[session] = {.id = session, .token = {7}, .pid = 1, .tenant = "a"};
+  inheritance.sessions[session] = {.peer = {.pid = 1}};
+  for (uint64_t id : {1, 2}) {
+    image.segments[SegmentId{id}] = {.id = SegmentId{id},
+                                     .bytes = kGranule,
+                                     .kind = Kind::kTier,
+                                     .made = true,
+                                     .tenant = "a",
+                                     .device_uuid = kTierDeviceUuid,
+                                     .home_uuid = home};
+    image.tier_extents[{SegmentId{id}, 0}] = {
+        .segment = SegmentId{id}, .index = 0, .offset = 0, .bytes = kGranule};
+  }
+  image.leases[LeaseId{1}] = {
+      .id = LeaseId{1}, .session = session, .segment = SegmentId{2}, .suspended = true};
+  image.counters = {.session = 1, .segment = 2, .lease = 1};
+  const auto restored = broker.Restore(std::move(inheritance));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(restored->refused.size(), 0u);
+  EXPECT_EQ(restored->leases, 1u);
+  EXPECT_EQ(broker.views().CheckInvariants(), absl::OkStatus());
+}
+
+}  // namespace suspensions_test
+}  // namespace gpumemd

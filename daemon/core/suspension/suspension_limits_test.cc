@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspensions at their limits: counts, large segments of many leases, and requests that wait while
+// the leases move.
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "daemon/core/suspension/suspensions.h"
+#include "daemon/core/suspension/testing/fixture.h"
+
+namespace gpumemd {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using SuspensionLimitsTest = SuspensionsFixture;
+
+// A move leaves the number of segments as it was. Otherwise a tenant with all of its segments could
+// not suspend them, and a tenant that has suspended all could not resume them.
+TEST_F(SuspensionLimitsTest, LimitOfSegmentsBlocksNoMove) {
+  SetQuota("team", {.max_segments = 1});
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  EXPECT_EQ(Suspend(session, {item.lease}), kGranule);
+  DestroyDoomed();
+  EXPECT_FALSE(Ask(session, kGranule).ok()) << "it counts while it is suspended";
+  Resume(session, {item.lease});
+  DestroyDoomed();
+  ExpectContents();
+}
+
+// The mutex is held while the leases of a segment move.
+TEST_F(SuspensionLimitsTest, SegmentWithTooManyLeasesStays) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const Secret ticket = Share(session, item.lease);
+  std::vector<LeaseId> leases = {item.lease};
+  while (leases.size() <= kMaxLeasesMoved) leases.push_back(OpenTicket(session, ticket).lease);
+  const LeaseId last = leases.back();
+  leases.pop_back();
+  EXPECT_EQ(Suspend(session, leases), 0u);
+  auto begun = ledger.suspensions().Begin(session, {last}, 0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_THAT(begun->moves, IsEmpty());
+  EXPECT_EQ(begun->resident_bytes, kGranule);
+  ASSERT_TRUE(ledger.leases().Release(session, {last}).ok());
+  EXPECT_EQ(Suspend(session, leases), kGranule);
+}
+
+TEST_F(SuspensionLimitsTest, LeasesMoveInParts) {
+  const SessionId session = OpenSession("team");
+  std::vector<LeaseId> firsts;
+  for (int i = 0; i < 3; ++i) {
+    const Operation::Item item = AcquireFilled(session, kGranule);
+    const Secret ticket = Share(session, item.lease);
+    std::vector<LeaseId> leases = {item.lease};
+    while (leases.size() < kLeasesAtOnce) leases.push_back(OpenTicket(session, ticket).lease);
+    EXPECT_EQ(Suspend(session, leases), kGranule);
+    firsts.push_back(item.lease);
+  }
+  DestroyDoomed();
+  auto operation = AskResume(session, firsts);
+  ASSERT_TRUE(Granted(operation)) << operation.status();
+  FillFrom(**operation);
+  size_t next = 0, parts = 1;
+  for (; true; ++parts) {
+    auto done = ledger.operations().Commit(**operation, next, kLeasesAtOnce);
+    ASSERT_TRUE(done.ok()) << done.status();
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    if (*done) break;
+  }
+  EXPECT_GE(parts, 3u);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), 0u);
+  ExpectContents();
+}
+
+// A request that waits was checked for the bytes that were in the tier when it came.
+TEST_F(SuspensionLimitsTest, WaiterBeginsAnewWhenItsLeasesMove) {
+  const SessionId first = OpenSession("team");
+  const SessionId second = OpenSession("team");
+  const Operation::Item own = AcquireFilled(first, kGranule);
+  const Operation::Item shared = AcquireFilled(first, kGranule);
+  const Operation::Item opened = OpenTicket(second, Share(first, shared.lease));
+  expected[opened.lease] = expected[shared.lease];
+  EXPECT_EQ(Suspend(first, {own.lease, shared.lease}), kGranule);
+  DestroyDoomed();
+  const SessionId other = OpenSession("other");
+  AcquireOne(other, kCapacity - kGranule);
+  auto admission =
+      ledger.admission().BeginAcquire(first, {.waits = true, .resumes = {own.lease, shared.lease}});
+  ASSERT_TRUE(admission.ok() && admission->waiter) << admission.status();
+  EXPECT_EQ(Suspend(second, {opened.lease}), kGranule);
+  DestroyDoomed();
+  const std::vector<AdmissionControl::Admitted> admitted = ledger.admission().AdmitWaiting();
+  ASSERT_THAT(admitted, SizeIs(1));
+  EXPECT_TRUE(absl::IsUnavailable(admitted[0].operation.status())) << "it needs more than it asked";
+  EXPECT_LE(ledger.state().charged(0), kCapacity);
+  // And anew.
+  ExpectDenial(AskResume(first, {own.lease, shared.lease}).status(), Denial::Cause::kCapacity,
+               "team", "GPU-1", 2 * kGranule, kCapacity - kGranule, kCapacity);
+}
+
+TEST_F(SuspensionLimitsTest, MemoryPastTheBrokerDeniesAResume) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const Operation::Item stays = AcquireFilled(session, kGranule);
+  const Operation::Item opened = OpenTicket(OpenSession("team"), Share(session, stays.lease));
+  expected[opened.lease] = expected[stays.lease];
+  Suspend(session, {item.lease, stays.lease});
+  DestroyDoomed();
+  ledger.SetUnbrokered(
+      {{.session = session, .device_uuid = "GPU-1", .bytes = kGranule, .denies = true}});
+  EXPECT_TRUE(absl::IsResourceExhausted(AskResume(session, {item.lease}).status()));
+  Resume(session, {stays.lease});  // takes no memory
+  ledger.SetUnbrokered({});
+  Resume(session, {item.lease});
+  DestroyDoomed();
+  ExpectContents();
+}
+
+// The memory of the tier counts as kind vmm, which any tenant may open.
+TEST_F(SuspensionLimitsTest, SuspendedLeaseIsSharedWithAnyTenant) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease});
+  DestroyDoomed();
+  const Secret ticket = Share(session, item.lease, TicketScope::kAny);
+  const SessionId other = OpenSession("other");
+  EXPECT_EQ(ledger.operations().BeginOpen(other, {ticket}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Resume(session, {item.lease});
+  OpenTicket(other, ticket);
+}
+
+// Reservations for some leases, used for others.
+TEST_F(SuspensionLimitsTest, ReservationForOtherLeasesIsGivenBack) {
+  const SessionId session = OpenSession("team");
+  std::vector<LeaseId> leases;
+  for (int i = 0; i < 4; ++i) leases.push_back(AcquireFilled(session, kGranule).lease);
+  auto reserved = ledger.suspensions().Prepare(session, {leases[0], leases[2]});
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  auto begun = ledger.suspensions().Begin(session, {leases[1], leases[2], leases[3]}, reserved->id);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), 3 * kGranule);
+  Carry(*begun);
+  DestroyDoomed();
+  ExpectContents();
+}
+
+// What an operator reads after a restart.
+TEST_F(SuspensionLimitsTest, ContentsThatAreLostWithTheirDaemonAreTold) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease});
+  DestroyDoomed();
+  const SegmentId segment = SegmentOf(item.lease);
+  lost_with_daemon = {segment};
+  const Restored restored = Restart();
+  ASSERT_THAT(restored.lost, SizeIs(1));
+  EXPECT_EQ(restored.lost[0].segment, segment);
+  EXPECT_EQ(restored.lost[0].kind, Kind::kTier);
+  EXPECT_EQ(restored.lost[0].sessions, std::vector<SessionId>{session});
+  EXPECT_TRUE(restored.lost[0].suspended);
+  EXPECT_EQ(ledger.state().charged(kTierIndex), 0u);
+}
+
+}  // namespace
+}  // namespace gpumemd
