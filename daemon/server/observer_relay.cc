@@ -36,6 +36,10 @@ void ObserverRelay::Revoked(SessionId session) {
   hub_.With([&](WatchHub& hub) { hub.Revoked(session); });
 }
 
+void ObserverRelay::SuspensionRequested(SessionId session) {
+  hub_.With([&](WatchHub& hub) { hub.SuspensionRequested(session); });
+}
+
 void ObserverRelay::EndProcess(SessionId session, bool kill) {
   absl::StatusOr<SessionServer::Recognition> who;
   absl::Status sent;

@@ -33,6 +33,7 @@ class ObserverRelay final : public BrokerObserver {
   void SegmentsLost(SessionId session) override;
   void Pressed(const Pressure& pressure) override;
   void Revoked(SessionId session) override;
+  void SuspensionRequested(SessionId session) override;
   void EndProcess(SessionId session, bool kill) override;
   void ContextLost(const std::string& device_uuid, size_t segments) override;
 

@@ -243,6 +243,7 @@ Server::~Server() {
   if (api_servers_ != nullptr) api_servers_->StopConnecting();
   if (admin_listener_ != nullptr) admin_listener_->StopAccepting();
   event_streams_.EndAll();
+  if (admin_service_ != nullptr) admin_service_->EndWaits();
   // Deadline for calls in flight; calls that still wait after it are cancelled. The last part of
   // the time is for the steps that follow.
   const absl::Time deadline = absl::Now() + config_.drain_timeout * 0.8;

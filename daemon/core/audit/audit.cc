@@ -177,6 +177,10 @@ std::string Tell(const AuditRecord& record) {
                           Changes(record));
     case AuditEvent::kPoolTrimmed:
       return absl::StrCat("memory pool of ", Where(record), " trimmed", By(record));
+    case AuditEvent::kLeasesSuspended:
+      return absl::StrCat("suspended on request: ", Who(record), ", ", What(record), By(record));
+    case AuditEvent::kLeasesResumed:
+      return absl::StrCat("resumed on request: ", Who(record), ", ", What(record), By(record));
     case AuditEvent::kRefused:
       return absl::StrCat("refused ", Who(record), Why(record));
     case AuditEvent::kSessionOpened:

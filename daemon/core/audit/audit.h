@@ -37,6 +37,8 @@ enum class AuditEvent {
   kTrimmed,
   kPoolSet,
   kPoolTrimmed,
+  kLeasesSuspended,  // by a session that an operator asked to
+  kLeasesResumed,    // likewise
   // Sessions.
   kRefused,  // a connection or a ticket, to a process that may not have it
   kSessionOpened,

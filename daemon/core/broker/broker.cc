@@ -113,15 +113,18 @@ BrokerCall::~BrokerCall() {
   if (broker_ == nullptr) return;
   Broker::Update update(broker_);
   if (!watch_) --broker_->calls_;
+  if (accepts_suspension_) broker_->ledger_.suspension_requests().RemoveWatch(session_);
   watch_ ? broker_->ledger_.sessions().EndWatch(session_)
          : broker_->ledger_.sessions().EndCall(session_);
 }
 
-absl::Status BrokerCall::BecomeWatch() {
+absl::Status BrokerCall::BecomeWatch(bool accepts_suspension) {
   TimedLock lock(&broker_->mutex_);
   absl::Status become = broker_->ledger_.sessions().BecomeWatch(session_);
   watch_ = become.ok();
   if (watch_) --broker_->calls_;
+  accepts_suspension_ = watch_ && accepts_suspension;
+  if (accepts_suspension_) broker_->ledger_.suspension_requests().AddWatch(session_);
   return broker_->Denied(session_, "watch", std::move(become));
 }
 

@@ -7,14 +7,18 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/ids.h"
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/quota/quota.h"
+#include "daemon/core/suspension/suspension_requests.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
@@ -40,6 +44,19 @@ class BrokerOperators {
   // Statuses as Segments::Trim. Returns once the driver has the memory back.
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
+  // What a session has done when an operator asked it to suspend, or to resume.
+  struct Moved {
+    std::string tenant;  // the session's
+    uint64_t leases = 0;
+    uint64_t segments = 0;        // of these leases
+    uint64_t bytes = 0;           // of these that moved
+    uint64_t resident_bytes = 0;  // of suspended ones that are still on their devices
+  };
+  // Asks the session to suspend all its leases that can be suspended, or to resume them. Blocks
+  // until it has. Calls `cancelled` some times a second; true ends the wait with CANCELLED.
+  // Statuses as SuspendSession in proto/gpumem/v1/admin.proto (operator_suspensions.cc).
+  absl::StatusOr<Moved> MoveSession(SessionId session, bool resume, absl::Time deadline,
+                                    absl::FunctionRef<bool()> cancelled);
   void SetDraining(bool draining);
   // Sets which holders of the requested memory a denial names to workers. Operators see all.
   void SetHoldersShown(HoldersShown shown);
@@ -66,6 +83,15 @@ class BrokerOperators {
  private:
   // Returns the device that has the tenant's pool.
   absl::StatusOr<Device*> FindPool(absl::string_view tenant, absl::string_view device) const;
+  // Blocks until the session has done for these leases what it was asked.
+  //   ABORTED            the request has ended
+  //   CANCELLED          `cancelled` has returned true
+  //   DEADLINE_EXCEEDED  asked.until has passed
+  absl::Status AwaitMoved(SessionId session, absl::Span<const LeaseId> leases,
+                          const SuspensionRequests::Request& asked,
+                          absl::FunctionRef<bool()> cancelled) const;
+  // Returns DEADLINE_EXCEEDED with the number of leases that are left.
+  absl::Status NotInTime(SessionId session, absl::Span<const LeaseId> leases, bool resume) const;
 
   Broker& broker_;
 };

@@ -96,13 +96,15 @@ class BrokerCall {
   BrokerCall(BrokerCall&& other) noexcept
       : broker_(std::exchange(other.broker_, nullptr)),
         session_(other.session_),
-        watch_(other.watch_) {}
+        watch_(other.watch_),
+        accepts_suspension_(other.accepts_suspension_) {}
   BrokerCall& operator=(BrokerCall&&) = delete;
   ~BrokerCall();
   SessionId session() const { return session_; }
   // Makes the call one of the session's watches, which do not count as in flight.
+  // `accepts_suspension`: the client obeys requests of operators to suspend (SuspensionRequests).
   //   RESOURCE_EXHAUSTED  the session has too many
-  absl::Status BecomeWatch();
+  absl::Status BecomeWatch(bool accepts_suspension = false);
 
  private:
   friend class Broker;
@@ -110,6 +112,7 @@ class BrokerCall {
   Broker* broker_;
   SessionId session_;
   bool watch_ = false;
+  bool accepts_suspension_ = false;
 };
 
 }  // namespace gpumemd

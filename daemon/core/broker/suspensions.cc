@@ -59,6 +59,15 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
   return suspended;
 }
 
+std::optional<SuspensionRequests::Request> BrokerSuspensions::Requested(
+    const BrokerCall& call) const {
+  TimedLock lock(&broker_.mutex_);
+  const SuspensionRequests::Request* const request =
+      broker_.ledger_.suspension_requests().Find(call.session());
+  if (request == nullptr) return std::nullopt;
+  return *request;
+}
+
 absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
   std::map<size_t, std::vector<CopyItem>> by_device;
   for (const Move& move : moves) {

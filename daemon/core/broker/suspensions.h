@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/suspension/suspension_requests.h"
 #include "daemon/core/suspension/suspensions.h"
 
 namespace gpumemd {
@@ -33,6 +35,8 @@ class BrokerSuspensions {
   // Blocks until the contents are in the tier and the devices' memory is free.
   absl::StatusOr<Suspended> Suspend(const BrokerCall& call, absl::Span<const LeaseId> leases,
                                     uint64_t reservation);
+  // Returns the present request of an operator to the session.
+  std::optional<SuspensionRequests::Request> Requested(const BrokerCall& call) const;
 
  private:
   using Move = Suspensions::Move;

@@ -71,6 +71,7 @@
 #include "daemon/core/ledger/state.h"
 #include "daemon/core/ledger/tenants.h"
 #include "daemon/core/publication/publications.h"
+#include "daemon/core/suspension/suspension_requests.h"
 #include "daemon/core/suspension/suspensions.h"
 #include "daemon/device/device.h"
 
@@ -94,6 +95,8 @@ class Ledger {
   const Publications& publications() const { return publications_; }
   Leases& leases() { return leases_; }
   Suspensions& suspensions() { return suspensions_; }
+  SuspensionRequests& suspension_requests() { return suspension_requests_; }
+  const SuspensionRequests& suspension_requests() const { return suspension_requests_; }
   Operations& operations() { return operations_; }
   const Operations& operations() const { return operations_; }
   Revocations& revocations() { return revocations_; }
@@ -155,6 +158,7 @@ class Ledger {
   Publications publications_{&base_, &segments_, &sessions_};
   Leases leases_{&base_, &segments_, &publications_};
   Suspensions suspensions_{&base_, &room_, &segments_, &leases_};
+  SuspensionRequests suspension_requests_{&base_, &suspensions_};
   Operations operations_{&base_, &segments_, &sessions_, &publications_, &suspensions_};
   Revocations revocations_{&base_, &room_};
   AdmissionControl admission_{&base_,       &room_,        &segments_,

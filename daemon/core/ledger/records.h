@@ -65,6 +65,12 @@ struct TierRoom {
   SegmentId from{};
   SegmentId to{};
 };
+// A request of an operator that a session suspends its leases, or resumes them.
+struct SuspensionRequest {
+  uint64_t number = 0;
+  bool resume = false;
+  absl::Time until;
+};
 struct Session {
   Tenant* tenant = nullptr;
   SessionDetails details;
@@ -105,6 +111,9 @@ struct Session {
   // reservation; 0: none.
   uint64_t tier_reservation = 0;
   std::vector<TierRoom> tier_rooms;
+  // Watches that accept requests of operators to suspend, and the present request.
+  uint32_t suspension_watches = 0;
+  std::optional<SuspensionRequest> suspension_request;
 };
 struct Segment {
   Tenant* tenant = nullptr;

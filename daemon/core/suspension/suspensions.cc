@@ -38,44 +38,53 @@ absl::Status CheckList(absl::Span<const LeaseId> leases, size_t most) {
 
 }  // namespace
 
+absl::Status NoHostTier() {
+  return absl::FailedPreconditionError(
+      "this daemon has no host tier for suspended memory; its operator can set [tier] capacity");
+}
+
+bool Suspensions::HasTier() const { return FindTier(state_).has_value(); }
+
+absl::Status Suspensions::CheckLease(const Session& session, LeaseId lease) const {
+  const SegmentId segment_id = state_.leases.at(lease).segment;
+  const Segment& segment = *state_.segments.at(segment_id);
+  if (segment.kind == Kind::kTier) return absl::OkStatus();  // suspended already
+  if (!TraitsOf(segment.kind).suspendable) {
+    return absl::UnimplementedError(
+        absl::StrCat("memory of kind ", KindName(segment.kind), " cannot be suspended; kind ",
+                     gpumem::ListKinds(", ", " or ", &gpumem::KindTraits::suspendable), " can"));
+  }
+  if (segment.lost) return LostSegment(segment_id);
+  if (segment.charge.revocable()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "segment ", ToInt(segment_id), " is revocable: only firm leases can be suspended"));
+  }
+  if (segment.tenant != session.tenant) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("segment ", ToInt(segment_id), " belongs to tenant ", segment.tenant->name,
+                     ", and only sessions of that tenant can suspend their leases of it"));
+  }
+  if (!leases_.TrustsRelease(session, lease)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the quota of tenant ", session.tenant->name,
+                     " has release = \"on-exit\": its memory stays charged until the process "
+                     "ends, so suspending it would free nothing"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<SegmentId>> Suspensions::Check(SessionId id,
                                                           absl::Span<const LeaseId> leases) const {
   absl::StatusOr<Session*> live = state_.LiveSession(id);
   if (!live.ok()) return live.status();
   const Session& session = **live;
   if (absl::Status list = CheckList(leases, kMaxSuspendedAtOnce); !list.ok()) return list;
-  if (!FindTier(state_)) {
-    return absl::FailedPreconditionError(
-        "this daemon has no host tier for suspended memory; its operator can set [tier] capacity");
-  }
+  if (!HasTier()) return NoHostTier();
   std::vector<SegmentId> segments;
   for (LeaseId lease : leases) {
     if (!session.leases.contains(lease)) return NoSuchLease(lease);
-    const SegmentId segment_id = state_.leases.at(lease).segment;
-    const Segment& segment = *state_.segments.at(segment_id);
-    segments.push_back(segment_id);
-    if (segment.kind == Kind::kTier) continue;  // suspended already
-    if (!TraitsOf(segment.kind).suspendable) {
-      return absl::UnimplementedError(
-          absl::StrCat("memory of kind ", KindName(segment.kind), " cannot be suspended; kind ",
-                       gpumem::ListKinds(", ", " or ", &gpumem::KindTraits::suspendable), " can"));
-    }
-    if (segment.lost) return LostSegment(segment_id);
-    if (segment.charge.revocable()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "segment ", ToInt(segment_id), " is revocable: only firm leases can be suspended"));
-    }
-    if (segment.tenant != session.tenant) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("segment ", ToInt(segment_id), " belongs to tenant ", segment.tenant->name,
-                       ", and only sessions of that tenant can suspend their leases of it"));
-    }
-    if (!leases_.TrustsRelease(session, lease)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the quota of tenant ", session.tenant->name,
-                       " has release = \"on-exit\": its memory stays charged until the process "
-                       "ends, so suspending it would free nothing"));
-    }
+    if (absl::Status possible = CheckLease(session, lease); !possible.ok()) return possible;
+    segments.push_back(state_.leases.at(lease).segment);
   }
   std::sort(segments.begin(), segments.end());
   segments.erase(std::unique(segments.begin(), segments.end()), segments.end());

@@ -96,6 +96,12 @@ class Suspensions {
   // Takes time in proportion to the leases.
   absl::StatusOr<ResumeTerms> TermsOf(SessionId session, absl::Span<const LeaseId> leases) const;
 
+  // True if there is a host tier.
+  bool HasTier() const;
+  // Returns OK if the lease, of this session, can be suspended or is suspended. Statuses as
+  // Prepare, without those about the list and the room.
+  absl::Status CheckLease(const records::Session& session, LeaseId lease) const;
+
   // Moves all leases of a segment to another one of the same size. Requires that all of them are
   // suspended, and that no process may map the segment. Returns how many they are.
   size_t MoveLeases(SegmentId from, SegmentId to);
@@ -127,5 +133,8 @@ class Suspensions {
   Segments& segments_;
   const Leases& leases_;
 };
+
+// Returns why there is nothing to suspend to: FAILED_PRECONDITION.
+absl::Status NoHostTier();
 
 }  // namespace gpumemd

@@ -4,6 +4,8 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/quota_control.h"
 #include "daemon/transport/service/event_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
@@ -78,18 +81,32 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status WatchEvents(grpc::ServerContext* context,
                            const gpumem::v1::WatchEventsRequest* request,
                            grpc::ServerWriter<gpumem::v1::EventRecord>* writer) override;
+  grpc::Status SuspendSession(grpc::ServerContext* context,
+                              const gpumem::v1::SuspendSessionRequest* request,
+                              gpumem::v1::SuspendSessionResponse* response) override;
+  grpc::Status ResumeSession(grpc::ServerContext* context,
+                             const gpumem::v1::ResumeSessionRequest* request,
+                             gpumem::v1::ResumeSessionResponse* response) override;
   grpc::Status Drain(grpc::ServerContext* context, const gpumem::v1::DrainRequest* request,
                      gpumem::v1::GetStatusResponse* response) override;
+
+  // Ends waits for sessions soon, and all later ones (admin_suspensions.cc).
+  void EndWaits() { ended_ = true; }
 
  private:
   void AnswerStatus(gpumem::v1::GetStatusResponse* response);
   std::vector<AuditOperator> Caller(const grpc::ServerContext* context) const;
   // Records the caller's action in the audit.
   void Audit(const grpc::ServerContext* context, AuditRecord record) const;
+  // Asks the session to suspend, or to resume, and waits until it has. Audits it.
+  absl::StatusOr<BrokerOperators::Moved> MoveSession(const grpc::ServerContext* context,
+                                                     uint64_t session, bool resume,
+                                                     uint64_t timeout_ms);
 
   Broker* const broker_;
   QuotaControl* const quotas_;
   const Hooks hooks_;
+  std::atomic<bool> ended_{false};
 };
 
 }  // namespace gpumemd

@@ -253,9 +253,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* contex
   if (!parsed.ok()) return refuse(parsed.status());
   absl::StatusOr<std::string> tenant = broker_->TenantOf(*call);
   if (!tenant.ok()) return refuse(tenant.status());
-  if (absl::Status watches = call->BecomeWatch(); !watches.ok()) return refuse(watches);
+  absl::Status watches = call->BecomeWatch(parsed->accepts_suspension());
+  if (!watches.ok()) return refuse(watches);
   const SessionId session = call->session();
-  auto* watch = hub_->Start(context, *std::move(call), *std::move(tenant));
+  auto* watch =
+      hub_->Start(context, *std::move(call), *std::move(tenant), parsed->accepts_suspension());
   // The session may have ended before the hub knew of its watch.
   if (!broker_->IsLive(TokenOf(*context))) hub_->SessionEnded(session);
   return watch;

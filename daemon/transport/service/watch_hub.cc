@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/node_clock.h"
+#include "daemon/core/broker/suspensions.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/transport/service/convert.h"
 
@@ -18,15 +19,17 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       public std::enable_shared_from_this<Watcher> {
  public:
   Watcher(Broker* broker, WatchHub* hub, grpc::CallbackServerContext* context, Broker::Call call,
-          std::string tenant)
+          std::string tenant, bool accepts_suspension)
       : broker_(broker),
         hub_(hub),
         context_(context),
         call_(std::move(call)),
-        tenant_(std::move(tenant)) {}
+        tenant_(std::move(tenant)),
+        accepts_suspension_(accepts_suspension) {}
 
   SessionId session() const { return call_.session(); }
   const std::string& tenant() const { return tenant_; }
+  bool accepts_suspension() const { return accepts_suspension_; }
 
   void Begin() {
     self_ = shared_from_this();
@@ -34,6 +37,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
           .draining = true,  // or not: a client may have heard otherwise from the daemon before
           .lost = !broker_->LostLeases(call_).empty(),
           .revoked = !broker_->RevokedLeases(call_).leases.empty(),
+          .asked = accepts_suspension_,
           .pressure = {}});
   }
 
@@ -43,9 +47,10 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     bool draining = false;
     bool lost = false;
     bool revoked = false;
+    bool asked = false;  // by an operator, to suspend or resume
     // By tenant and device; each the largest shortage.
     std::map<std::pair<std::string, std::string>, Pressure> pressure;
-    bool any() const { return quota || draining || lost || revoked || !pressure.empty(); }
+    bool any() const { return quota || draining || lost || revoked || asked || !pressure.empty(); }
     void Add(const Pressure& more) {
       const auto [known, first] = pressure.try_emplace({more.tenant, more.device_uuid}, more);
       if (first) return;
@@ -61,6 +66,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       news_.draining |= news.draining;
       news_.lost |= news.lost;
       news_.revoked |= news.revoked;
+      news_.asked |= news.asked;
       for (const auto& [about, pressure] : news.pressure) news_.Add(pressure);
       if (writing_) {
         if (!ending_ && absl::Now() - write_began_ > WatchHub::kStuckAfter) {
@@ -142,6 +148,12 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       if (revoked.leases.empty()) return OnWriteDone(/*ok=*/true);
       for (LeaseId lease : revoked.leases) event.mutable_revocation()->add_lease_ids(ToInt(lease));
       event.mutable_revocation()->set_deadline_ms(MillisecondsUp(revoked.until - absl::Now()));
+    } else if (told.asked) {
+      const auto request = broker_->suspensions().Requested(call_);
+      if (!request.has_value() || request->until <= absl::Now()) return OnWriteDone(/*ok=*/true);
+      event.mutable_suspension_requested()->set_resume(request->resume);
+      event.mutable_suspension_requested()->set_deadline_ms(
+          MillisecondsUp(request->until - absl::Now()));
     } else {
       v1::SegmentsLost& lost = *event.mutable_segments_lost();
       // None if they were released meanwhile: then there is no event.
@@ -179,7 +191,8 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   static News TakeOne(News& news) {
     News one;
-    for (bool News::*const flag : {&News::quota, &News::draining, &News::revoked, &News::lost}) {
+    for (bool News::*const flag :
+         {&News::quota, &News::draining, &News::revoked, &News::asked, &News::lost}) {
       one.*flag = std::exchange(news.*flag, false);
       if (one.*flag) return one;
     }
@@ -192,6 +205,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;
   const Broker::Call call_;
   const std::string tenant_;
+  const bool accepts_suspension_;
   std::shared_ptr<Watcher> self_;
   grpc::ByteBuffer event_;  // while writing_, gRPC's
 
@@ -216,9 +230,10 @@ void WatchHub::Stop() {
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchHub::Start(grpc::CallbackServerContext* context,
-                                                            Broker::Call call, std::string tenant) {
-  auto watcher =
-      std::make_shared<Watcher>(broker_, this, context, std::move(call), std::move(tenant));
+                                                            Broker::Call call, std::string tenant,
+                                                            bool accepts_suspension) {
+  auto watcher = std::make_shared<Watcher>(broker_, this, context, std::move(call),
+                                           std::move(tenant), accepts_suspension);
   bool ended = false;
   {
     absl::MutexLock lock(&mutex_);
@@ -270,6 +285,11 @@ void WatchHub::Revoked(SessionId session) {
   news_.revoked.insert(session);
 }
 
+void WatchHub::SuspensionRequested(SessionId session) {
+  absl::MutexLock lock(&mutex_);
+  news_.asked.insert(session);
+}
+
 void WatchHub::SessionEnded(SessionId session) {
   std::vector<std::shared_ptr<Watcher>> ended;
   {
@@ -305,11 +325,13 @@ void WatchHub::Tell() {
       watchers.assign(watchers_.begin(), watchers_.end());
     }
     for (const auto& watcher : watchers) {
-      Watcher::News its{.quota = news.every_tenant || news.tenants.contains(watcher->tenant()),
-                        .draining = news.draining,
-                        .lost = news.orphaned.contains(watcher->session()),
-                        .revoked = news.revoked.contains(watcher->session()),
-                        .pressure = {}};
+      Watcher::News its{
+          .quota = news.every_tenant || news.tenants.contains(watcher->tenant()),
+          .draining = news.draining,
+          .lost = news.orphaned.contains(watcher->session()),
+          .revoked = news.revoked.contains(watcher->session()),
+          .asked = watcher->accepts_suspension() && news.asked.contains(watcher->session()),
+          .pressure = {}};
       for (const Pressure& pressure : news.pressures) its.Add(pressure);
       if (its.any()) watcher->Tell(its);
     }

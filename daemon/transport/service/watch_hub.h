@@ -34,8 +34,10 @@ class WatchHub {
 
   // Starts a watch for the call's session. It sends serialized Events, first the present state. The
   // reactor lives until gRPC is done with it.
+  // `accepts_suspension`: the client takes operators' requests to suspend or resume.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
-                                                    Broker::Call call, std::string tenant);
+                                                    Broker::Call call, std::string tenant,
+                                                    bool accepts_suspension = false);
 
   // Notify the watchers from a thread of the hub. These functions return at once and call neither
   // the broker nor gRPC, so they may be called under the broker's mutex.
@@ -44,6 +46,7 @@ class WatchHub {
   void SegmentsLost(SessionId session);
   void Pressed(const Pressure& pressure);
   void Revoked(SessionId session);
+  void SuspensionRequested(SessionId session);
 
   // Ends the session's watches.
   void SessionEnded(SessionId session);
@@ -64,10 +67,11 @@ class WatchHub {
     bool draining = false;
     absl::flat_hash_set<SessionId> orphaned;  // sessions that have lost segments
     absl::flat_hash_set<SessionId> revoked;   // sessions whose leases are being revoked
+    absl::flat_hash_set<SessionId> asked;     // sessions that operators ask to suspend or resume
     std::vector<Pressure> pressures;          // one for each tenant and device at most
     bool any() const {
       return !tenants.empty() || every_tenant || draining || !orphaned.empty() ||
-             !revoked.empty() || !pressures.empty();
+             !revoked.empty() || !asked.empty() || !pressures.empty();
     }
   };
 

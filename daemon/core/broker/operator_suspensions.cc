@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// An operator asks a session to suspend its leases, or to resume them.
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/update.h"
+#include "daemon/core/suspension/suspension_requests.h"
+
+namespace gpumemd {
+namespace {
+
+// How often a wait looks whether the operator has gone.
+constexpr absl::Duration kLook = absl::Milliseconds(200);
+
+absl::Status NothingToDo(SessionId session, bool resume) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("session ", ToInt(session), " has no lease that ",
+                   resume ? "is suspended"
+                          : "can be suspended; only firm leases of kind vmm on memory of its own "
+                            "tenant can, and only if the tenant's releases are trusted"));
+}
+
+}  // namespace
+
+absl::StatusOr<BrokerOperators::Moved> BrokerOperators::MoveSession(
+    SessionId session, bool resume, absl::Time deadline, absl::FunctionRef<bool()> cancelled) {
+  SuspensionRequests::Due due;
+  for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
+    TimedLock lock(&broker_.mutex_);
+    const SuspensionRequests& requests = broker_.ledger_.suspension_requests();
+    if (absl::Status possible = requests.Check(session); !possible.ok()) return possible;
+    next = requests.Collect(session, resume, *next, Broker::kListedAtOnce, due);
+  }
+  if (due.leases.empty() && due.done == 0) return NothingToDo(session, resume);
+  SuspensionRequests::Request asked{.resume = resume, .until = deadline};
+  Moved moved;
+  {
+    Broker::Update update(&broker_);
+    absl::StatusOr<uint64_t> begun =
+        broker_.ledger_.suspension_requests().Begin(session, resume, deadline);
+    if (!begun.ok()) return begun.status();
+    asked.number = *begun;
+    moved.tenant = broker_.ledger_.state().sessions.at(session)->tenant->name;
+    if (!due.leases.empty() && broker_.observer_ != nullptr) {
+      broker_.observer_->SuspensionRequested(session);
+    }
+  }
+  const absl::Cleanup end = [&] {
+    Broker::Update update(&broker_);
+    broker_.ledger_.suspension_requests().End(session, asked.number);
+  };
+  absl::Status done = AwaitMoved(session, due.leases, asked, cancelled);
+  if (!done.ok()) return done;
+  SuspensionRequests::Moved sums;
+  for (absl::Span<const LeaseId> left(due.leases); !left.empty();
+       left.remove_prefix(std::min(left.size(), Broker::kListedAtOnce))) {
+    TimedLock lock(&broker_.mutex_);
+    broker_.ledger_.suspension_requests().Add(left.subspan(0, Broker::kListedAtOnce), resume, sums);
+  }
+  moved.leases = sums.leases;
+  moved.segments = sums.segments.size();
+  moved.bytes = sums.bytes;
+  moved.resident_bytes = sums.resident_bytes;
+  return moved;
+}
+
+absl::Status BrokerOperators::AwaitMoved(SessionId session, absl::Span<const LeaseId> leases,
+                                         const SuspensionRequests::Request& asked,
+                                         absl::FunctionRef<bool()> cancelled) const {
+  absl::Span<const LeaseId> left = leases;
+  bool ended = false;
+  // Each release of the mutex asks again: it goes on where it was, and looks at some leases only.
+  const auto moves = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
+    const SuspensionRequests& requests = broker_.ledger_.suspension_requests();
+    const SuspensionRequests::Request* const present = requests.Find(session);
+    ended = present == nullptr || present->number != asked.number;
+    for (size_t looked = 0; !ended && !left.empty() && looked < Broker::kListedAtOnce; ++looked) {
+      if (!requests.IsDone(left.front(), asked.resume)) return false;
+      left.remove_prefix(1);
+    }
+    return true;
+  };
+  while (!left.empty()) {
+    {
+      TimedLock lock(&broker_.mutex_);
+      broker_.mutex_.AwaitWithDeadline(absl::Condition(&moves),
+                                       std::min(asked.until, absl::Now() + kLook));
+    }
+    if (ended) {
+      return absl::AbortedError(
+          absl::StrCat("session ", ToInt(session),
+                       " has ended meanwhile, or a later request has replaced this one"));
+    }
+    if (left.empty()) break;
+    if (cancelled()) return absl::CancelledError("the operator does not wait any more");
+    if (absl::Now() >= asked.until) return NotInTime(session, left, asked.resume);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BrokerOperators::NotInTime(SessionId session, absl::Span<const LeaseId> leases,
+                                        bool resume) const {
+  size_t left = 0;
+  for (absl::Span<const LeaseId> unseen = leases; !unseen.empty();
+       unseen.remove_prefix(std::min(unseen.size(), Broker::kListedAtOnce))) {
+    TimedLock lock(&broker_.mutex_);
+    for (LeaseId lease : unseen.subspan(0, Broker::kListedAtOnce)) {
+      if (!broker_.ledger_.suspension_requests().IsDone(lease, resume)) ++left;
+    }
+  }
+  return absl::DeadlineExceededError(absl::StrCat("session ", ToInt(session), " has not ",
+                                                  resume ? "resumed" : "suspended",
+                                                  " all its leases in time: ", left, " left"));
+}
+
+}  // namespace gpumemd

@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of gpumem.v1.Admin that ask a session to suspend its memory, or to resume it.
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/ids.h"
+#include "daemon/transport/service/admin_service.h"
+#include "daemon/transport/service/convert.h"
+#include "daemon/transport/service/unary_call.h"
+#include "spdlog/spdlog.h"
+
+namespace gpumemd {
+namespace {
+
+namespace v1 = gpumem::v1;
+
+constexpr absl::Duration kTimeout = absl::Seconds(30);  // of a request that names none
+
+}  // namespace
+
+absl::StatusOr<BrokerOperators::Moved> AdminService::MoveSession(const grpc::ServerContext* context,
+                                                                 uint64_t session, bool resume,
+                                                                 uint64_t timeout_ms) {
+  const absl::Duration timeout = timeout_ms == 0 ? kTimeout : FromMilliseconds(timeout_ms);
+  const absl::Time deadline =
+      std::min(absl::Now() + timeout, absl::FromChrono(context->deadline()));
+  absl::StatusOr<BrokerOperators::Moved> moved = broker_->operators().MoveSession(
+      SessionId{session}, resume, deadline, [&] { return ended_ || context->IsCancelled(); });
+  if (ended_ && absl::IsCancelled(moved.status())) {
+    return absl::UnavailableError("the daemon ends; the session may still do it");
+  }
+  if (!moved.ok()) return moved;
+  spdlog::info("session {} of tenant {} has {} {} leases on an operator's request", session,
+               moved->tenant, resume ? "resumed" : "suspended", moved->leases);
+  Audit(context, {.event = resume ? AuditEvent::kLeasesResumed : AuditEvent::kLeasesSuspended,
+                  .tenant = moved->tenant,
+                  .session = SessionId{session},
+                  .bytes = moved->bytes,
+                  .count = moved->segments});
+  return moved;
+}
+
+grpc::Status AdminService::SuspendSession(grpc::ServerContext* context,
+                                          const v1::SuspendSessionRequest* request,
+                                          v1::SuspendSessionResponse* response) {
+  const auto moved =
+      MoveSession(context, request->session_id(), /*resume=*/false, request->timeout_ms());
+  if (!moved.ok()) return ToAnswer(moved.status());
+  response->set_suspended_leases(static_cast<uint32_t>(moved->leases));
+  response->set_moved_bytes(moved->bytes);
+  response->set_resident_bytes(moved->resident_bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ResumeSession(grpc::ServerContext* context,
+                                         const v1::ResumeSessionRequest* request,
+                                         v1::ResumeSessionResponse* response) {
+  const auto moved =
+      MoveSession(context, request->session_id(), /*resume=*/true, request->timeout_ms());
+  if (!moved.ok()) return ToAnswer(moved.status());
+  response->set_resumed_leases(static_cast<uint32_t>(moved->leases));
+  response->set_resumed_bytes(moved->bytes);
+  return grpc::Status::OK;
+}
+
+}  // namespace gpumemd
