@@ -76,7 +76,8 @@ absl::Status BrokerOperators::AwaitMoved(SessionId session, absl::Span<const Lea
                                          absl::FunctionRef<bool()> cancelled) const {
   absl::Span<const LeaseId> left = leases;
   bool ended = false;
-  // Each release of the mutex asks again: it goes on where it was, and looks at some leases only.
+  // Each release of the mutex asks again. Continues with the first lease that is left, and looks at
+  // a bounded number of them.
   const auto moves = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
     const SuspensionRequests& requests = broker_.ledger_.suspension_requests();
     const SuspensionRequests::Request* const present = requests.Find(session);

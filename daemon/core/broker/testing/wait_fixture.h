@@ -40,6 +40,10 @@ class RecordingObserver : public BrokerObserver {
     absl::MutexLock lock(&mutex_);
     revoked_.push_back(session);
   }
+  void SuspensionRequested(SessionId session) override {
+    absl::MutexLock lock(&mutex_);
+    asked_.push_back(session);
+  }
   void EndProcess(SessionId session, bool kill) override {
     absl::MutexLock lock(&mutex_);
     ended_.emplace_back(session, kill);
@@ -53,6 +57,7 @@ class RecordingObserver : public BrokerObserver {
     return mutex_.AwaitWithTimeout(absl::Condition(&there), kLong);
   }
   std::vector<SessionId> AwaitRevoked(size_t count) { return Await(revoked_, count); }
+  std::vector<SessionId> AwaitAsked(size_t count) { return Await(asked_, count); }
   std::vector<std::pair<SessionId, bool>> AwaitEnded(size_t count) { return Await(ended_, count); }
 
  private:
@@ -67,6 +72,7 @@ class RecordingObserver : public BrokerObserver {
   absl::Mutex mutex_;
   std::vector<Pressure> pressures_;
   std::vector<SessionId> revoked_;
+  std::vector<SessionId> asked_;  // to suspend or to resume
   std::vector<std::pair<SessionId, bool>> ended_;
 };
 

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators ask a session to suspend and to resume, and wait until it has.
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/testing/wait_fixture.h"
+#include "daemon/tier/tier_device.h"
+#include "gmock/gmock.h"
+
+namespace gpumemd {
+namespace operator_suspensions_test {
+
+using absl::StatusCode;
+using ::testing::HasSubstr;
+using Moved = absl::StatusOr<BrokerOperators::Moved>;
+
+class OperatorSuspensionsTest : public BrokerWaitFixture {
+ protected:
+  OperatorSuspensionsTest() {
+    BrokerOptions options;
+    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
+    options.devices.push_back(
+        *MakeTierDevice({.capacity_bytes = 10 * kGranule, .huge_pages = false}));
+    options.random = [this] {
+      Secret secret{};
+      secret[0] = static_cast<uint8_t>(++randoms_);
+      return secret;
+    };
+    options.observer = &observer_;
+    broker_ = std::make_unique<Broker>(std::move(options));
+  }
+  // Opens a session with a watch that accepts requests.
+  Client OpenListening() {
+    Client client = Open("team");
+    watches_.push_back(CallOf(client));
+    EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true), absl::OkStatus());
+    return client;
+  }
+  Moved Move(const Client& client, bool resume, absl::Duration patience = kLong) {
+    return broker_->operators().MoveSession(client.session.id, resume, absl::Now() + patience,
+                                            [] { return false; });
+  }
+  void Suspend(const Client& client, const std::vector<LeaseId>& leases) {
+    const auto suspended = broker_->suspensions().Suspend(*CallOf(client), leases, 0);
+    EXPECT_TRUE(suspended.ok()) << suspended.status();
+  }
+  void Resume(const Client& client, const std::vector<LeaseId>& leases) {
+    auto acquisition = std::make_shared<Broker::Acquisition>();
+    const auto call = CallOf(client);
+    acquisition->session = client.session.id;
+    acquisition->spec = {.resumes = leases};
+    acquisition->release_deadline = absl::Now() + kLong;
+    acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
+    acquisition->resume = [] {};
+    const Broker::Progress progress = broker_->Advance(acquisition, /*may_block=*/true);
+    EXPECT_EQ(progress.state, State::kAnswered);
+    EXPECT_TRUE(progress.leases.ok()) << progress.leases.status();
+  }
+
+  std::vector<std::unique_ptr<Broker::Call>> watches_;
+
+  void TearDown() override { watches_.clear(); }
+};
+
+TEST_F(OperatorSuspensionsTest, AnswersWhenAllIsSuspendedAndWhenAllIsResumed) {
+  Client client = OpenListening();
+  std::vector<LeaseId> leases = Hold(client, 2);
+  const std::vector<LeaseId> more = Hold(client, 3);
+  leases.insert(leases.end(), more.begin(), more.end());
+  Moved moved = absl::UnknownError("not answered");
+  std::thread operators([&] { moved = Move(client, /*resume=*/false); });
+  EXPECT_EQ(observer_.AwaitAsked(1).front(), client.session.id);
+  const auto asked = broker_->suspensions().Requested(*CallOf(client));
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_FALSE(asked->resume);
+  Suspend(client, {leases[0]});
+  Suspend(client, {leases[1]});
+  operators.join();
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->tenant, "team");
+  EXPECT_EQ(moved->leases, 2u);
+  EXPECT_EQ(moved->segments, 2u);
+  EXPECT_EQ(moved->bytes, 5 * kGranule);
+  EXPECT_EQ(moved->resident_bytes, 0u);
+  EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(client)).has_value());
+
+  // There is nothing left to do: the session is not asked.
+  moved = Move(client, /*resume=*/false);
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->leases, 0u);
+  EXPECT_EQ(observer_.AwaitAsked(1).size(), 1u);
+
+  std::thread resumes([&] { moved = Move(client, /*resume=*/true); });
+  observer_.AwaitAsked(2);
+  EXPECT_TRUE(broker_->suspensions().Requested(*CallOf(client))->resume);
+  Resume(client, leases);
+  resumes.join();
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->leases, 2u);
+  EXPECT_EQ(moved->bytes, 5 * kGranule);
+}
+
+TEST_F(OperatorSuspensionsTest, TheDeadlineSaysHowManyAreLeft) {
+  Client client = OpenListening();
+  const std::vector<LeaseId> leases = Hold(client, 1);
+  Hold(client, 1);
+  Hold(client, 1);
+  Suspend(client, leases);
+  const Moved moved = Move(client, /*resume=*/false, absl::Milliseconds(1));
+  EXPECT_EQ(moved.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(moved.status().message(), HasSubstr(": 2 left"));
+  EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(client)).has_value());
+}
+
+TEST_F(OperatorSuspensionsTest, RefusesWhatCannotBe) {
+  EXPECT_EQ(broker_->operators()
+                .MoveSession(SessionId{99}, false, absl::InfiniteFuture(), [] { return false; })
+                .status()
+                .code(),
+            StatusCode::kNotFound);
+  Client deaf = Open("team");
+  Hold(deaf, 1);
+  EXPECT_EQ(Move(deaf, /*resume=*/false).status().code(), StatusCode::kFailedPrecondition);
+  Client empty = OpenListening();
+  for (bool resume : {false, true}) {
+    const absl::Status status = Move(empty, resume).status();
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("no lease"));
+  }
+  // The end of the watch ends it.
+  Client client = OpenListening();
+  Hold(client, 1);
+  watches_.pop_back();
+  EXPECT_EQ(Move(client, /*resume=*/false).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(OperatorSuspensionsTest, TheEndOfTheSessionOrALaterRequestEndsTheWait) {
+  Client client = OpenListening();
+  const std::vector<LeaseId> leases = Hold(client, 1);
+  Moved first = absl::UnknownError("not answered"), second = first;
+  std::thread one([&] { first = Move(client, /*resume=*/false); });
+  observer_.AwaitAsked(1);
+  std::thread two([&] { second = Move(client, /*resume=*/false); });
+  one.join();
+  EXPECT_EQ(first.status().code(), StatusCode::kAborted);
+  observer_.AwaitAsked(2);
+  broker_->SocketClosed(client.session.id);
+  two.join();
+  EXPECT_EQ(second.status().code(), StatusCode::kAborted);
+}
+
+TEST_F(OperatorSuspensionsTest, AnOperatorThatGoesEndsTheWait) {
+  Client client = OpenListening();
+  Hold(client, 1);
+  absl::Notification gone;
+  absl::StatusOr<BrokerOperators::Moved> moved = absl::UnknownError("not answered");
+  std::thread operators([&] {
+    moved = broker_->operators().MoveSession(client.session.id, /*resume=*/false,
+                                             absl::InfiniteFuture(),
+                                             [&] { return gone.HasBeenNotified(); });
+  });
+  observer_.AwaitAsked(1);
+  gone.Notify();
+  operators.join();
+  EXPECT_EQ(moved.status().code(), StatusCode::kCancelled);
+  EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(client)).has_value());
+}
+
+}  // namespace operator_suspensions_test
+}  // namespace gpumemd
