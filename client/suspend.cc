@@ -1,10 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpumem/suspend.h"
 
+#include <memory>
+#include <utility>
+#include <vector>
+
 #include "client/mapping/suspension.h"
 #include "client/session/interrupt.h"
+#include "client/session/watch.h"
 
 namespace gpumem {
+namespace {
+
+// Brings the program's segments into the wanted state.
+absl::Status Serve(const std::shared_ptr<internal::Session>& session,
+                   const SuspensionHandlers& handlers, bool resume, absl::Duration left) {
+  std::vector<Segment*> segments = handlers.segments();
+  std::erase_if(segments, [resume](const Segment* segment) {
+    return segment != nullptr && segment->valid() && segment->suspended() != resume;
+  });
+  if (segments.empty()) return absl::OkStatus();
+  absl::StatusOr<internal::Suspension> suspension =
+      internal::Suspension::Of(session, segments, /*suspended=*/resume);
+  if (!suspension.ok()) return suspension.status();
+  if (!resume) return suspension->Suspend({.quiesce = handlers.quiesce});
+  const absl::Status status = suspension->Resume(left, std::nullopt, internal::Disturbance());
+  if (status.ok() && handlers.resumed) handlers.resumed();
+  return status;
+}
+
+}  // namespace
 
 absl::Status Client::Suspend(absl::Span<Segment* const> segments) {
   return Suspend(segments, SuspendOptions());
@@ -31,6 +56,20 @@ absl::Status Client::Resume(absl::Span<Segment* const> segments, const ResumeOpt
   internal::Disturbance disturbance;
   if (options.cancel.has_value()) disturbance.interrupt = options.cancel->interrupt_;
   return suspension->Resume(options.wait, options.timeout, disturbance);
+}
+
+absl::StatusOr<std::unique_ptr<Watch>> Client::ServeSuspensions(SuspensionHandlers handlers) {
+  if (!handlers.segments) {
+    return absl::InvalidArgumentError("SuspensionHandlers::segments is not set");
+  }
+  WatchHandlers events;
+  events.ended = handlers.ended;
+  return internal::StartWatch(
+      session_, std::move(events),
+      [session = session_, handlers = std::move(handlers)](bool resume, absl::Duration left) {
+        const absl::Status status = Serve(session, handlers, resume, left);
+        if (!status.ok() && handlers.failed) handlers.failed(status);
+      });
 }
 
 }  // namespace gpumem

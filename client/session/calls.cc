@@ -120,6 +120,7 @@ absl::StatusOr<v1::GetIpcEventsResponse> Session::GetIpcEvents(
 }
 
 absl::StatusOr<Session::EventStream> Session::Watch(grpc::ClientContext* context,
+                                                    const v1::WatchRequest& request,
                                                     absl::Time deadline) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
@@ -128,7 +129,7 @@ absl::StatusOr<Session::EventStream> Session::Watch(grpc::ClientContext* context
   (*connection)->SetUp(*context, absl::InfiniteFuture());
   EventStream stream;
   stream.connection = *std::move(connection);
-  stream.reader = stream.connection->stub().Watch(context, v1::WatchRequest());
+  stream.reader = stream.connection->stub().Watch(context, request);
   return stream;
 }
 

@@ -158,7 +158,8 @@ class Session : public std::enable_shared_from_this<Session> {
     std::shared_ptr<Connection> connection;
     std::unique_ptr<grpc::ClientReader<v1::Event>> reader;
   };
-  absl::StatusOr<EventStream> Watch(grpc::ClientContext* context, absl::Time deadline);
+  absl::StatusOr<EventStream> Watch(grpc::ClientContext* context, const v1::WatchRequest& request,
+                                    absl::Time deadline);
   // Returns why a stream ended, in this library's words. OK is the end of the session.
   absl::Status Explain(const EventStream& stream, const grpc::Status& status);
   // True if only the daemon has ended, not the session: another daemon may follow.

@@ -47,8 +47,10 @@ bool IsCutOff(const grpc::Status& status) {
 // ends the Watch.
 class Reader {
  public:
-  Reader(std::shared_ptr<Session> session, WatchHandlers handlers)
-      : session_(std::move(session)), handlers_(std::move(handlers)) {}
+  Reader(std::shared_ptr<Session> session, WatchHandlers handlers, SuspensionHandler suspension)
+      : session_(std::move(session)),
+        handlers_(std::move(handlers)),
+        suspension_(std::move(suspension)) {}
 
   // If the daemon is absent, Run() waits for it.
   absl::Status Start() {
@@ -91,7 +93,9 @@ class Reader {
   absl::Status Begin(absl::Time deadline) {
     stream_ = {};
     auto context = std::make_unique<grpc::ClientContext>();
-    absl::StatusOr<Session::EventStream> stream = session_->Watch(context.get(), deadline);
+    v1::WatchRequest request;
+    request.set_accepts_suspension(suspension_ != nullptr);
+    absl::StatusOr<Session::EventStream> stream = session_->Watch(context.get(), request, deadline);
     if (!stream.ok()) return stream.status();
     stream_ = *std::move(stream);
     absl::MutexLock lock(&mutex_);
@@ -139,6 +143,10 @@ class Reader {
       handlers_.revocation(
           {.lease_ids = {revocation.lease_ids().begin(), revocation.lease_ids().end()},
            .until_end = Left(revocation.deadline_ms(), AgeOf(event))});
+    } else if (event.has_suspension_requested() && suspension_) {
+      const v1::SuspensionRequested& request = event.suspension_requested();
+      const absl::Duration left = Left(request.deadline_ms(), AgeOf(event));
+      if (left > absl::ZeroDuration()) suspension_(request.resume(), left);
     } else if (event.has_quota_changed() && handlers_.quota_changed) {
       handlers_.quota_changed(FromProto(event.quota_changed().quota()));
     }
@@ -170,6 +178,7 @@ class Reader {
 
   const std::shared_ptr<Session> session_;
   const WatchHandlers handlers_;
+  const SuspensionHandler suspension_;
   absl::Mutex mutex_;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // outlives stream_
   std::atomic<bool> cancelled_ = false;
@@ -209,8 +218,10 @@ class ThreadedWatch : public Watch {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Watch>> StartWatch(std::shared_ptr<Session> session,
-                                                  WatchHandlers handlers) {
-  auto reader = std::make_shared<Reader>(std::move(session), std::move(handlers));
+                                                  WatchHandlers handlers,
+                                                  SuspensionHandler suspension) {
+  auto reader =
+      std::make_shared<Reader>(std::move(session), std::move(handlers), std::move(suspension));
   if (absl::Status status = reader->Start(); !status.ok()) return status;
   try {
     return std::make_unique<ThreadedWatch>(reader);

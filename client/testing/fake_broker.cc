@@ -292,7 +292,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
     return grpc::Status::OK;
   }
 
-  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest*,
+  grpc::Status Watch(grpc::ServerContext* context, const v1::WatchRequest* request,
                      grpc::ServerWriter<v1::Event>* writer) override {
     if (SessionOf(*context) == 0) return NoSession();
     std::unique_lock lock(daemon_->mutex_);
@@ -306,6 +306,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
         continue;
       }
       const v1::Event event = daemon_->told_[written++];
+      if (event.has_suspension_requested() && !request->accepts_suspension()) continue;
       lock.unlock();
       writer->Write(event);
       lock.lock();

@@ -110,7 +110,8 @@ class FakeDaemon {
   // Replaces the handles of all events by these bytes.
   void ReplaceHandles(const std::string& bytes);
 
-  // Sends the event to every Watch, also to later ones.
+  // Sends the event to every Watch, also to later ones. SuspensionRequested goes only to those that
+  // accept it.
   void Tell(const v1::Event& event);
   // Later Watches do not receive the events sent so far.
   void ForgetEvents();

@@ -60,8 +60,9 @@ struct PublishOptions;
 class Pool;  // these two: gpumem/pool.h
 class SharedBlock;
 
-struct ResumeOptions;  // these two: gpumem/suspend.h
+struct ResumeOptions;  // these three: gpumem/suspend.h
 struct SuspendOptions;
+struct SuspensionHandlers;
 
 // A session with the daemon. The session ends with the Client and all its Segments: Segments may
 // outlive the Client.
@@ -202,6 +203,11 @@ class Client {
   //   UNAVAILABLE         the bytes could not be copied
   absl::Status Resume(absl::Span<Segment* const> segments, const ResumeOptions& options);
   absl::Status Resume(absl::Span<Segment* const> segments);
+
+  // Lets operators suspend and resume this process (gpumemctl suspend) until the Watch ends:
+  // SuspensionHandlers (gpumem/suspend.h). It counts as a watch.
+  //   INVALID_ARGUMENT  the handlers have no `segments`
+  absl::StatusOr<std::unique_ptr<Watch>> ServeSuspensions(SuspensionHandlers handlers);
 
   // Calls the handlers for events of the daemon until the Watch ends. Reports earlier lost segments
   // at once.

@@ -33,10 +33,17 @@
 // segments are suspended, their bytes are lost.
 //
 // Segments of a Pool cannot be suspended.
+//
+// An operator can have a process suspend, and resume, by gpumemctl suspend. The program opts in:
+//
+//   auto served = client->ServeSuspensions({.segments = [&] { return all; },
+//                                           .quiesce = [&] { return StopWork(); },
+//                                           .resumed = [&] { StartWork(); }});
 #pragma once
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -65,6 +72,30 @@ struct ResumeOptions {
   std::optional<CancelToken> cancel;
   // For each answer of the daemon, counted from the end of the wait. Unset: as in SuspendOptions.
   std::optional<absl::Duration> timeout;
+};
+
+// How a program is suspended and resumed by an operator (Client::ServeSuspensions).
+//
+// All calls come from one thread of the Watch, which also makes the library's Suspend and Resume.
+// While one of these is under way, no other thread may use, move or destroy the segments. The
+// Watch's destructor waits for it. The program may suspend and resume by itself, too: segments that
+// are in the wanted state are left as they are.
+//
+// The operator's call succeeds once all leases of the session that can be suspended are, also those
+// that `segments` leaves out. Those of a Pool are among them.
+struct SuspensionHandlers {
+  // Required. Returns the segments to suspend or to resume, of this Client. They belong to the
+  // program.
+  std::function<std::vector<Segment*>()> segments;
+  // As SuspendOptions::quiesce. Not called if all segments are suspended already.
+  std::function<absl::Status()> quiesce;
+  // All segments are back: the program may go on.
+  std::function<void()> resumed;
+  // Suspend or Resume has failed, with its status. Segments that are not suspended() can be used:
+  // after a failed Suspend the program goes on. The operator learns only that time has passed.
+  std::function<void(const absl::Status&)> failed;
+  // As WatchHandlers::ended.
+  std::function<void(const absl::Status&)> ended;
 };
 
 }  // namespace gpumem

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspending and resuming when the daemon asks for it.
+#include <string.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "client/testing/fake_daemon.h"
+#include "common/node_clock.h"
+#include "gmock/gmock.h"
+#include "gpumem/client.h"
+#include "gpumem/suspend.h"
+#include "gtest/gtest.h"
+
+namespace gpumem {
+namespace suspend_request_test {
+
+using absl::StatusCode;
+using internal::FakeDaemon;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kBytes = 64 * 1024;
+
+v1::Event Asks(bool resume) {
+  v1::Event event;
+  event.mutable_suspension_requested()->set_resume(resume);
+  event.mutable_suspension_requested()->set_deadline_ms(60'000);
+  event.set_sent_ns(NodeClockNs());
+  return event;
+}
+
+class SuspendRequestTest : public ::testing::Test {
+ protected:
+  void Start(FakeDaemon::Script script = {}) {
+    daemon_ = std::make_unique<FakeDaemon>(std::move(script));
+    client_ = Client::Connect({.runtime_dir = daemon_->runtime_dir(), .timeout = absl::Seconds(20)})
+                  .value();
+    segments_ = client_->AcquireMany({.bytes = kBytes}, 2).value();
+    for (Segment& segment : segments_) strcpy(static_cast<char*>(segment.data()), "kept");
+  }
+  // Handlers that write down their calls.
+  SuspensionHandlers Handlers() {
+    return {.segments =
+                [this] {
+                  return std::vector<Segment*>{&segments_[0], &segments_[1]};
+                },
+            .quiesce =
+                [this] {
+                  Note("quiesce");
+                  return absl::OkStatus();
+                },
+            .resumed = [this] { Note("resumed"); },
+            .failed = [this](const absl::Status& why) { Note(why.ToString()); },
+            .ended = [this](const absl::Status&) { Note("ended"); }};
+  }
+  void Note(std::string what) {
+    absl::MutexLock lock(&mutex_);
+    notes_.push_back(std::move(what));
+  }
+  // Waits for so many notes, and returns them.
+  std::vector<std::string> Notes(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto there = [&]()
+                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return notes_.size() >= count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(20)));
+    return notes_;
+  }
+
+  std::unique_ptr<FakeDaemon> daemon_;
+  std::unique_ptr<Client> client_;
+  std::vector<Segment> segments_;
+  absl::Mutex mutex_;
+  std::vector<std::string> notes_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST_F(SuspendRequestTest, TheDaemonSuspendsAndResumesTheProgram) {
+  std::atomic<bool> suspended = false;
+  Start({.suspended = [&](const auto&) {
+    suspended = true;
+    return grpc::Status::OK;
+  }});
+  const auto watch = client_->ServeSuspensions(Handlers());
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(/*resume=*/false));
+  EXPECT_THAT(Notes(1), ElementsAre("quiesce"));
+  // The request to resume comes when the thread of the Watch is done with the first.
+  daemon_->Tell(Asks(/*resume=*/true));
+  EXPECT_THAT(Notes(2), ElementsAre("quiesce", "resumed"));
+  EXPECT_TRUE(suspended);
+  EXPECT_THAT(daemon_->suspended(), IsEmpty());
+  for (const Segment& segment : segments_) {
+    EXPECT_FALSE(segment.suspended());
+    EXPECT_STREQ(static_cast<char*>(segment.data()), "kept");
+  }
+}
+
+TEST_F(SuspendRequestTest, OnlySegmentsInTheOtherStateAreTouched) {
+  Start();
+  ASSERT_EQ(client_->Suspend({{&segments_[0]}}), absl::OkStatus());
+  auto watch = client_->ServeSuspensions(Handlers());
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(/*resume=*/false));
+  daemon_->Tell(Asks(/*resume=*/false));  // there is nothing left
+  daemon_->Tell(Asks(/*resume=*/true));
+  daemon_->Tell(Asks(/*resume=*/true));
+  daemon_->Tell(Asks(/*resume=*/false));
+  EXPECT_THAT(Notes(3), ElementsAre("quiesce", "resumed", "quiesce"));
+  watch->reset();  // waits for the suspension
+  EXPECT_TRUE(segments_[0].suspended());
+  EXPECT_TRUE(segments_[1].suspended());
+}
+
+TEST_F(SuspendRequestTest, FailuresAreTold) {
+  Start({.prepare_suspend = [](const v1::PrepareSuspendRequest&) {
+    return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the tier is full");
+  }});
+  auto handlers = Handlers();
+  const auto watch = client_->ServeSuspensions(handlers);
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(/*resume=*/false));
+  EXPECT_THAT(Notes(1), ElementsAre(::testing::HasSubstr("the tier is full")));
+  EXPECT_FALSE(segments_[0].suspended());
+}
+
+TEST_F(SuspendRequestTest, ARequestWhoseTimeIsOverIsIgnored) {
+  Start();
+  const auto watch = client_->ServeSuspensions(Handlers());
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  v1::Event late = Asks(/*resume=*/false);
+  late.mutable_suspension_requested()->set_deadline_ms(1);
+  late.set_sent_ns(NodeClockNs() - 2'000'000);
+  daemon_->Tell(late);
+  ASSERT_EQ(client_->Suspend({{&segments_[0]}}), absl::OkStatus());
+  daemon_->Tell(Asks(/*resume=*/true));
+  EXPECT_THAT(Notes(1), ElementsAre("resumed"));
+}
+
+TEST_F(SuspendRequestTest, WithoutHandlersNothingChanges) {
+  Start();
+  EXPECT_EQ(client_->ServeSuspensions({}).status().code(), StatusCode::kInvalidArgument);
+  absl::Notification drained;
+  const auto watch = client_->StartWatch({.draining = [&](bool) { drained.Notify(); }});
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(/*resume=*/false));
+  v1::Event draining;
+  draining.mutable_draining()->set_draining(true);
+  daemon_->Tell(draining);
+  drained.WaitForNotification();
+  EXPECT_THAT(daemon_->suspended(), IsEmpty());
+}
+
+}  // namespace suspend_request_test
+}  // namespace gpumem
