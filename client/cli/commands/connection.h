@@ -60,6 +60,11 @@ absl::Status MayBeDone(const absl::Status& end);
 // that changes state.
 absl::Status NoAnswer(absl::Duration timeout, bool changes);
 
+// True if gRPC reports the end of the call's time. The daemon reports others, with its own words.
+inline bool IsEndOfCall(const absl::Status& status) {
+  return absl::IsDeadlineExceeded(status) && status.message() == "Deadline Exceeded";
+}
+
 // Makes one call: Call(*admin, &v1::Admin::Stub::GetStatus, request). If the daemon ends during it,
 // repeats a read-only call (Get…, List…, Check…) with the next daemon. It cannot repeat other
 // calls: gRPC does not say whether the daemon has carried them out.
@@ -79,7 +84,7 @@ absl::StatusOr<Response> Call(AdminConnection& admin,
     const absl::Status status =
         FromGrpcStatus((admin.stub().*method)(&context, request, &response));
     if (status.ok()) return response;
-    if (absl::IsDeadlineExceeded(status)) return NoAnswer(admin.timeout(), !repeatable);
+    if (IsEndOfCall(status)) return NoAnswer(admin.timeout(), !repeatable);
     // A server that shuts down cancels the calls that it has not begun.
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) return status;
     if (!repeatable) return MayBeDone(status);

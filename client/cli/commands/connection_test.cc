@@ -136,6 +136,19 @@ TEST_F(ConnectionTest, SaysThatThereWasNoAnswerInTime) {
   EXPECT_THAT(std::string(set.message()), HasSubstr("the call may have taken effect"));
 }
 
+TEST_F(ConnectionTest, PassesOnTheDaemonsOwnDeadlines) {
+  FakeAdmin service;
+  const std::unique_ptr<grpc::Server> server = Serve(service);
+  ASSERT_NE(server, nullptr);
+  service.end = {grpc::StatusCode::DEADLINE_EXCEEDED, "2 left"};
+  service.failures = 1;
+  auto admin = ConnectAdmin(dir_, absl::Seconds(7));
+  ASSERT_TRUE(admin.ok()) << admin.status();
+  const absl::Status set =
+      Call(**admin, &v1::Admin::Stub::SetQuota, v1::SetQuotaRequest()).status();
+  EXPECT_EQ(set, absl::DeadlineExceededError("2 left"));
+}
+
 TEST_F(ConnectionTest, TheTimeoutHoldsForTheConnection) {
   const UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};

@@ -77,6 +77,12 @@ void AddPool(CommandSet* commands) {
   AddCaution(trim.app, &trim.command->caution, /*asks=*/false);
 }
 
+void AddSession(const CommandSet::Added<SuspendCommand>& added) {
+  added.app
+      ->add_option("SESSION", added.command->session, "The session's number (see gpumemctl ps)")
+      ->required();
+}
+
 void AddMaintenance(CommandSet* commands) {
   const auto trim = commands->Add<TrimCommand>(
       kChanging, "trim", "Return retained segments to the driver.",
@@ -91,6 +97,24 @@ void AddMaintenance(CommandSet* commands) {
             "Keep this much per tenant and device (default: 0)")
       ->type_name("BYTES");
   AddCaution(trim.app, &trim.command->caution, /*asks=*/true);
+
+  const auto suspend = commands->Add<SuspendCommand>(
+      kChanging, "suspend", "Have a session move its memory to the host tier.",
+      "Examples:\n  gpumemctl suspend 12                    the devices' memory is free\n"
+      "  gpumemctl resume 12 --timeout 10m       afterwards\n"
+      "The process of the session moves all that can be moved, and does not use the\n"
+      "memory until gpumemctl resume. Its program must accept that. --timeout is how\n"
+      "long it may take (default: 30s). Asks for confirmation on a terminal.");
+  AddSession(suspend);
+  AddCaution(suspend.app, &suspend.command->caution, /*asks=*/true);
+  const auto resume = commands->Add<SuspendCommand>(
+      kChanging, "resume", "Have a session bring its memory back from the host tier.",
+      "Example: gpumemctl resume 12 --timeout 10m\n"
+      "Ends gpumemctl suspend. --timeout is how long the session may take, with its\n"
+      "wait for memory that others hold (default: 30s).");
+  resume.command->resume = true;
+  AddSession(resume);
+  AddCaution(resume.app, &resume.command->caution, /*asks=*/false);
 
   const auto drain = commands->Add<DrainCommand>(
       kChanging, "drain", "Admit no new sessions or requests.",

@@ -112,6 +112,11 @@ struct TrimCommand {
   uint64_t keep_bytes = 0;
   Caution caution;
 };
+struct SuspendCommand {
+  uint64_t session = 0;
+  bool resume = false;  // the command is resume
+  Caution caution;
+};
 struct DrainCommand {
   bool resume = false;  // undrain
   Caution caution;
@@ -163,9 +168,9 @@ using Command =
     std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
                  QuotaSetCommand, QuotaUnsetCommand, PsCommand, SegmentsCommand,
                  PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
-                 PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, DrainCommand,
-                 ReloadCommand, TopCommand, MapCommand, DescribeCommand, DoctorCommand,
-                 EventsCommand, HoldCommand, CompletionCommand, VersionCommand>;
+                 PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, SuspendCommand,
+                 DrainCommand, ReloadCommand, TopCommand, MapCommand, DescribeCommand,
+                 DoctorCommand, EventsCommand, HoldCommand, CompletionCommand, VersionCommand>;
 
 struct CommandLine {
   GlobalOptions global;

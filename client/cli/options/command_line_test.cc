@@ -51,6 +51,11 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(segments.device, "0");
   EXPECT_FALSE(Parsed<DrainCommand>({"drain"}).resume);
   EXPECT_TRUE(Parsed<DrainCommand>({"undrain"}).resume);
+  EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "12"}).session, 12u);
+  EXPECT_FALSE(Parsed<SuspendCommand>({"suspend", "12"}).resume);
+  EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "12"}).resume);
+  EXPECT_THAT(ParseCommandLine({"suspend"}).error, ::testing::HasSubstr("SESSION"));
+  EXPECT_NE(ParseCommandLine({"suspend", "x"}).error, "");
   Parsed<VersionCommand>({"version"});
   EXPECT_EQ(Parsed<CompletionCommand>({"completion", "fish"}).shell, Shell::kFish);
   TrimCommand trim =
@@ -262,6 +267,8 @@ TEST(CommandLineTest, CommandsThatTakeFromOthersAreCautious) {
   EXPECT_TRUE(Parsed<DrainCommand>({"drain", "-y"}).caution.yes);
   EXPECT_TRUE(Parsed<TrimCommand>({"trim", "--yes"}).caution.yes);
   EXPECT_TRUE(Parsed<UnpublishCommand>({"unpublish", "a/b", "--yes"}).caution.yes);
+  EXPECT_FALSE(Parsed<SuspendCommand>({"suspend", "1"}).caution.yes);
+  EXPECT_TRUE(Parsed<SuspendCommand>({"suspend", "1", "--dry-run"}).caution.dry_run);
   EXPECT_TRUE(Parsed<QuotaSetCommand>({"quota", "set", "t", "--limit", "1", "-y"}).caution.yes);
   EXPECT_TRUE(Parsed<QuotaUnsetCommand>({"quota", "unset", "t", "--dry-run"}).caution.dry_run);
   EXPECT_TRUE(Parsed<PoolTrimCommand>({"pool", "trim", "t", "--dry-run"}).caution.dry_run);
@@ -269,6 +276,7 @@ TEST(CommandLineTest, CommandsThatTakeFromOthersAreCautious) {
   EXPECT_TRUE(Parsed<QuotaUnsetCommand>({"quota", "unset", "t"}).caution.yes);
   EXPECT_TRUE(Parsed<PoolTrimCommand>({"pool", "trim", "t"}).caution.yes);
   EXPECT_TRUE(Parsed<DrainCommand>({"undrain"}).caution.yes);
+  EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "1"}).caution.yes);
   EXPECT_TRUE(Parsed<ReloadCommand>({"reload"}).caution.yes);
   EXPECT_FALSE(Parsed<DrainCommand>({"drain"}).caution.yes);
 }

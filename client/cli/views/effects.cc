@@ -73,6 +73,25 @@ absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
   return effects;
 }
 
+absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume,
+                                       const v1::ListSessionsResponse& sessions, bool exact) {
+  for (const v1::SessionInfo& each : sessions.sessions()) {
+    if (each.session_id() != session || each.state() == v1::SessionInfo::STATE_LINGERING) continue;
+    const std::string who =
+        absl::StrCat("session ", session, " (tenant ", each.tenant(), ", pid ", each.pid(), ")");
+    if (resume) {
+      return Effects{.lines = {absl::StrCat(who, " is asked to bring its suspended memory back")}};
+    }
+    return Effects{.lines = {absl::StrCat(who, " is asked to suspend what can be suspended of ",
+                                          Counted(each.leases(), "lease"), ", ",
+                                          Size(each.leased_bytes(), exact)),
+                             "it stops its use of that memory until gpumemctl resume"},
+                   .takes = true};
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no live session ", session, " (see gpumemctl ps)"));
+}
+
 absl::StatusOr<Effects> UnpublishEffects(const std::string& name, absl::string_view own_tenant,
                                          const v1::ListPublicationsResponse& publications,
                                          bool exact) {

@@ -4,6 +4,7 @@
 // is carried out.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,11 @@ Effects ReloadEffects(const v1::ReloadResponse& checked);
 absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
                                     const v1::ListTenantsResponse& tenants,
                                     const DeviceList& devices, bool exact);
+
+// Of gpumemctl suspend, and with `resume`, of resume.
+//   NOT_FOUND  there is no such live session in the list
+absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume,
+                                       const v1::ListSessionsResponse& sessions, bool exact);
 
 // `name` is "TENANT/NAME" or, for a worker's own tenant, "NAME".
 //   NOT_FOUND  there is no such publication in the list

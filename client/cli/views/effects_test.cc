@@ -103,6 +103,33 @@ TEST(EffectsTest, TrimTakesFromATenantWhatItRetainsWithoutThoseUnderIt) {
   EXPECT_THAT(TrimEffects(request, tenants, TwoGpus(), false)->lines, IsEmpty());
 }
 
+TEST(EffectsTest, SuspendNamesTheSession) {
+  v1::ListSessionsResponse sessions;
+  v1::SessionInfo& session = *sessions.add_sessions();
+  session.set_session_id(12);
+  session.set_state(v1::SessionInfo::STATE_LIVE);
+  session.set_tenant("a");
+  session.set_pid(34);
+  session.set_leases(2);
+  session.set_leased_bytes(kGiB);
+  const auto suspend = SuspendEffects(12, /*resume=*/false, sessions, false);
+  ASSERT_TRUE(suspend.ok()) << suspend.status();
+  EXPECT_TRUE(suspend->takes);
+  EXPECT_THAT(suspend->lines,
+              ElementsAre("session 12 (tenant a, pid 34) is asked to suspend what can be suspended "
+                          "of 2 leases, 1.00 GiB",
+                          "it stops its use of that memory until gpumemctl resume"));
+  const auto resume = SuspendEffects(12, /*resume=*/true, sessions, false);
+  ASSERT_TRUE(resume.ok()) << resume.status();
+  EXPECT_FALSE(resume->takes);
+  EXPECT_THAT(
+      resume->lines,
+      ElementsAre("session 12 (tenant a, pid 34) is asked to bring its suspended memory back"));
+  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(13, false, sessions, false).status()));
+  session.set_state(v1::SessionInfo::STATE_LINGERING);
+  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(12, false, sessions, false).status()));
+}
+
 TEST(EffectsTest, UnpublishNamesThePublication) {
   v1::ListPublicationsResponse list;
   v1::PublicationInfo* each = list.add_publications();
