@@ -111,6 +111,8 @@ KindRules RulesOf(Kind kind) {
     case Kind::kMempool:
     case Kind::kIpc:
       return {.counted = true};
+    case Kind::kTier:
+      break;  // no process opens it
   }
   return {};
 }
