@@ -25,6 +25,7 @@ except ImportError as error:
 SCHEMAS = pathlib.Path("client/cli/schema").absolute()
 GPUMEMCTL = os.path.abspath("client/cli/gpumemctl")
 GPUMEMD = os.path.abspath("daemon/gpumemd")
+SUSPENDABLE = os.path.abspath("tests/cli/suspendable")
 DEADLINE = 60
 
 
@@ -66,6 +67,7 @@ class SchemaTest(unittest.TestCase):
         pathlib.Path(cls.file).write_bytes(b"w" * 4096)
         cls.config = os.path.join(cls.folder, "gpumemd.toml")
         pathlib.Path(cls.config).write_text(
+            '[tier]\ncapacity = "16MiB"\n'
             '[[tenant]]\nname = "lab"\nlimit = "1GiB"\n'
             f'[[rule]]\ntenant = "lab"\nuid = {os.getuid()}\n')
         cls.log = open(os.path.join(cls.folder, "log"), "w", encoding="utf-8")
@@ -81,13 +83,16 @@ class SchemaTest(unittest.TestCase):
             [GPUMEMCTL, "--runtime-dir", cls.folder, "hold", "--size", "2MiB", "--kind", "mempool",
              "--json"], stdout=subprocess.PIPE, text=True)
         cls.held = json.loads(cls.holder.stdout.readline())
+        cls.suspendable = subprocess.Popen([SUSPENDABLE, cls.folder], stdin=subprocess.PIPE,
+                                           stdout=subprocess.PIPE, text=True)
 
     @classmethod
     def tearDownClass(cls):
-        for process in (cls.holder, cls.daemon):
+        for process in (cls.suspendable, cls.holder, cls.daemon):
             process.terminate()
             process.wait(DEADLINE)
-        cls.holder.stdout.close()
+        for pipe in (cls.suspendable.stdin, cls.suspendable.stdout, cls.holder.stdout):
+            pipe.close()
         cls.log.close()
         shutil.rmtree(cls.folder, ignore_errors=True)
 
@@ -110,6 +115,17 @@ class SchemaTest(unittest.TestCase):
         self.seen.add(name)
         self.assertEqual(mistakes(name, document), [], name)
 
+    def suspend(self, session):
+        """Suspends the session once the daemon knows that it may."""
+        deadline = time.monotonic() + DEADLINE
+        result = self.run_ctl("suspend", session, "-o", "json")
+        while result.returncode != 0:
+            self.assertIn("FAILED_PRECONDITION", result.stderr)
+            self.assertLess(time.monotonic(), deadline, result.stderr)
+            time.sleep(0.02)
+            result = self.run_ctl("suspend", session, "-o", "json")
+        self.expect("suspend", json.loads(result.stdout))
+
     def test_all(self):
         self.expect("hold", self.held)
         self.check("status", "status")
@@ -131,10 +147,13 @@ class SchemaTest(unittest.TestCase):
                       ["session", str(self.held["session_id"])], ["device", "0"],
                       ["lease", str(self.held["lease_id"])], ["publication", "lab/llama"]):
             self.check("describe", "describe", *words)
-        for words in (["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
+        session = self.suspendable.stdout.readline().strip()
+        for words in (["suspend", session], ["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
                       ["quota", "set", "lab", "--limit", "1MiB"], ["quota", "unset", "lab"],
                       ["pool", "trim", "lab"], ["pool", "set", "lab", "--reset-peaks"], ["reload"]):
             self.check("dry-run", *words, "--dry-run")
+        self.suspend(session)
+        self.check("resume", "resume", session)
         self.check("unpublish", "unpublish", "lab/llama")
         self.check("quota", "quota")
         self.check("quota", "quota", "set", "lab", "--limit", "40MiB", "--guarantee", "1MiB")

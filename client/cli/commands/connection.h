@@ -60,7 +60,7 @@ absl::Status MayBeDone(const absl::Status& end);
 // that changes state.
 absl::Status NoAnswer(absl::Duration timeout, bool changes);
 
-// True if gRPC reports the end of the call's time. The daemon reports others, with its own words.
+// True if gRPC reports the end of the call's time. Messages of the daemon say more.
 inline bool IsEndOfCall(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) && status.message() == "Deadline Exceeded";
 }

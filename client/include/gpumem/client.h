@@ -205,7 +205,8 @@ class Client {
   absl::Status Resume(absl::Span<Segment* const> segments);
 
   // Lets operators suspend and resume this process (gpumemctl suspend) until the Watch ends:
-  // SuspensionHandlers (gpumem/suspend.h). It counts as a watch.
+  // SuspensionHandlers (gpumem/suspend.h). It counts as a watch. The daemon learns of it soon after
+  // the call; until then it refuses operators.
   //   INVALID_ARGUMENT  the handlers have no `segments`
   absl::StatusOr<std::unique_ptr<Watch>> ServeSuspensions(SuspensionHandlers handlers);
 
