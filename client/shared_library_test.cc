@@ -115,6 +115,10 @@ TEST(SharedLibraryTest, ExportsAllOfClientH) {
     moved.Synchronize().IgnoreError();
     const bool told = moved.Done().value() && moved.valid() && moved.event() != nullptr;
     (*client)->StartWatch({}).value().reset();
+    (*client)
+        ->ServeSuspensions({.segments = [] { return std::vector<Segment*>(); }})
+        .value()
+        .reset();
     Segment* const some[] = {&third};
     (*client)->Suspend(some).IgnoreError();
     (*client)->Suspend(some, {.quiesce = [] { return absl::OkStatus(); }}).IgnoreError();
