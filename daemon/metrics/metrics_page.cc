@@ -152,6 +152,12 @@ void WriteDevices(Exposition& page, const MetricsFacts& facts) {
   write("gpumem_reclaimed_bytes_total", Type::kCounter,
         "Bytes of the device that were taken back from processes that had ended.",
         [&](size_t i) { return facts.measures.devices[i].reclaimed; });
+  write("gpumem_suspended_bytes_total", Type::kCounter,
+        "Bytes that were moved from the device to the host tier.",
+        [&](size_t i) { return facts.measures.devices[i].suspended; });
+  write("gpumem_resumed_bytes_total", Type::kCounter,
+        "Bytes that were moved from the host tier to the device.",
+        [&](size_t i) { return facts.measures.devices[i].resumed; });
 }
 
 void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
@@ -161,6 +167,14 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
     page.Histogram(
         {{"kind", KindName(acquires.kind)}, {"waited", acquires.waited ? "true" : "false"}},
         acquires.latency);
+  }
+  page.Family("gpumem_suspend_seconds", Type::kHistogram,
+              "Time of a Suspend until the contents were in the host tier.");
+  page.Histogram({}, facts.measures.suspends);
+  page.Family("gpumem_resume_seconds", Type::kHistogram,
+              "Time of a Resume until its client had the memory, for granted requests.");
+  for (const bool waited : {false, true}) {
+    page.Histogram({{"waited", waited ? "true" : "false"}}, facts.measures.resumes[waited ? 1 : 0]);
   }
   page.Family("gpumem_broker_lock_hold_seconds", Type::kHistogram,
               "Time for which a thread of the daemon held the broker's lock.");

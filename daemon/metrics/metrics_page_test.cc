@@ -28,7 +28,8 @@ MetricsFacts FactsOf(size_t devices) {
                                            .name = "Card \"X\"",
                                            .pci_bus_id = "0000:01:00.0",
                                            .capacity_bytes = 1000});
-    facts.measures.devices.push_back({.charged = 10 * i, .reclaimed = 7});
+    facts.measures.devices.push_back(
+        {.charged = 10 * i, .reclaimed = 7, .suspended = 8, .resumed = 9});
   }
   return facts;
 }
@@ -80,6 +81,7 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   LatencyHistogram latency;
   latency.Observe(absl::Milliseconds(3));
   facts.measures.acquires = {{.kind = Kind::kMempool, .waited = true, .latency = latency.Read()}};
+  facts.measures.resumes[1] = latency.Read();
   facts.measures.lock_holds = latency.Read();
   facts.measures.longest_lock_hold = absl::Milliseconds(4);
 
@@ -105,6 +107,10 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
         std::string("gpumem_foreign_bytes{device=\"GPU-0\"} 0\n"),
         std::string("gpumem_foreign_bytes{device=\"GPU-1\"} 77\n"),
         std::string("gpumem_reclaimed_bytes_total{device=\"GPU-0\"} 7\n"),
+        std::string("gpumem_suspended_bytes_total{device=\"GPU-0\"} 8\n"),
+        std::string("gpumem_resumed_bytes_total{device=\"GPU-0\"} 9\n"),
+        std::string("\ngpumem_suspend_seconds_count 0\n"),
+        std::string("gpumem_resume_seconds_sum{waited=\"true\"} 0.003\n"),
         std::string("gpumem_acquire_seconds_sum{kind=\"mempool\",waited=\"true\"} 0.003\n"),
         std::string("\ngpumem_broker_lock_hold_seconds_bucket{le=\"0.0025\"} 0\n"),
         std::string("\ngpumem_broker_lock_hold_seconds_bucket{le=\"0.005\"} 1\n"),

@@ -247,7 +247,7 @@ TEST_F(Metrics, TheNumberOfSeriesIsAsDocumented) {
     }
     return of_a == 17 + 10 * 2;
   })) << of_a;
-  EXPECT_LE(of_nobody, 220);
+  EXPECT_LE(of_nobody, 290);
 }
 
 TEST_F(Metrics, AReloadSaysThatTheyNeedARestart) {

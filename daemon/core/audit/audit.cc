@@ -69,6 +69,12 @@ std::string What(const AuditRecord& record) {
   return what;
 }
 
+// ", and 2.00 MiB that did not move"
+std::string Resident(const AuditRecord& record) {
+  if (record.resident.value_or(0) == 0) return "";
+  return absl::StrCat(", and ", FormatBytes(*record.resident), " that did not move");
+}
+
 std::string Publication(const AuditRecord& record) {
   return absl::StrCat("publication ", record.publication, ", version ", record.version.value_or(0));
 }
@@ -118,6 +124,7 @@ std::vector<AuditField> FieldsOf(const AuditRecord& record) {
   fields.Number("version", record.version);
   fields.Number("bytes", record.bytes);
   fields.Number("count", record.count);
+  fields.Number("resident", record.resident);
   fields.Numbers("lease", record.leases, id);
   fields.Numbers("segment", record.segments, id);
   fields.Numbers("holder", record.holders, id);
@@ -193,6 +200,11 @@ std::string Tell(const AuditRecord& record) {
       return absl::StrCat("granted to ", Who(record), ": ", What(record), " (", record.call, ")");
     case AuditEvent::kReleased:
       return absl::StrCat("released by ", Who(record), ": ", What(record), Why(record));
+    case AuditEvent::kSuspended:
+      return absl::StrCat("suspended by ", Who(record), ": ", What(record), Resident(record),
+                          Why(record));
+    case AuditEvent::kResumed:
+      return absl::StrCat("resumed by ", Who(record), ": ", What(record), Resident(record));
     case AuditEvent::kDenied:
       return absl::StrCat("denied to ", Who(record), " (", record.cause, ")", Why(record));
     case AuditEvent::kPublished:

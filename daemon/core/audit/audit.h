@@ -47,6 +47,8 @@ enum class AuditEvent {
   // Memory.
   kGranted,
   kReleased,
+  kSuspended,  // put aside into the host tier
+  kResumed,    // back on its device
   kDenied,
   kPublished,
   kPublicationEnded,
@@ -99,8 +101,9 @@ struct AuditRecord {
 
   // Amounts.
   std::optional<uint64_t> bytes;
-  std::optional<uint64_t> count;               // of segments; of kSuppressed and kMissed, of events
-  std::optional<uint64_t> asked, used, limit;  // of a denial, in bytes or counts
+  std::optional<uint64_t> count;     // of segments; of kSuppressed and kMissed, of events
+  std::optional<uint64_t> resident;  // of kSuspended and kResumed: bytes that did not move
+  std::optional<uint64_t> asked, used, limit;            // of a denial, in bytes or counts
   std::optional<uint64_t> sessions, gone, publications;  // of kRestored
   std::optional<uint64_t> generation;
 

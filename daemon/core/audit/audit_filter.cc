@@ -26,6 +26,8 @@ bool IsOfClients(AuditEvent event) {
     case AuditEvent::kSessionEnded:
     case AuditEvent::kGranted:
     case AuditEvent::kReleased:
+    case AuditEvent::kSuspended:
+    case AuditEvent::kResumed:
     case AuditEvent::kDenied:
     case AuditEvent::kPublished:
     case AuditEvent::kPublicationEnded:
@@ -40,7 +42,8 @@ bool IsOfClients(AuditEvent event) {
 }
 
 bool IsGrant(AuditEvent event) {
-  return event == AuditEvent::kGranted || event == AuditEvent::kReleased;
+  return event == AuditEvent::kGranted || event == AuditEvent::kReleased ||
+         event == AuditEvent::kSuspended || event == AuditEvent::kResumed;
 }
 
 void Count(AuditEvent event, std::optional<uint64_t> bytes, AuditRecord* left_out) {

@@ -21,7 +21,7 @@
 namespace gpumemd {
 
 struct AuditFilterOptions {
-  bool grants = true;        // also pass kGranted and kReleased
+  bool grants = true;        // also pass kGranted, kReleased, kSuspended and kResumed
   uint32_t per_second = 20;  // 0: no limit
 };
 

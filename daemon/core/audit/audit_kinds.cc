@@ -90,6 +90,14 @@ absl::Span<const AuditKind> AuditKinds() {
          with_memory(session({}), {"lease", "call", "owner?", "publication?", "version?"})},
         {AuditEvent::kReleased, "released", LOG_INFO, "32d7bd4334a8472daf602f70b17b6d6c",
          "A session released leases.", with_memory(session({}), {"lease", "owner?", "why?"})},
+        {AuditEvent::kSuspended, "suspended", LOG_INFO, "5d6f0f7b3b0c4a41a1d35b8d3c9e7f12",
+         "A session suspended leases: bytes and count are what moved from the device into the host "
+         "tier.",
+         session({"device?", "bytes", "count", "resident", "segment?", "lease", "why?"})},
+        {AuditEvent::kResumed, "resumed", LOG_INFO, "c1b8f2a46e3d4c7f9a05d2e17b64830a",
+         "A session resumed leases: bytes and count are what moved from the host tier to the "
+         "device.",
+         session({"device", "bytes", "count", "resident", "segment?", "lease"})},
         {AuditEvent::kDenied,
          "denied",
          LOG_WARNING,

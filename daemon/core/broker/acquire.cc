@@ -259,8 +259,11 @@ absl::Status Broker::Keep(WaitingRequest& it, const std::vector<LeaseView>& leas
 
 void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
   if (leases.empty()) return;
-  acquires_[IndexOf(leases.front().kind)][acquisition.waited ? 1 : 0].Observe(now_() -
-                                                                              acquisition.begun);
+  const size_t waited = acquisition.waited ? 1 : 0;
+  LatencyHistogram& histogram = acquisition.spec.resumes.empty()
+                                    ? acquires_[IndexOf(leases.front().kind)][waited]
+                                    : resumes_[waited];
+  histogram.Observe(now_() - acquisition.begun);
 }
 
 absl::StatusOr<std::vector<LeaseView>> Broker::Acquire(const Call& call, const AcquireSpec& spec,

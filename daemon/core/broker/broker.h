@@ -337,6 +337,8 @@ class Broker {
   mutable bool driver_asking_ ABSL_GUARDED_BY(driver_mutex_) = false;
 
   LatencyHistogram acquires_[kKinds][2];  // by IndexOf(kind), and by whether they waited
+  LatencyHistogram suspends_;
+  LatencyHistogram resumes_[2];  // by whether they waited
 
   mutable TimedMutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);

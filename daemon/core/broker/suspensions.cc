@@ -29,6 +29,7 @@ void BrokerSuspensions::Cancel(const BrokerCall& call, uint64_t reservation) {
 
 absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
     const BrokerCall& call, absl::Span<const LeaseId> leases, uint64_t reservation) {
+  const absl::Time began = broker_.now_();
   Suspensions::Begun begun;
   {
     Broker::Update update(&broker_);
@@ -43,6 +44,11 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
     for (size_t steps = 0; next < begun.moves.size() && steps < kLeasesAtOnce; ++next) {
       steps += 1 + broker_.ledger_.suspensions().Finish(begun.moves[next], copied.ok());
     }
+  }
+  {
+    TimedLock lock(&broker_.mutex_);
+    broker_.ledger_.suspensions().Audit(call.session(), leases, begun, copied);
+    if (copied.ok()) broker_.suspends_.Observe(broker_.now_() - began);
   }
   if (!copied.ok()) {
     return absl::UnavailableError(

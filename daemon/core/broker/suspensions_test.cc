@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -13,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
 #include "daemon/core/broker/views.h"
@@ -34,7 +37,7 @@ class BrokerSuspensionsTest : public BrokerWaitFixture {
                                    [this](const DeviceOp& op) {
                                      if (op.type != DeviceOp::Type::kCopy) return absl::OkStatus();
                                      if (Gate* const gate = gate_; gate != nullptr) gate->Pass();
-                                     return absl::OkStatus();
+                                     return copies_;
                                    }));
     devices.push_back(*MakeTierDevice({.capacity_bytes = 10 * kGranule}));
     return devices;
@@ -57,6 +60,7 @@ class BrokerSuspensionsTest : public BrokerWaitFixture {
   }
   uint64_t InTier() { return broker_->views().Devices(false).at(1).charged; }
 
+  absl::Status copies_;  // what they return
   std::unique_ptr<Gate> slow_;
   std::atomic<Gate*> gate_ = nullptr;
 };
@@ -120,6 +124,71 @@ TEST_F(BrokerSuspensionsTest, ResumeThatWaitedForMemoryGoesOnAtOnce) {
   const auto resumed = End(client);
   ASSERT_TRUE(resumed.ok()) << resumed.status();
   EXPECT_LT(absl::Now() - begun, kLong / 3);
+}
+
+TEST_F(BrokerSuspensionsTest, MovesAreAuditedAndMeasured) {
+  Client client = Open("a");
+  std::vector<LeaseId> leases = Hold(client, 2);
+  const std::vector<LeaseId> more = Hold(client, 3);
+  leases.insert(leases.end(), more.begin(), more.end());
+  const uint64_t next = audit_.Read(1, 100).next;
+  Suspend(client, leases);
+  Suspend(client, {leases[0]});  // nothing more moves
+  ASSERT_EQ(Begin(client, {.resumes = leases}, absl::ZeroDuration()), State::kNeedsAThread);
+  EXPECT_TRUE(broker_->Advance(client.acquisition, /*may_block=*/true).leases.ok());
+  client.call.reset();
+  Client twice = {.session = client.session};
+  ASSERT_EQ(Begin(twice, {.resumes = leases}, absl::ZeroDuration()), State::kAnswered);
+  twice.call.reset();
+
+  const std::vector<AuditRecord> records = audit_.Read(next, 100).records;
+  ASSERT_THAT(records, SizeIs(4));
+  const std::string device = broker_->views().Devices(false).at(0).info.uuid;
+  const uint64_t bytes = 5 * kGranule;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const AuditRecord& record = records[i];
+    SCOPED_TRACE(Tell(record));
+    const bool moved = i == 0 || i == 2;
+    EXPECT_EQ(record.event, i < 2 ? AuditEvent::kSuspended : AuditEvent::kResumed);
+    EXPECT_EQ(record.tenant, "a");
+    EXPECT_EQ(record.session, client.session.id);
+    EXPECT_EQ(record.device, device);
+    EXPECT_EQ(record.bytes, moved ? bytes : 0);
+    EXPECT_EQ(record.count, moved ? 2 : 0);
+    EXPECT_EQ(record.resident, i == 3 ? bytes : 0);
+    EXPECT_EQ(record.leases.size(), i == 1 ? 1 : 2);
+    for (const AuditField& field : FieldsOf(record)) {
+      const auto& known = KindOf(record.event).fields;
+      EXPECT_TRUE(std::any_of(known.begin(), known.end(), [&](absl::string_view each) {
+        return each == field.name || each == absl::StrCat(field.name, "?");
+      })) << field.name;
+    }
+  }
+  EXPECT_EQ(Tell(records[0]),
+            "suspended by tenant a, session 1, pid 1: 10.00 MiB on " + device + ", 2 segments");
+
+  const Measures measures = broker_->views().Measure();
+  EXPECT_EQ(measures.devices[0].suspended, bytes);
+  EXPECT_EQ(measures.devices[0].resumed, bytes);
+  EXPECT_EQ(measures.suspends.count(), 2u);
+  EXPECT_EQ(measures.resumes[0].count(), 2u);
+  for (const Measures::Acquires& acquires : measures.acquires) {
+    EXPECT_EQ(acquires.latency.count(), acquires.kind == Kind::kVmm && !acquires.waited ? 2u : 0u);
+  }
+}
+
+TEST_F(BrokerSuspensionsTest, FailedCopyIsAudited) {
+  Client client = Open("a");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  const uint64_t next = audit_.Read(1, 100).next;
+  copies_ = absl::InternalError("no copy");
+  EXPECT_FALSE(broker_->suspensions().Suspend(*CallOf(client), leases, 0).ok());
+  const std::vector<AuditRecord> records = audit_.Read(next, 100).records;
+  ASSERT_THAT(records, SizeIs(1));
+  EXPECT_EQ(records[0].bytes, 0);
+  EXPECT_EQ(records[0].resident, 2 * kGranule);
+  EXPECT_EQ(records[0].why, "no copy");
+  EXPECT_EQ(broker_->views().Measure().devices[0].suspended, 0u);
 }
 
 // A daemon that was killed while it gave a place in the tier back may have given it to another

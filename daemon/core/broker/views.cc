@@ -150,6 +150,8 @@ Measures BrokerViews::Measure() const {
   HoldTimes times = broker_.mutex_.Read();
   measures.lock_holds = times.holds;
   measures.longest_lock_hold = times.longest;
+  measures.suspends = broker_.suspends_.Read();
+  for (const size_t waited : {0, 1}) measures.resumes[waited] = broker_.resumes_[waited].Read();
   for (size_t i = 0; i < kKinds; ++i) {
     if (!IsAcquirable(gpumem::kKindTable[i])) continue;
     const Kind kind = gpumem::kKindTable[i].kind;

@@ -51,6 +51,7 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
   --state_.open_operations;
   --session.operations;
   if (live && !operation.regrant && !operation.resumes) auditor_.Granted(operation);
+  if (live && operation.resumes) auditor_.Resumed(operation);
   sessions_.ForgetIfDone(operation.session, session);
   if (!live) return absl::AbortedError("the session ended while the request was being served");
   return true;

@@ -59,6 +59,8 @@ size_t Operations::CommitResumed(SessionId session, const Operation::Item& item)
   if (item.fresh) {
     moved = suspensions_.MoveLeases(*item.tier, item.segment);
     suspensions_.EndResume(*item.tier, /*resumed=*/true);
+    const Segment& fresh = *state_.segments.at(item.segment);
+    state_.resumed[fresh.device] += fresh.charge.bytes();
   }
   records::Lease* const lease = state_.leases.Find(item.lease);
   if (lease == nullptr) return moved;  // released meanwhile: its process may map the memory

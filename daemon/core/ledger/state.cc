@@ -18,7 +18,9 @@ LedgerState::LedgerState(std::vector<DeviceInfo> infos, Bounds limits,
       bounds(limits),
       now(std::move(clock)),
       device_accounts(devices.size()),
-      reclaimed(devices.size(), 0) {}
+      reclaimed(devices.size(), 0),
+      suspended(devices.size(), 0),
+      resumed(devices.size(), 0) {}
 
 LedgerState::~LedgerState() { segments.clear(); }
 

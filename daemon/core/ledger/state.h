@@ -125,7 +125,8 @@ struct LedgerState {
   bool queue_stale = false;  // quotas have changed: the order of the waiters is out of date
 
   std::vector<Account> device_accounts;
-  std::vector<uint64_t> reclaimed;  // by device: bytes that only ended processes still had
+  std::vector<uint64_t> reclaimed;           // by device: bytes that only ended processes still had
+  std::vector<uint64_t> suspended, resumed;  // by device: bytes that moved to the tier, and back
   std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants;
   Quota default_quota;
 

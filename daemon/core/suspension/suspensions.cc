@@ -264,10 +264,25 @@ size_t Suspensions::Finish(const Move& move, bool copied) {
     segments_.Settle(move.from, from);
     return 0;
   }
+  state_.suspended[from.device] += move.bytes;
   const size_t moved = MoveLeases(move.from, move.to);
   segments_.Doom(move.from, from);
   segments_.Settle(move.to, to);
   return moved;
+}
+
+void Suspensions::Audit(SessionId session, absl::Span<const LeaseId> leases, const Begun& begun,
+                        const absl::Status& copied) const {
+  std::vector<Auditor::Moved> moved;
+  uint64_t resident = begun.resident_bytes;
+  for (const Move& move : begun.moves) {
+    if (copied.ok()) {
+      moved.push_back({.device = move.device, .to = move.to, .bytes = move.bytes});
+    } else {
+      resident += move.bytes;
+    }
+  }
+  auditor_.Moves(AuditEvent::kSuspended, session, leases, moved, resident, copied.message());
 }
 
 size_t Suspensions::MoveLeases(SegmentId from_id, SegmentId to_id) {

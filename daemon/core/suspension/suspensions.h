@@ -39,6 +39,7 @@ class Suspensions {
   Suspensions(LedgerBase* base, const Room* room, Segments* segments, const Leases* leases)
       : state_(base->state),
         changes_(base->changes),
+        auditor_(base->auditor),
         effects_(base->effects),
         room_(*room),
         segments_(*segments),
@@ -83,6 +84,9 @@ class Suspensions {
   // Ends a move. `copied`: move.to has the contents now. Otherwise the leases stay with move.from,
   // and move.to is doomed. Returns how many leases moved.
   size_t Finish(const Move& move, bool copied);
+  // Audits what Begin has begun, once all its moves have ended. `copied`: why they moved nothing.
+  void Audit(SessionId session, absl::Span<const LeaseId> leases, const Begun& begun,
+             const absl::Status& copied) const;
 
   // What the leases need to come back.
   struct ResumeTerms {
@@ -128,6 +132,7 @@ class Suspensions {
 
   LedgerState& state_;
   ChangeLog& changes_;
+  const Auditor& auditor_;
   Effects& effects_;
   const Room& room_;
   Segments& segments_;

@@ -15,6 +15,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "daemon/core/audit/audit_ring.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
@@ -93,6 +94,7 @@ class BrokerWaitFixture : public ::testing::Test {
       return secret;
     };
     options.observer = &observer_;
+    options.audit = &audit_;
     broker_ = std::make_unique<Broker>(std::move(options));
   }
   static std::vector<std::unique_ptr<Device>> OneDevice() {
@@ -171,6 +173,7 @@ class BrokerWaitFixture : public ::testing::Test {
   }
 
   RecordingObserver observer_;
+  AuditRing audit_;
   int randoms_ = 0;
   pid_t pids_ = 0;
   std::unique_ptr<Broker> broker_;

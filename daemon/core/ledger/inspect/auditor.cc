@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/ledger/inspect/inspector.h"
 
@@ -71,7 +72,8 @@ void Auditor::Granted(const Operation& operation) const {
   if (sink_ == nullptr) return;
   std::vector<AuditedSegment> segments;
   for (const Operation::Item& item : operation.items) {
-    segments.push_back({item.segment, item.lease});
+    // Of many, the first may have been released while the last became live.
+    if (state_.segments.contains(item.segment)) segments.push_back({item.segment, item.lease});
   }
   if (LeavesOut(AuditEvent::kGranted, operation.session, segments)) return;
   AuditRecord about = Inspector(&state_).AuditOf(AuditEvent::kGranted, operation.session);
@@ -101,6 +103,59 @@ void Auditor::Released(SessionId session, absl::Span<const LeaseId> leases,
   AuditRecord about = Inspector(&state_).AuditOf(AuditEvent::kReleased, session);
   about.why = std::string(why);
   RecordSegments(about, segments);
+}
+
+void Auditor::Resumed(const Operation& operation) const {
+  if (sink_ == nullptr) return;
+  std::vector<LeaseId> leases;
+  std::vector<Moved> moved;
+  absl::btree_map<SegmentId, uint64_t> resident;
+  for (const Operation::Item& item : operation.items) {
+    leases.push_back(item.lease);
+    auto segment = state_.segments.find(item.segment);
+    if (segment == state_.segments.end()) continue;  // released meanwhile
+    const uint64_t bytes = segment->second->charge.bytes();
+    if (item.fresh) moved.push_back({operation.device, item.segment, bytes});
+    if (!item.tier) resident[item.segment] = bytes;
+  }
+  uint64_t resident_bytes = 0;
+  for (const auto& [segment, bytes] : resident) resident_bytes += bytes;
+  Moves(AuditEvent::kResumed, operation.session, leases, moved, resident_bytes);
+}
+
+void Auditor::Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
+                    absl::Span<const Moved> moved, uint64_t resident, absl::string_view why) const {
+  if (sink_ == nullptr) return;
+  uint64_t bytes = 0;
+  for (const Moved& each : moved) bytes += each.bytes;
+  const std::string& tenant = state_.sessions.at(session)->tenant->name;
+  if (sink_->LeavesOut(event, tenant, bytes, state_.now())) return;
+  AuditRecord about = Inspector(&state_).AuditOf(event, session);
+  about.why = std::string(why);
+  about.bytes = about.count = 0;
+  about.resident = resident;
+  about.leases.assign(leases.begin(), leases.begin() + static_cast<ptrdiff_t>(
+                                                           std::min(leases.size(), kMaxAuditIds)));
+  absl::btree_map<size_t, AuditRecord> records;  // by device
+  for (const Moved& each : moved) {
+    AuditRecord& record = records.try_emplace(each.device, about).first->second;
+    record.device = state_.devices[each.device].uuid;
+    *record.bytes += each.bytes;
+    if (++*record.count <= kMaxAuditIds) record.segments.push_back(each.to);
+  }
+  if (records.empty()) {
+    const Lease* const first = state_.leases.Find(leases.front());
+    if (first != nullptr) {
+      const Segment& segment = *state_.segments.at(first->segment);
+      about.device =
+          state_.devices[segment.kind == Kind::kTier ? segment.home : segment.device].uuid;
+    }
+    Record(std::move(about));
+  }
+  for (auto& [device, record] : records) {
+    record.resident = std::exchange(resident, 0);  // once
+    Record(std::move(record));
+  }
 }
 
 void Auditor::SessionChanged(AuditEvent event, SessionId id) const {

@@ -28,6 +28,16 @@ class Auditor {
   // Records leases that the session is about to release; it need not have all of them.
   void Released(SessionId session, absl::Span<const LeaseId> leases,
                 absl::string_view why = "") const;
+  // Memory that moved between a device and the host tier.
+  struct Moved {
+    size_t device = 0;
+    SegmentId to{};
+    uint64_t bytes = 0;
+  };
+  // Records leases that the session has suspended or resumed, and the segments that moved for it.
+  void Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
+             absl::Span<const Moved> moved, uint64_t resident, absl::string_view why = "") const;
+  void Resumed(const Operation& operation) const;
   void SessionChanged(AuditEvent event, SessionId session) const;
   // Records the segments in `mapped`, which an ended process could map, that no other process maps.
   void Reclaimed(SessionId session, absl::Span<const SegmentId> mapped) const;

@@ -10,8 +10,10 @@ LedgerMeasures Inspector::Measure() const {
   LedgerMeasures measures;
   measures.draining = state_.draining;
   for (size_t i = 0; i < state_.devices.size(); ++i) {
-    measures.devices.push_back(
-        {.charged = state_.device_accounts[i].charged(), .reclaimed = state_.reclaimed[i]});
+    measures.devices.push_back({.charged = state_.device_accounts[i].charged(),
+                                .reclaimed = state_.reclaimed[i],
+                                .suspended = state_.suspended[i],
+                                .resumed = state_.resumed[i]});
   }
   absl::flat_hash_map<const Tenant*, size_t> places;
   measures.tenants.reserve(state_.tenants.size());

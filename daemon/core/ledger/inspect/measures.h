@@ -42,7 +42,8 @@ struct LedgerMeasures {
   };
   struct Device {
     uint64_t charged = 0;
-    uint64_t reclaimed = 0;  // bytes, since the daemon began
+    // Bytes since the daemon began. The last two: moved to the host tier, and back.
+    uint64_t reclaimed = 0, suspended = 0, resumed = 0;
   };
   std::vector<Tenant> tenants;  // by name
   std::vector<Device> devices;
@@ -57,6 +58,8 @@ struct Measures : LedgerMeasures {
     LatencyCounts latency;  // from the request until its client had its descriptors
   };
   std::vector<Acquires> acquires;  // of all kinds that the devices make
+  LatencyCounts suspends;          // until the contents were in the host tier
+  LatencyCounts resumes[2];        // until the client had its descriptors, by whether it waited
   // How long the broker's mutex was held: each time, and at most.
   LatencyCounts lock_holds;
   absl::Duration longest_lock_hold;
