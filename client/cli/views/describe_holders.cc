@@ -47,10 +47,14 @@ std::string Describer::Session(uint64_t id) {
     leases.push_back(
         absl::StrCat("lease ", lease.lease_id(), " on ", What(lease.segment_id()), Traits(lease)));
   }
-  absl::StrAppend(&text, leases.empty() ? Paragraph("It leases nothing.") : "",
-                  List(absl::StrCat("It has ", Counted(leases.size(), "lease"), ", ",
-                                    Bytes(session.leased_bytes())),
-                       leases));
+  absl::StrAppend(
+      &text, leases.empty() ? Paragraph("It leases nothing.") : "",
+      List(absl::StrCat(
+               "It has ", Counted(leases.size(), "lease"), ", ", Bytes(session.leased_bytes()),
+               session.suspended_bytes() == 0 ? ""
+                                              : absl::StrCat(", of which it has suspended ",
+                                                             Bytes(session.suspended_bytes()))),
+           leases));
   absl::StrAppend(&text, List("It waits for memory", WaitingLines([&](const auto& waiting) {
                                 return waiting.session_id() == id;
                               })));

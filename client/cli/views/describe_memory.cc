@@ -51,6 +51,18 @@ std::string Describer::Segment(uint64_t id) {
   absl::StrAppend(&text,
                   Paragraph(absl::StrCat("It belongs to tenant ", segment.tenant(),
                                          ", which is charged for it. ", StateSentence(segment))));
+  if (!segment.home_uuid().empty()) {
+    absl::StrAppend(&text,
+                    Paragraph(absl::StrCat(
+                        "It is suspended: its contents were moved from ", On(segment.home_uuid()),
+                        " into the host tier, and go back when a session resumes it.")));
+  } else if (segment.suspended() > 0) {
+    absl::StrAppend(
+        &text, Paragraph(absl::StrCat(
+                   Counted(segment.suspended(), "lease"), " of ", segment.leases(),
+                   segment.suspended() == 1 ? " is" : " are",
+                   " suspended. It moves into the host tier when all are, and none maps it.")));
+  }
   if (segment.revocable()) {
     absl::StrAppend(&text, Paragraph("It is revocable: it may be taken back when others need it."));
   }

@@ -146,6 +146,22 @@ TEST(DescribeTest, Segment) {
                     HasSubstr("It is revocable")));
 }
 
+TEST(DescribeTest, SuspendedMemory) {
+  Snapshot snapshot = Sample();
+  v1::SegmentInfo* segment = snapshot.segments.mutable_segments(0);
+  segment->set_suspended(1);
+  snapshot.holders.mutable_leases(0)->set_suspended(true);
+  snapshot.sessions.mutable_sessions(0)->set_suspended_bytes(32 * kMiB);
+  EXPECT_THAT(Described(snapshot, Subject::kSegment, "40"),
+              AllOf(HasSubstr("1 lease of 1 is suspended. It moves into the host tier when"),
+                    HasSubstr("pid 4242), suspended, with a ticket")));
+  segment->set_home_uuid(kUuid0);
+  EXPECT_THAT(Described(snapshot, Subject::kSegment, "40"),
+              HasSubstr("It is suspended: its contents were moved from device 0"));
+  EXPECT_THAT(Described(snapshot, Subject::kSession, "7"),
+              HasSubstr("of which it has suspended 32.00 MiB"));
+}
+
 TEST(DescribeTest, Lease) {
   EXPECT_EQ(Described(Sample(), Subject::kLease, "34"),
             "Lease 34: a session's right to segment 40\n"

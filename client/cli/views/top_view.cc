@@ -10,6 +10,7 @@
 #include "client/cli/text/format.h"
 #include "client/cli/text/table.h"
 #include "client/cli/views/holdings.h"
+#include "client/cli/views/quota_values.h"
 #include "client/cli/views/top_meters.h"
 
 namespace gpumem::cli {
@@ -47,14 +48,18 @@ Rows ByTenant(const TopData& data, bool exact) {
   Rows result{.columns = {{"TENANT", Align::kLeft, 20},
                           {"HELD", Align::kRight},
                           {"LEASED", Align::kRight, 0, 5},
+                          {"SUSPENDED", Align::kRight},
                           {"RETAINED", Align::kRight},
                           {"LINGERING", Align::kRight},
                           {"WAITS FOR", Align::kRight, 0, 1},
                           {"SEGMENTS", Align::kRight, 0, 2},
                           {"SESSIONS", Align::kRight, 0, 3},
                           {"DENIALS", Align::kRight, 0, 4}}};
+  bool suspends = false;
   for (const v1::TenantInfo& tenant : data.tenants.tenants()) {
     const v1::Usage& usage = tenant.usage();
+    const uint64_t suspended = TierBytes(usage);
+    suspends = suspends || suspended > 0;
     uint64_t held = 0, leased = 0, retained = 0, lingering = 0, waits = 0;
     for (const v1::DeviceUsage& device : usage.devices()) {
       held += device.charged_bytes();
@@ -64,14 +69,16 @@ Rows ByTenant(const TopData& data, bool exact) {
       waits += device.waiting_bytes();
     }
     result.rows.push_back({.cells = {usage.tenant(), Size(held, exact), SizeOrNone(leased, exact),
-                                     SizeOrNone(retained, exact), SizeOrNone(lingering, exact),
-                                     SizeOrNone(waits, exact), absl::StrCat(usage.segments()),
-                                     absl::StrCat(usage.sessions()), absl::StrCat(usage.denials())},
+                                     SizeOrNone(suspended, exact), SizeOrNone(retained, exact),
+                                     SizeOrNone(lingering, exact), SizeOrNone(waits, exact),
+                                     absl::StrCat(usage.segments()), absl::StrCat(usage.sessions()),
+                                     absl::StrCat(usage.denials())},
                            .size = held,
                            .name = usage.tenant(),
                            .count = usage.segments(),
                            .style = waits > 0 ? Style::kWarning : Style::kPlain});
   }
+  if (!suspends) LeaveOut("SUSPENDED", &result);
   return result;
 }
 
@@ -237,6 +244,7 @@ std::vector<Line> Help() {
   lines.emplace_back(
       "lingering (the lease has ended, but a process may still map the memory), and");
   lines.emplace_back("segments in creation or release. For a process HELD is its leases.");
+  lines.emplace_back("SUSPENDED, which HELD has in it: put aside into the host tier.");
   lines.emplace_back("PAST BROKER, past: memory that CUDA gave directly (cudaMalloc).");
   return lines;
 }

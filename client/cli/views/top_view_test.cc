@@ -63,6 +63,14 @@ std::string Shown(const TopData& data, TopState state, size_t rows = 0, size_t c
 
 KeyPress Character(char c) { return {Key::kCharacter, c}; }
 
+TEST(TopViewTest, SuspendedBytesOfTenants) {
+  TopData data = Data();
+  EXPECT_THAT(Shown(data, {}), Not(HasSubstr("SUSPENDED")));
+  v1::Usage* training = data.tenants.mutable_tenants(0)->mutable_usage();
+  *training->add_devices() = Usage("TIER-00000000-0000-0000-0000-000000000000", 16 * kMiB, 0, 0);
+  EXPECT_THAT(Shown(data, {}, 0, 120), AllOf(HasSubstr("  SUSPENDED  "), HasSubstr(" 16.00 MiB ")));
+}
+
 TEST(TopViewTest, ByTenantTheLargestFirst) {
   EXPECT_EQ(Shown(Data(), {}),
             "gpumemd 0.1.0  up 3m05s  2 tenants, 2 sessions, 3 segments\n"

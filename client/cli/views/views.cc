@@ -154,6 +154,10 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
       {"PID", Align::kRight},          {"UID", Align::kRight, 0, 3},    {"NAME", Align::kLeft, 8},
       {"COMMAND", Align::kLeft, 8, 1}, {"LEASES", Align::kRight, 0, 2}, {"LEASED", Align::kRight},
       {"AGE", Align::kRight}};
+  const bool suspended =
+      std::any_of(response.sessions().begin(), response.sessions().end(),
+                  [](const v1::SessionInfo& session) { return session.suspended_bytes() > 0; });
+  if (suspended) columns.insert(columns.end() - 1, {"SUSPENDED", Align::kRight});
   if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
   columns.insert(columns.end(), {Detail("GID", Align::kRight), Detail("RULE"), Detail("CGROUP")});
   Table table(columns);
@@ -167,6 +171,10 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
                                       session.command(),
                                       absl::StrCat(session.leases()),
                                       Size(session.leased_bytes(), exact)};
+    if (suspended) {
+      const uint64_t bytes = session.suspended_bytes();
+      cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
+    }
     if (unbrokered) {
       const uint64_t bytes = session.unbrokered_bytes();
       cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
@@ -265,16 +273,21 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                Detail("PUBLICATIONS", Align::kRight),
                Detail("DEVICE UUID")});
   for (const v1::SegmentInfo& segment : response.segments()) {
-    table.AddRow({absl::StrCat(segment.segment_id()), segment.tenant(),
-                  ShortDevice(devices, segment.device_uuid()), Word(segment.kind()),
-                  Size(segment.size_bytes(), exact),
-                  absl::StrCat(StateWord(segment.state()), segment.revocable() ? ", revocable" : "",
-                               segment.publications() > 0 ? ", published" : "",
-                               segment.lost() ? ", lost" : ""),
-                  absl::StrCat(segment.leases()),
-                  segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
-                  Age(segment.age_ms()), absl::StrCat(segment.publications()),
-                  segment.device_uuid()});
+    table.AddRow(
+        {absl::StrCat(segment.segment_id()), segment.tenant(),
+         absl::StrCat(ShortDevice(devices, segment.device_uuid()),
+                      segment.home_uuid().empty() ? "" : " of ",
+                      segment.home_uuid().empty() ? "" : ShortDevice(devices, segment.home_uuid())),
+         Word(segment.kind()), Size(segment.size_bytes(), exact),
+         absl::StrCat(StateWord(segment.state()), segment.revocable() ? ", revocable" : "",
+                      segment.publications() > 0 ? ", published" : "",
+                      segment.suspended() == 0                  ? ""
+                      : segment.suspended() == segment.leases() ? ", suspended"
+                                                                : ", partly suspended",
+                      segment.lost() ? ", lost" : ""),
+         absl::StrCat(segment.leases()),
+         segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
+         Age(segment.age_ms()), absl::StrCat(segment.publications()), segment.device_uuid()});
   }
   return table.ToString(layout);
 }

@@ -222,6 +222,39 @@ TEST(ViewsTest, ASessionThatIsAway) {
   EXPECT_THAT(SessionsView(response, false), ::testing::HasSubstr("away"));
 }
 
+TEST(ViewsTest, SuspendedMemory) {
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  using ::testing::Not;
+  v1::ListSessionsResponse sessions = TwoSessions();
+  EXPECT_THAT(SessionsView(sessions, false), Not(HasSubstr("SUSPENDED")));
+  sessions.mutable_sessions(0)->set_suspended_bytes(8 * kMiB);
+  EXPECT_THAT(SessionsView(sessions, false),
+              AllOf(HasSubstr("  LEASED  SUSPENDED  "), HasSubstr("64.00 MiB   8.00 MiB  "),
+                    HasSubstr("1.00 GiB          -  ")));
+
+  DeviceList devices = TwoDevices();
+  v1::Device& tier = devices.emplace_back();
+  tier.set_index(2);
+  tier.set_device_uuid("TIER-00000000-0000-0000-0000-000000000000");
+  v1::ListSegmentsResponse segments;
+  v1::SegmentInfo* segment = segments.add_segments();
+  segment->set_device_uuid(tier.device_uuid());
+  segment->set_home_uuid(kUuid1);
+  segment->set_kind(v1::KIND_TIER);
+  segment->set_state(v1::SegmentInfo::STATE_LEASED);
+  segment->set_leases(2);
+  segment->set_suspended(2);
+  *segments.add_segments() = *segment;
+  segment = segments.mutable_segments(1);
+  segment->set_device_uuid(kUuid1);
+  segment->clear_home_uuid();
+  segment->set_suspended(1);
+  EXPECT_THAT(SegmentsView(segments, devices, false),
+              AllOf(HasSubstr("2 TIER of 1 HOST-00000001  tier"), HasSubstr("  leased, suspended "),
+                    HasSubstr("  leased, partly suspended ")));
+}
+
 TEST(ViewsTest, Publications) {
   v1::ListPublicationsResponse response;
   v1::PublicationInfo* one = response.add_publications();

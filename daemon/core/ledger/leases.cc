@@ -72,6 +72,7 @@ void Leases::End(LeaseId id, bool unmapped) {
   if (auto leased = session.leased.find(lease.segment); --leased->second == 0) {
     session.leased.erase(leased);
     session.leased_bytes -= segment.charge.bytes();
+    if (segment.kind == Kind::kTier) session.tier_bytes -= segment.charge.bytes();
   }
   publications_.Detach(lease.publication, lease.session);
   --segment.leases;

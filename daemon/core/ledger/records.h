@@ -86,6 +86,7 @@ struct Session {
   absl::btree_set<LeaseId> leases;
   absl::btree_map<SegmentId, uint32_t> leased;  // the segments of these, and how often
   uint64_t leased_bytes = 0;                    // of these, each counted once
+  uint64_t tier_bytes = 0;                      // of leased_bytes: in the host tier
   uint32_t arriving = 0;                        // leases that its operations are about to give it
   absl::btree_set<SegmentId> exposed;           // segments that its process may map
   absl::btree_set<size_t> imported;             // devices on which it is an importer of the pool

@@ -164,7 +164,10 @@ void LedgerState::AddLease(LeaseId id, records::Lease lease) {
   Segment& segment = *segments.at(lease.segment);
   ++segment.leases;
   session.leases.insert(id);
-  if (++session.leased[lease.segment] == 1) session.leased_bytes += segment.charge.bytes();
+  if (++session.leased[lease.segment] == 1) {
+    session.leased_bytes += segment.charge.bytes();
+    if (segment.kind == Kind::kTier) session.tier_bytes += segment.charge.bytes();
+  }
   leases.Insert(id, lease);
 }
 

@@ -2,6 +2,7 @@
 // Suspensions at their limits: counts, large segments of many leases, and requests that wait while
 // the leases move.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -132,6 +133,34 @@ TEST_F(SuspensionLimitsTest, SuspendedLeaseIsSharedWithAnyTenant) {
             absl::StatusCode::kFailedPrecondition);
   Resume(session, {item.lease});
   OpenTicket(other, ticket);
+}
+
+TEST_F(SuspensionLimitsTest, ListsShowWhatIsSuspended) {
+  const SessionId first = OpenSession("team");
+  const SessionId second = OpenSession("team");
+  const Operation::Item own = AcquireFilled(first, 2 * kGranule, "GPU-2");
+  const Operation::Item shared = AcquireFilled(first, kGranule, "GPU-2");
+  OpenTicket(second, Share(first, shared.lease));
+  Suspend(first, {own.lease, shared.lease});
+  DestroyDoomed();
+  const auto session = [&] { return ledger.look().ListSessions("")->at(0); };
+  EXPECT_EQ(session().leased_bytes, 3 * kGranule);
+  EXPECT_EQ(session().tier_bytes, 2 * kGranule);
+  const SegmentView moved = Segment(SegmentOf(own.lease));
+  EXPECT_EQ(moved.kind, Kind::kTier);
+  EXPECT_EQ(moved.home_uuid, "GPU-2");
+  EXPECT_EQ(moved.suspended, 1u);
+  EXPECT_EQ(moved.sessions, std::vector<SessionId>{first});
+  const SegmentView stays = Segment(shared.segment);
+  EXPECT_EQ(stays.home_uuid, "");
+  EXPECT_EQ(stays.suspended, 1u);
+  EXPECT_EQ(stays.sessions, (std::vector<SessionId>{first, second}));
+  for (const LeaseHolderView& lease : ledger.look().ListHolders(std::nullopt).leases) {
+    EXPECT_EQ(lease.suspended, lease.session == first);
+  }
+  Resume(first, {own.lease});
+  DestroyDoomed();
+  EXPECT_EQ(session().tier_bytes, 0u);
 }
 
 // Reservations for some leases, used for others.

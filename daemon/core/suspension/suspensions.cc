@@ -295,9 +295,12 @@ size_t Suspensions::MoveLeases(SegmentId from_id, SegmentId to_id) {
     lease.segment = to_id;
     changes_.Touch(id);
     Session& session = *state_.sessions.at(lease.session);
-    if (auto leased = session.leased.find(from_id); --leased->second == 0)
+    if (auto leased = session.leased.find(from_id); --leased->second == 0) {
       session.leased.erase(leased);
-    ++session.leased[to_id];
+      if (from.kind == Kind::kTier) session.tier_bytes -= from.charge.bytes();
+    }
+    if (++session.leased[to_id] == 1 && to.kind == Kind::kTier)
+      session.tier_bytes += to.charge.bytes();
   }
   state_.events.MoveTo(from_id, to_id);
   return to.suspended.size();

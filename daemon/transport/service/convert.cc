@@ -56,6 +56,7 @@ v1::Lease ToProto(const LeaseView& lease) {
   }
   proto.set_pool_id(lease.pool_id);
   proto.set_revocable(lease.revocable);
+  proto.set_suspended(lease.suspended);
   return proto;
 }
 
@@ -113,6 +114,7 @@ v1::SessionInfo ToProto(const SessionView& session) {
   proto.set_age_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(session.age)));
   proto.set_command(session.details.command);
   proto.set_unbrokered_bytes(session.unbrokered);
+  proto.set_suspended_bytes(session.tier_bytes);
   return proto;
 }
 
@@ -150,6 +152,8 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   proto.set_lost(segment.lost);
   proto.set_revocable(segment.revocable);
   proto.set_publications(segment.publications);
+  proto.set_home_uuid(segment.home_uuid);
+  proto.set_suspended(segment.suspended);
   return proto;
 }
 
@@ -166,6 +170,7 @@ v1::ListHoldersResponse ToProto(const HoldersView& holders) {
     info.set_version(lease.version);
     info.set_shared(lease.shared);
     info.set_shared_to_any(lease.shared_to_any);
+    info.set_suspended(lease.suspended);
   }
   for (const PublicationHolderView& publication : holders.publications) {
     v1::PublishedSegments& segments = *proto.add_publications();

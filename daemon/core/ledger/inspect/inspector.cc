@@ -93,9 +93,22 @@ void Inspector::View(absl::Span<const SessionId> ids, absl::string_view tenant,
                      .details = session.details,
                      .leases = static_cast<uint32_t>(session.leases.size()),
                      .leased_bytes = session.leased_bytes,
+                     .tier_bytes = session.tier_bytes,
                      .unbrokered = state_.UnbrokeredOf(id),
                      .age = state_.now() - session.opened});
   }
+}
+
+void Inspector::AddSuspended(const Segment& segment, SegmentView& view) const {
+  if (segment.kind == Kind::kTier) view.home_uuid = state_.devices[segment.home].uuid;
+  // Of a segment with more leases, some sessions may be left out: they take time.
+  size_t left = kMaxLeasesMoved;
+  for (LeaseId lease : segment.suspended) {
+    if (left-- == 0) break;
+    view.sessions.push_back(state_.leases.at(lease).session);
+  }
+  std::sort(view.sessions.begin(), view.sessions.end());
+  view.sessions.erase(std::unique(view.sessions.begin(), view.sessions.end()), view.sessions.end());
 }
 
 void Inspector::View(absl::Span<const SegmentId> ids, absl::string_view tenant,
@@ -113,6 +126,7 @@ void Inspector::View(absl::Span<const SegmentId> ids, absl::string_view tenant,
                      .bytes = segment.charge.bytes(),
                      .state = segment.charge.state(),
                      .leases = segment.leases,
+                     .suspended = static_cast<uint32_t>(segment.suspended.size()),
                      .publications = segment.publications,
                      .lost = segment.lost,
                      .revocable = segment.charge.revocable(),
@@ -121,6 +135,7 @@ void Inspector::View(absl::Span<const SegmentId> ids, absl::string_view tenant,
                               ? state_.PoolOf(segment).importers
                               : segment.exposures;
     for (const auto& [session, count] : holders) view.sessions.push_back(session);
+    AddSuspended(segment, view);
     views.push_back(std::move(view));
   }
 }
@@ -142,7 +157,8 @@ std::optional<LeaseId> Inspector::View(SessionId session_id, std::optional<Segme
                          .tenant = session.tenant->name,
                          .attached = lease.publication.has_value(),
                          .shared = lease.tickets[0].has_value(),
-                         .shared_to_any = lease.tickets[1].has_value()};
+                         .shared_to_any = lease.tickets[1].has_value(),
+                         .suspended = lease.suspended};
     if (lease.publication) {
       auto through = state_.publications.find(*lease.publication);
       if (through != state_.publications.end()) {

@@ -203,16 +203,18 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     if (!session->live && !session->ending && !session->leases.empty()) {
       return wrong("a closed session holds leases");
     }
-    uint64_t leased_bytes = 0;
+    uint64_t leased_bytes = 0, tier_bytes = 0;
     for (const auto& [segment, count] : session->leased) {
       auto it = leases_of_session.find({id, segment});
       if (it == leases_of_session.end() || it->second != count) {
         return wrong("session ", ToInt(id), " miscounts its leases of a segment");
       }
-      leased_bytes += ledger.segments.at(segment)->charge.bytes();
+      const records::Segment& leased = *ledger.segments.at(segment);
+      leased_bytes += leased.charge.bytes();
+      if (leased.kind == Kind::kTier) tier_bytes += leased.charge.bytes();
       leases_of_session.erase(it);
     }
-    if (leased_bytes != session->leased_bytes) {
+    if (leased_bytes != session->leased_bytes || tier_bytes != session->tier_bytes) {
       return wrong("session ", ToInt(id), " miscounts the bytes that it leases");
     }
     tenants_leases[session->tenant] += session->arriving;

@@ -47,7 +47,7 @@ struct LeaseView {
   std::string tenant;  // the segment's owner
   bool reused = false;
   bool revocable = false;
-  bool suspended = false;
+  bool suspended = false;  // what an operation hands over is not
   // As the memory reports it (daemon/device/device.h), added by the broker.
   std::optional<ExportData> export_data;
   uint64_t pool_id = 0;
@@ -94,6 +94,7 @@ struct SessionView {
   SessionDetails details;
   uint32_t leases = 0;
   uint64_t leased_bytes = 0;
+  uint64_t tier_bytes = 0;  // of these: in the host tier
   uint64_t unbrokered = 0;  // over all devices
   absl::Duration age;
 };
@@ -113,9 +114,11 @@ struct SegmentView {
   Kind kind = Kind::kVmm;
   uint64_t bytes = 0;
   SegmentState state = SegmentState::kPending;
-  std::vector<SessionId> sessions;
+  std::vector<SessionId> sessions;  // that may map it, or have suspended it
   uint32_t leases = 0;
+  uint32_t suspended = 0;     // of the leases
   uint32_t publications = 0;  // that contain it
+  std::string home_uuid;      // of kind tier: the device that its contents came from
   bool lost = false;
   bool revocable = false;
   absl::Duration age;
@@ -132,6 +135,7 @@ struct LeaseHolderView {
   uint64_t version = 0;        // of it; 0 if it has ended
   bool shared = false;         // has a ticket for the segment's own tenant
   bool shared_to_any = false;  // has a ticket that sessions of any tenant may use
+  bool suspended = false;
 };
 
 // A holder of segments: a publication, with the segments that it was sealed with.
