@@ -19,7 +19,7 @@ namespace {
 
 using v1::Admin;
 
-// How much longer than the session the daemon may take for its answer, which says what is left.
+// How much longer than the session the daemon may take for its answer, which names the rest.
 constexpr absl::Duration kAnswerMargin = absl::Seconds(2);
 
 template <typename Request>

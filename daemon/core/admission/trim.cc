@@ -40,8 +40,7 @@ void TrimForShortfall(const LedgerState& state, Segments& segments, const Reques
     if (doom_anywhere(tenant, pinned_too)) return true;
     Tenant* other = nullptr;
     for (size_t d = 0; d < state.devices.size() && other == nullptr; ++d) {
-      if (pinned_too || !IsHostMemory(state.devices[d]))
-        other = segments.RichestRetainer(d, above);
+      if (pinned_too || !IsHostMemory(state.devices[d])) other = segments.RichestRetainer(d, above);
     }
     return other != nullptr && doom_anywhere(*other, pinned_too);
   };

@@ -112,7 +112,7 @@ TEST_F(BrokerSuspensionsTest, ResumeThatWaitsForACopyIsGivenUpAndParked) {
   EXPECT_EQ(End(parked).status().code(), absl::StatusCode::kCancelled);
 }
 
-// Its own copy is no reason to wait.
+// A resumption does not wait for the copy that it makes.
 TEST_F(BrokerSuspensionsTest, ResumeThatWaitedForMemoryGoesOnAtOnce) {
   Client client = Open("a"), other = Open("b");
   const std::vector<LeaseId> leases = Hold(client, 2);

@@ -116,7 +116,7 @@ class Inspector {
   using Tenant = records::Tenant;
 
   PublicationView View(PublicationId id, const Publication& publication) const;
-  // Adds what is known of a segment's suspended leases.
+  // Adds the view of a segment's suspended leases.
   void AddSuspended(const Segment& segment, SegmentView& view) const;
 
   const LedgerState& state_;
