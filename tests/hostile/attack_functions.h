@@ -23,6 +23,10 @@ Tally ReconcileFlood(const Orders& orders);
 Tally Wait(const Orders& orders);
 Tally ReleaseSlowly(const Orders& orders);
 
+// --- Suspended leases (suspend_attacks.cc) -------------------------------------------------------
+
+Tally SuspendFlood(const Orders& orders);
+
 // --- Sessions (session_attacks.cc) ---------------------------------------------------------------
 
 Tally BadGreetings(const Orders& orders);

@@ -37,6 +37,7 @@ Attack FindAttack(const std::string& name) {
       {"say-nothing", SayNothing},
       {"settings-flood", SettingsFlood},
       {"spin", Spin},
+      {"suspend", SuspendFlood},
       {"take-sessions", TakeSessions},
       {"wait", Wait},
   };

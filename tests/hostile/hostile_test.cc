@@ -78,6 +78,14 @@ TEST_F(Hostile, ManyWaiters) {
   EXPECT_GT(Counted("wait", "waiting"), 0u);
 }
 
+// Their memory has a place in the host tier, which is small.
+TEST_F(Hostile, SuspendAndResume) {
+  Survive({.more = "[tier]\ncapacity = \"64MiB\"\n"}, {{.attack = "suspend", .processes = 3}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("suspend", "moved_bytes"), 0u);
+  EXPECT_GT(Counted("suspend", "calls"), 0u);
+}
+
 // --- Sessions ------------------------------------------------------------------------------------
 
 TEST_F(Hostile, BadGreetings) {

@@ -33,7 +33,12 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   return text != nullptr && absl::SimpleAtoi(text, &value) ? value : otherwise;
 }
 
-using Fuzz = testing::AttackTest;
+class Fuzz : public testing::AttackTest {
+ protected:
+  void SetUp() override {
+    Start({.config = absl::StrCat(testing::kAttackConfig, "[tier]\ncapacity = \"64MiB\"\n")});
+  }
+};
 
 TEST_F(Fuzz, RandomMessagesDoNotBreakTheDaemon) {
   const uint64_t rounds = FromEnvironment("GPUMEM_FUZZ_ROUNDS", 8000);
@@ -51,10 +56,11 @@ TEST_F(Fuzz, RandomMessagesDoNotBreakTheDaemon) {
     EXPECT_EQ(fuzzer.Wait(), 0);
   }
   // They have got somewhere.
-  for (const char* answer : {"Acquire:OK", "Open:OK", "Share:OK", "Release:OK", "GetUsage:OK",
-                             "Hello:OK", "ListSegments:OK", "SetQuota:OK", "Trim:OK",
-                             "RegisterIpcEvent:OK", "ListPools:OK", "Acquire:INVALID_ARGUMENT",
-                             "Acquire:RESOURCE_EXHAUSTED", "Open:NOT_FOUND", "Release:NOT_FOUND"}) {
+  for (const char* answer :
+       {"Acquire:OK", "Open:OK", "Share:OK", "Release:OK", "GetUsage:OK", "Hello:OK",
+        "ListSegments:OK", "SetQuota:OK", "Trim:OK", "RegisterIpcEvent:OK", "ListPools:OK",
+        "CancelSuspend:OK", "Acquire:INVALID_ARGUMENT", "Acquire:RESOURCE_EXHAUSTED",
+        "Open:NOT_FOUND", "Release:NOT_FOUND"}) {
     EXPECT_THAT(answers, HasSubstr(answer));
   }
   // A message by chance may have published memory for good, which outlives its session.

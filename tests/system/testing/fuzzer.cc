@@ -128,6 +128,10 @@ void Fuzzer::Call(const MethodDescriptor* method) {
       attach != nullptr && attach->wait_for_version() > 0) {
     attach->set_wait_ms(1 + random_.Below(20));
   }
+  // For memory that this process holds itself.
+  if (auto* resume = dynamic_cast<v1::ResumeRequest*>(request.get()); resume != nullptr) {
+    resume->set_wait_ms(random_.Below(20));
+  }
   // All of the device, of which the bystander has some.
   if (auto* acquire = dynamic_cast<v1::AcquireRequest*>(request.get());
       acquire != nullptr && messages_.polite() && random_.OneIn(8)) {
@@ -153,9 +157,9 @@ void Fuzzer::Call(const MethodDescriptor* method) {
 }
 
 void Fuzzer::Learn(const std::string& method, const std::string& answer, const std::string& token) {
-  v1::AcquireResponse acquired;  // OpenResponse and AttachResponse begin so, too
+  v1::AcquireResponse acquired;  // the responses to Open, Attach and Resume begin so, too
   v1::ShareResponse shared;
-  if (method == "Acquire" || method == "Open" || method == "Attach") {
+  if (method == "Acquire" || method == "Open" || method == "Attach" || method == "Resume") {
     if (acquired.ParseFromString(answer)) {
       for (const v1::Lease& lease : acquired.leases()) messages_.AddLease(lease.lease_id());
     }
