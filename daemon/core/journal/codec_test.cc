@@ -222,14 +222,15 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_FALSE(refused(segment, 0, 7));    // another id
   EXPECT_TRUE(refused(segment, 24, 0));    // no kind
   EXPECT_FALSE(refused(segment, 24, 4));   // pinned
-  EXPECT_TRUE(refused(segment, 24, 5));    // no kind
+  EXPECT_FALSE(refused(segment, 24, 5));   // tier
+  EXPECT_TRUE(refused(segment, 24, 6));    // no kind
   EXPECT_FALSE(refused(segment, 25, 1));   // made
   EXPECT_TRUE(refused(segment, 25, 2));    // neither true nor false
   EXPECT_TRUE(refused(segment, 29, 64));   // longer than the maximum
   EXPECT_TRUE(refused(segment, 29, 255));  // the same
   EXPECT_TRUE(refused(segment, 29, 1));    // a byte behind the text
   EXPECT_TRUE(refused(segment, 32, 'x'));  // the same
-  EXPECT_TRUE(refused(segment, 157, 1));   // behind the object
+  EXPECT_TRUE(refused(segment, 221, 1));   // behind the object
   EXPECT_TRUE(refused(segment, kPayloadBytes - 1, 1));
   const Change lease = Put(Lease{.id = LeaseId{1}});
   EXPECT_TRUE(refused(lease, 40, 2));                        // neither present nor absent

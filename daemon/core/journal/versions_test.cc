@@ -31,12 +31,14 @@ TEST(JournalVersions, OtherFormsAreRefused) {
   ExpectRefused(other, absl::StatusCode::kDataLoss, "its records have 384 bytes, and not 256");
 }
 
+constexpr uint8_t kNext = journal::kVersion + 1;
+
 // Writes as a daemon of the next version does, which has one more field and one more type.
 class NextVersion {
  public:
   explicit NextVersion(uint8_t flags) {
     flags_ = flags;
-    journal::dialect = {.version = 2, .write = Write, .more_records = 3};
+    journal::dialect = {.version = kNext, .write = Write, .more_records = 3};
   }
   ~NextVersion() { journal::dialect = {}; }
 
@@ -49,7 +51,7 @@ class NextVersion {
     } else {
       return;  // as this version writes it
     }
-    head.version = 2;
+    head.version = kNext;
     head.flags = flags_;
   }
   static uint8_t flags_;
@@ -100,8 +102,8 @@ TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
     journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   }
   ExpectRefused(journal.bytes, absl::StatusCode::kFailedPrecondition,
-                "the journal has data that only version 2 has, which gpumemd " GPUMEM_VERSION
-                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 1");
+                "the journal has data that only version 3 has, which gpumemd " GPUMEM_VERSION
+                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 2");
   // Bytes that no earlier version has used are damage in a record without a newer version's mark.
   journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   uint8_t* const record = &journal.bytes[journal.SlotAt(2)];
