@@ -36,15 +36,11 @@ rm -rf "$WORK/base"/var/lib/apt/lists/* "$WORK/base"/var/cache/apt/{*.bin,archiv
   "$WORK/base"/var/cache/ldconfig/aux-cache
 find "$WORK/base/var/log" -type f -delete
 # debootstrap copies these of this machine. The image gets its packages from the mirror of this machine,
-# but names Debian's.
+# and names no mirror: an image that adds packages brings its own list.
 : >"$WORK/base/etc/hostname"
 : >"$WORK/base/etc/resolv.conf"
 mv "$WORK/base/etc/apt/sources.list" "$WORK/sources.list"
-cat >"$WORK/base/etc/apt/sources.list" <<'END'
-deb http://deb.debian.org/debian bookworm main
-deb http://deb.debian.org/debian bookworm-updates main
-deb http://deb.debian.org/debian-security bookworm-security main
-END
+: >"$WORK/base/etc/apt/sources.list"
 container=$(buildah from scratch)
 cp -a "$WORK/base/." "$(buildah mount "$container")/"
 rm -rf "$WORK/base"
@@ -63,11 +59,9 @@ buildah bud --signature-policy "$WORK/policy.json" --isolation chroot --format d
 
 container=$(buildah from --pull-never --signature-policy "$WORK/policy.json" "$NAME")
 rootfs=$(buildah mount "$container")
-for file in hostname resolv.conf; do
+for file in hostname resolv.conf apt/sources.list; do
   [[ ! -s $rootfs/etc/$file ]] || { echo "image: failed: it has this machine's /etc/$file" >&2 && exit 1; }
 done
-grep -q deb.debian.org/debian-security "$rootfs/etc/apt/sources.list" ||
-  { echo "image: failed: it names the mirror of this machine" >&2 && exit 1; }
 (cd "$HERE/../.." && GPUMEM_IMAGE_ROOTFS=$rootfs "$TEST" --gtest_brief=1) >"$WORK/log" 2>&1 ||
   { cat "$WORK/log" >&2 && exit 1; }
 if grep -q SKIPPED "$WORK/log"; then
