@@ -20,6 +20,19 @@ namespace {
 
 namespace v1 = gpumem::v1;
 
+void SetDeadlines(uint64_t wait_ms, absl::Time deadline, Broker::Acquisition& acquisition) {
+  const absl::Time now = absl::Now();
+  acquisition.wait_until = std::min(deadline, now + FromMilliseconds(wait_ms));
+  acquisition.release_deadline = std::min(deadline, now + Broker::kDisposalWait);
+}
+
+template <typename Response>
+absl::Status WriteLeases(const Broker::Progress& progress, Response& response) {
+  if (!progress.leases.ok()) return progress.leases.status();
+  for (const LeaseView& lease : *progress.leases) *response.add_leases() = ToProto(lease);
+  return absl::OkStatus();
+}
+
 // The part of a WaitingCall that is about an Acquire.
 struct AcquireMethod {
   using Request = v1::AcquireRequest;
@@ -40,16 +53,12 @@ struct AcquireMethod {
         .revocable = request.revocable(),
         .waits = request.wait_ms() > 0,
         .request_id = request.request_id()};
-    const absl::Time now = absl::Now();
-    acquisition.wait_until = std::min(deadline, now + FromMilliseconds(request.wait_ms()));
-    acquisition.release_deadline = std::min(deadline, now + Broker::kDisposalWait);
+    SetDeadlines(request.wait_ms(), deadline, acquisition);
     return absl::OkStatus();
   }
 
-  static absl::Status Write(Broker::Progress progress, Response& response) {
-    if (!progress.leases.ok()) return progress.leases.status();
-    for (const LeaseView& lease : *progress.leases) *response.add_leases() = ToProto(lease);
-    return absl::OkStatus();
+  static absl::Status Write(const Broker::Progress& progress, Response& response) {
+    return WriteLeases(progress, response);
   }
 };
 
@@ -69,16 +78,12 @@ struct ResumeMethod {
     for (uint64_t lease : request.lease_ids()) {
       acquisition.spec.resumes.push_back(LeaseId{lease});
     }
-    const absl::Time now = absl::Now();
-    acquisition.wait_until = std::min(deadline, now + FromMilliseconds(request.wait_ms()));
-    acquisition.release_deadline = std::min(deadline, now + Broker::kDisposalWait);
+    SetDeadlines(request.wait_ms(), deadline, acquisition);
     return absl::OkStatus();
   }
 
-  static absl::Status Write(Broker::Progress progress, Response& response) {
-    if (!progress.leases.ok()) return progress.leases.status();
-    for (const LeaseView& lease : *progress.leases) *response.add_leases() = ToProto(lease);
-    return absl::OkStatus();
+  static absl::Status Write(const Broker::Progress& progress, Response& response) {
+    return WriteLeases(progress, response);
   }
 };
 
