@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
+#include "daemon/device/context/populate.h"
 
 namespace gpumemd {
 
@@ -175,9 +176,10 @@ absl::Status CudaCopy::Register(const CopyBatch& batch) {
   }
   if (missing.empty()) return absl::OkStatus();
   const std::vector<uint64_t> windows(missing.begin(), missing.end());
-  if (absl::Status status = file_->Populate(windows); !status.ok()) return status;
-  for (const uint64_t i : windows) {
-    const TierFile::Window window = file_->window(i);
+  Populating pages(file_.get(), windows);
+  for (size_t next = 0; next < windows.size(); ++next) {
+    if (absl::Status status = pages.Await(next); !status.ok()) return status;
+    const TierFile::Window window = file_->window(windows[next]);
     const CUresult result = driver_.cuMemHostRegister_v2(window.data, window.bytes, 0);
     // The GPU is full. The copy may make room on it, so it goes on without.
     if (result == CUDA_ERROR_OUT_OF_MEMORY) return absl::OkStatus();
@@ -185,7 +187,7 @@ absl::Status CudaCopy::Register(const CopyBatch& batch) {
       return driver_.Error(result, absl::StrCat("registering ", gpumem::FormatBytes(window.bytes),
                                                 " of the host tier"));
     }
-    registered_[i] = true;
+    registered_[windows[next]] = true;
   }
   return absl::OkStatus();
 }

@@ -21,7 +21,7 @@ namespace gpumemd {
 // While one batch is copied, the next one is imported and mapped, and the one before is unmapped.
 //
 // The windows of the tier's file that a batch touches are registered with the driver, and stay so
-// until another file comes: the driver registers some 20 GB/s and copies 55. Each GiB registered
+// until another file comes: the driver registers some 30 GB/s and copies 55. Each GiB registered
 // costs the GPU 2 MiB. If the driver has no memory for that, it copies from unregistered memory, at
 // a quarter of the speed.
 //

@@ -5,37 +5,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <cstddef>
 #include <string>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
-#include "common/start_thread.h"
 
 namespace gpumemd {
-namespace {
-
-// More gain little: 2.3 GB/s with one thread, 4.7 with eight (measured on a virtual machine).
-constexpr size_t kThreads = 4;
-
-// Since Linux 5.14; in the headers of newer systems.
-constexpr int kPopulateWrite = 23;
-
-// Returns 0 or the error. A kernel that does not know the call leaves the work to the first use.
-int PopulateWindow(const TierFile::Window& window) {
-  while (madvise(window.data, window.bytes, kPopulateWrite) != 0) {
-    if (errno == EINVAL) return 0;
-    if (errno != EINTR && errno != EAGAIN) return errno;
-  }
-  return 0;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<TierFile>> TierFile::Map(int fd) {
   struct stat file = {};
@@ -84,28 +61,6 @@ absl::Status TierFile::Check(const CopyBatch& batch) const {
     }
   }
   return absl::OkStatus();
-}
-
-absl::Status TierFile::Populate(absl::Span<const uint64_t> windows) const {
-  std::atomic<size_t> next{0};
-  std::atomic<int> failed{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < windows.size() && failed == 0; i = next++) {
-      if (const int error = PopulateWindow(window(windows[i])); error != 0) failed = error;
-    }
-  };
-  std::vector<std::thread> helpers;
-  while (helpers.size() + 1 < std::min(kThreads, windows.size())) {
-    absl::StatusOr<std::thread> helper = gpumem::StartThread(work);
-    if (!helper.ok()) break;  // this thread does it all, then
-    helpers.push_back(*std::move(helper));
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  if (failed == 0) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat(absl::ErrnoToStatus(failed, "madvise").message(),
-                   ": the machine has no memory left for the host tier"));
 }
 
 }  // namespace gpumemd

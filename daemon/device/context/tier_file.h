@@ -45,11 +45,6 @@ class TierFile {
   //   INTERNAL  it does not
   absl::Status Check(const CopyBatch& batch) const;
 
-  // Allocates the pages of these windows and maps them, in several threads: the kernel clears two
-  // to three GB/s in one.
-  //   RESOURCE_EXHAUSTED  no memory left
-  absl::Status Populate(absl::Span<const uint64_t> windows) const;
-
  private:
   TierFile(char* data, uint64_t bytes, dev_t device, ino_t inode)
       : data_(data), bytes_(bytes), device_(device), inode_(inode) {}

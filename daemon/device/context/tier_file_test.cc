@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -79,21 +78,6 @@ TEST(TierFile, RefusesCopiesBeyondItsEndOrASegments) {
   EXPECT_EQ(check(2 * kMiB, 0, {{.offset = 0, .bytes = 4 * kMiB}}), kInternal);
   EXPECT_EQ(check(4 * kMiB, 2 * kMiB, {{.offset = 0, .bytes = 4 * kMiB}}), kInternal);
   EXPECT_EQ(check(2 * kMiB, 4 * kMiB, {{.offset = 0, .bytes = 2 * kMiB}}), kInternal);
-}
-
-TEST(TierFile, PopulatesTheNamedWindowsAlone) {
-  const auto memory = *TierMemory::Make(4 * 64 * kMiB);
-  const auto file = TierFile::Map(memory->fd());
-  ASSERT_TRUE(file.ok()) << file.status();
-  const std::vector<uint64_t> windows = {1, 3};
-  ASSERT_EQ((*file)->Populate(windows), absl::OkStatus());
-  struct stat info = {};
-  ASSERT_EQ(fstat(memory->fd(), &info), 0);
-  const auto allocated = static_cast<uint64_t>(info.st_blocks) * 512;
-  // A kernel before 5.14 leaves it to the first use.
-  if (allocated != 0) {
-    EXPECT_EQ(allocated, 2 * 64 * kMiB);
-  }
 }
 
 }  // namespace
