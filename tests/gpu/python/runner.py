@@ -5,7 +5,9 @@
     runner.py --gpumemd PATH --out DIR --work DIR [PART ...]
 
 Parts: the test files of this folder by name (test_cupy, …), numba-own (Numba's tests of its memory,
-with the plugin and without), examples, bench-alloc, bench-restart. Failures are printed with their
+with the plugin and without), examples, bench-alloc, bench-restart; by its name alone: bench-suspend, with
+bench-suspend-cold and bench-suspend-huge, whose tiers take their memory when it is first needed, and
+of huge pages. Failures are printed with their
 reasons, and a table comes last; exit code 0 if nothing failed.
 """
 import argparse
@@ -33,6 +35,12 @@ name = "python"
 tenant = "python"
 default = true
 """
+# The benchmarks of suspended memory: settings of their tiers, and arguments.
+SUSPEND = {
+    "bench-suspend": ("prefault = true\nhuge_pages = false",
+                      ["--shapes", "16x1024,256x64,1000x2,64x1024"]),
+    "bench-suspend-cold": ("prefault = false\nhuge_pages = false", ["--first-only"]),
+    "bench-suspend-huge": ("prefault = false\nhuge_pages = true", ["--first-only"])}
 TESTS = ("test_arrays", "test_cupy", "test_cupy_calls", "test_numba", "test_numba_calls", "test_jax",
          "test_torch_use", "test_torch", "test_cuda_core", "test_cuda_runtime", "test_cuda_calls",
          "test_works_with")
@@ -75,10 +83,10 @@ class Part:
 class Daemon:
     """A daemon for one part, as root where this is."""
 
-    def __init__(self, args, name):
+    def __init__(self, args, name, config=CONFIG):
         self.folder = pathlib.Path(args.work) / name
         self.folder.mkdir(parents=True)
-        (self.folder / "gpumemd.toml").write_text(CONFIG)
+        (self.folder / "gpumemd.toml").write_text(config)
         self.log = open(pathlib.Path(args.out) / f"{name}.gpumemd.log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [args.gpumemd, "--backend", args.backend, "--config", self.folder / "gpumemd.toml",
@@ -277,11 +285,16 @@ def example(args, name):
 
 def bench(args, name):
     part = Part(name)
-    daemon = Daemon(args, name)
+    config, more = CONFIG, []
+    script = HERE / f"{name.replace('-', '_')}.py"
+    if name in SUSPEND:
+        tier, more = SUSPEND[name]
+        config = f'{CONFIG.replace("60GiB", "100GiB")}[tier]\ncapacity = "66GiB"\n{tier}\n'
+        script = HERE / "bench_suspend.py"
+    daemon = Daemon(args, name, config)
     log = pathlib.Path(args.out) / f"{name}.log"
     try:
-        script = HERE / f"{name.replace('-', '_')}.py"
-        status = run([sys.executable, "-X", "faulthandler", str(script), "--work", args.work],
+        status = run([sys.executable, "-X", "faulthandler", str(script), "--work", args.work, *more],
                      daemon.environment(), log, left(190))
         part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]
         if status == 0:
@@ -314,6 +327,7 @@ def versions():
 TOGETHER = [(name, test_file, name) for name in TESTS]
 SERIAL = [("examples", example, name) for name in EXAMPLES] + [
     ("bench-alloc", bench, "bench-alloc"), ("bench-restart", bench, "bench-restart")]
+BY_NAME = [(name, bench, name) for name in SUSPEND]
 LAST = [(name, numba_own, name) for name in ("numba-own", "numba-own-ipc", "numba-own-without")]
 
 
@@ -346,7 +360,8 @@ def main():
     versions()
     wanted = set(args.parts)
     parts = []
-    for phase, jobs in ((TOGETHER, args.jobs), (SERIAL, 1), (LAST, args.jobs)):
+    named = [one for one in BY_NAME if one[2] in wanted]
+    for phase, jobs in ((TOGETHER, args.jobs), (SERIAL, 1), (named, 1), (LAST, args.jobs)):
         with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
             running = [executor.submit(safely, function, args, name)
                        for group, function, name in phase
