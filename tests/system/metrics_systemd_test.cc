@@ -53,7 +53,7 @@ TEST(MetricsUnderSystemd, AreReachedThroughTheProxy) {
     text = absl::StrReplaceAll(
         text, {{"[Unit]\n", "[Unit]\nDefaultDependencies=no\n"},
                {"[Service]\n", absl::StrCat("[Service]\nStandardError=append:", folder, "/log\n")},
-               {"/run/gpumem/metrics.sock", folder + "/run/metrics.sock"},
+               {"/run/gpumem/metrics.sock", absl::StrCat(folder, "/run/metrics.sock")},
                {"DynamicUser=yes\n", ""},
                {"User=gpumem-metrics-proxy\n", ""},
                {"PrivateDevices=yes\n", ""},

@@ -49,7 +49,7 @@ absl::Status Finish(Course& course, const Operation operation, uint64_t fate) {
   }
   if (fate < 78) {
     Make(course, operation);
-    const absl::Status answer = CommitInParts(course, operation);
+    absl::Status answer = CommitInParts(course, operation);
     if (absl::IsInternal(answer)) return answer;
     if (absl::IsAborted(answer)) course.Cover("committed too late");
     return course.After(model::Commit(course.model, operation.id, answer), "Commit ",

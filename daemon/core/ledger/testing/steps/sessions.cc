@@ -94,7 +94,7 @@ absl::Status WithoutEnding(Course& course, absl::Status (*probe)(Course&)) {
     if (absl::Status ended = ContinueEnding(course); !ended.ok()) return ended;
   }
   course.ends_at_once = true;
-  const absl::Status result = probe(course);
+  absl::Status result = probe(course);
   course.ends_at_once = false;
   return result;
 }

@@ -157,7 +157,7 @@ absl::Status EndAllSessions(Course& course) {
     if (!next(Destroyed(course))) return status;
   }
   const LedgerState& state = course.ledger.state();
-  if (state.segments.size() != 0 || state.sessions.size() != 0 || state.charged(0) != 0 ||
+  if (!state.segments.empty() || !state.sessions.empty() || state.charged(0) != 0 ||
       state.charged(1) != 0 || state.charged(2) != 0 || !course.model.events.empty()) {
     return absl::InternalError("everybody is gone, and something is left");
   }
