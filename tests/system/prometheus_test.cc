@@ -24,6 +24,7 @@
 #include "common/bytes.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
+#include "gpumem/suspend.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
@@ -80,6 +81,8 @@ class PrometheusTest : public ::testing::Test {
 backend = "host"
 [metrics]
 listen = "127.0.0.1:0"
+[tier]
+capacity = "64MiB"
 [[tenant]]
 name = "team"
 limit = "256MiB"
@@ -171,7 +174,12 @@ class Load {
     auto weights = (*train)->AcquireMany({.bytes = 8 * kMiB}, 2);
     ASSERT_OK(weights);
     ASSERT_OK((*train)->Publish("weights", *weights, PublishOptions{}));
+    auto idle = (*serve)->Acquire({.bytes = 2 * kMiB});
+    ASSERT_OK(idle);
     while (!stop_) {
+      ASSERT_OK((*serve)->Suspend({&*idle}));
+      ASSERT_OK((*serve)->Resume({&*idle}));
+      ASSERT_OK((*serve)->Suspend({&*idle}));
       ASSERT_OK((*train)->Acquire({.bytes = 4 * kMiB}));
       auto all = (*serve)->Acquire({.bytes = 64 * kMiB});
       ASSERT_OK(all);
@@ -180,12 +188,15 @@ class Load {
       std::thread waiter([&] {
         EXPECT_OK((*serve)->Acquire({.bytes = 2 * kMiB, .wait = absl::InfiniteDuration()}));
       });
-      ASSERT_TRUE(Eventually([&] {
+      std::thread resumer(
+          [&] { EXPECT_OK((*serve)->Resume({&*idle}, {.wait = absl::InfiniteDuration()})); });
+      EXPECT_TRUE(Eventually([&] {
         auto usage = (*serve)->GetUsage();
-        return usage.ok() && usage->waiting > 0;
+        return usage.ok() && usage->waiting > 1;
       }));
       EXPECT_OK(all->Release());
       waiter.join();
+      resumer.join();
       // A holder that dies with its leases.
       Child holder = Child::Self({"--role", "hold", daemon_.runtime_dir()});
       ASSERT_EQ(testing::Hear(holder.channel()), "holding");
