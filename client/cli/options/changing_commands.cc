@@ -79,7 +79,8 @@ void AddPool(CommandSet* commands) {
 
 void AddSession(const CommandSet::Added<SuspendCommand>& added) {
   added.app
-      ->add_option("SESSION", added.command->session, "The session's number (see gpumemctl ps)")
+      ->add_option("SESSION", added.command->session,
+                   "Ask the session of this number (see gpumemctl ps)")
       ->required();
 }
 
@@ -103,15 +104,18 @@ void AddMaintenance(CommandSet* commands) {
       "Examples:\n  gpumemctl suspend 12                    the devices' memory is free\n"
       "  gpumemctl resume 12 --timeout 10m       afterwards\n"
       "The process of the session moves all that can be moved, and does not use the\n"
-      "memory until gpumemctl resume. Its program must accept that. --timeout is how\n"
-      "long it may take (default: 30s). Asks for confirmation on a terminal.");
+      "memory until gpumemctl resume. Its program must serve such requests\n"
+      "(Client::ServeSuspensions), and the daemon must have a host tier with room.\n"
+      "--timeout is how long it may take (default: 30s). What is suspended by then\n"
+      "stays suspended. Asks for confirmation on a terminal.");
   AddSession(suspend);
   AddCaution(suspend.app, &suspend.command->caution, /*asks=*/true);
   const auto resume = commands->Add<SuspendCommand>(
       kChanging, "resume", "Have a session bring its memory back from the host tier.",
       "Example: gpumemctl resume 12 --timeout 10m\n"
-      "Ends gpumemctl suspend. --timeout is how long the session may take, with its\n"
-      "wait for memory that others hold (default: 30s).");
+      "Ends gpumemctl suspend. gpumemctl ps shows who has suspended memory. --timeout\n"
+      "is how long the session may take, with its wait for memory that others hold\n"
+      "(default: 30s).");
   resume.command->resume = true;
   AddSession(resume);
   AddCaution(resume.app, &resume.command->caution, /*asks=*/false);
@@ -133,8 +137,9 @@ void AddMaintenance(CommandSet* commands) {
       kChanging, "reload", "Reload the configuration file of the daemon.",
       "Examples:\n  gpumemctl reload --dry-run    check the file, and show the differences\n"
       "  gpumemctl reload\n"
-      "Applies tenants, rules and quotas, and prints the differences. If the file has a\n"
-      "mistake, the configuration in force stays. Changes by quota set stay, too.\n"
+      "Applies tenants, rules and quotas, and prints the differences. A notice says if\n"
+      "other settings need a restart. If the file has a mistake, the configuration in\n"
+      "force stays. Changes by quota set stay, too.\n"
       "SIGHUP does the same. gpumemd --check-config checks a file without a daemon.");
   AddCaution(reload.app, &reload.command->caution, /*asks=*/false);
 }

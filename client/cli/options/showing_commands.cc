@@ -22,7 +22,8 @@ void AddTables(CommandSet* commands) {
       "Example: gpumemctl ps --tenant training\n"
       "A session is \"lingering\" if it has ended, but its process may still map memory\n"
       "or have a memory pool open. It is \"away\" if the daemon has restarted and\n"
-      "its client has not reconnected: it keeps what it holds.");
+      "its client has not reconnected: it keeps what it holds. SUSPENDED bytes are the\n"
+      "part of LEASED in the host tier; the column is left out where there are none.");
   AddTenantFilter(ps.app, &ps.command->tenant);
   const auto segments = commands->Add<SegmentsCommand>(
       kShowing, "segments", "List segments and their holders.",
@@ -40,14 +41,15 @@ void AddPictures(CommandSet* commands) {
       "  gpumemctl top --by process --sort age\n"
       "  gpumemctl top --iterations 1 --json | jq .\n"
       "The largest are first. --sort count: by segments, leases or tenants; --sort age,\n"
-      "with --by process: the youngest first.");
+      "with --by process: the youngest first. SUSPENDED bytes are in the host tier.");
   AddTopOptions(top.app, top.command);
   const auto map = commands->Add<MapCommand>(
       kShowing, "map", "Draw the memory of the devices by tenant.",
       "Examples:\n  gpumemctl map\n  gpumemctl map --device 0 --rows 8\n"
       "The number of letters of a tenant is in proportion to its bytes: capital letters\n"
       "are leased, small ones retained (released, kept for reuse), and '~' lingering\n"
-      "(the lease has ended, but a process may still map the memory).");
+      "(the lease has ended, but a process may still map the memory). Tenants after the\n"
+      "26th share '*'. The host tier is drawn like a device.");
   AddMapOptions(map.app, map.command);
 }
 
