@@ -13,6 +13,7 @@ namespace gpumemd {
 
 absl::StatusOr<records::Request> AdmissionControl::RequestOf(SessionId session_id,
                                                              const AcquireSpec& spec) const {
+  if (spec.publication) return ResumeRequestOf(*spec.publication);
   if (!spec.resumes.empty()) return ResumeRequestOf(session_id, spec.resumes);
   absl::StatusOr<Session*> session = state_.LiveSession(session_id);
   if (!session.ok()) return session.status();
@@ -56,6 +57,49 @@ absl::StatusOr<records::Request> AdmissionControl::ResumeRequestOf(
                  .resumes = {leases.begin(), leases.end()}};
 }
 
+absl::StatusOr<records::Request> AdmissionControl::ResumeRequestOf(
+    PublicationId publication) const {
+  absl::StatusOr<Suspensions::ResumeTerms> terms = suspensions_.TermsOf(publication);
+  if (!terms.ok()) return terms.status();
+  Tenant& tenant = *state_.publications.at(publication).tenant;
+  if (terms->bytes > 0) {
+    absl::Status past = CheckUnbrokered(state_, tenant, terms->bytes);
+    if (!past.ok()) return past;
+  }
+  return Request{.tenant = &tenant,
+                 .device = terms->device,
+                 .kind = Kind::kVmm,
+                 .bytes = terms->bytes,
+                 .count = 1,
+                 .publication = publication};
+}
+
+absl::Status AdmissionControl::CheckResume(SessionId session, const Request& request) const {
+  // Since it came, its leases may have ended, or have moved by the calls of other sessions.
+  const absl::StatusOr<Suspensions::ResumeTerms> terms =
+      request.publication ? suspensions_.TermsOf(*request.publication)
+                          : suspensions_.TermsOf(session, request.resumes);
+  if (!terms.ok()) return terms.status();
+  if (terms->bytes == request.bytes && terms->device == request.device) return absl::OkStatus();
+  return absl::UnavailableError("the memory has moved since the request came; ask again");
+}
+
+absl::StatusOr<Operation> AdmissionControl::BeginResume(PublicationId publication) {
+  if (state_.draining) return Draining();
+  absl::StatusOr<Request> request = ResumeRequestOf(publication);
+  if (!request.ok()) return request.status();
+  if (request->bytes == 0) return operations_.GrantResume(SessionId{}, *request);
+  queue_.Refresh();
+  Decision decision;
+  const Claims claims =
+      queue_.ClaimsBefore({RankOf(*request), WaiterId{state_.next_waiter}}, *request);
+  absl::StatusOr<std::optional<Operation>> granted =
+      TryGrant(SessionId{}, *request, claims, &decision);
+  if (!granted.ok()) return granted.status();
+  if (*granted) return **std::move(granted);
+  return DenialError(room_.Explain(*request, decision));
+}
+
 absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
                                                          const AcquireSpec& spec) {
   if (state_.draining) return Draining();
@@ -64,7 +108,7 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
   const Request& request = *checked;
   Tenant& tenant = *request.tenant;
   // Nothing of them is in the tier: they need no room.
-  if (!request.resumes.empty() && request.bytes == 0) {
+  if (request.BringsBack() && request.bytes == 0) {
     return Admission{.operation = operations_.GrantResume(session_id, request)};
   }
 
@@ -98,7 +142,7 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId se
                                                                     const Request& request,
                                                                     const Claims& claims,
                                                                     Decision* decision) {
-  const bool resumes = !request.resumes.empty();
+  const bool resumes = request.BringsBack();
   const uint32_t reused = Reusable(request);
   RetainedPool& reusable = PoolFor(request);
   *decision = room_.Check(request, reused, claims);
@@ -163,19 +207,12 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
     admitted.push_back({id, std::move(status)});
     return false;
   };
-  absl::Status may = state_.draining
-                         ? Draining()
-                         : CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);
+  absl::Status may = state_.draining ? Draining() : absl::OkStatus();
+  // A publication comes back without a lease.
+  if (may.ok() && !request.publication)
+    may = CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);
   if (may.ok()) may = CheckUnbrokered(state_, *request.tenant, request.bytes * request.count);
-  if (may.ok() && !request.resumes.empty()) {
-    // Since it came, its leases may have ended, or have moved by the calls of other sessions.
-    const absl::StatusOr<Suspensions::ResumeTerms> terms =
-        suspensions_.TermsOf(session, request.resumes);
-    may = terms.status();
-    if (terms.ok() && terms->bytes != request.bytes) {
-      may = absl::UnavailableError("the leases have moved since the request came; ask again");
-    }
-  }
+  if (may.ok() && request.BringsBack()) may = CheckResume(session, request);
   if (!may.ok()) return refuse(std::move(may));
 
   Decision decision;
@@ -235,9 +272,8 @@ std::vector<absl::Status> AdmissionControl::EndExpiredWaits(absl::Span<const Wai
   }
   std::vector<absl::Status> ends;
   for (size_t i = 0; i < waiters.size(); ++i) {
-    Tenant& tenant = *state_.waiters.at(waiters[i]).request.tenant;
+    ends.push_back(Deny(*state_.waiters.at(waiters[i]).request.tenant, denials[i]));
     queue_.Remove(waiters[i]);
-    ends.push_back(Deny(tenant, denials[i]));
   }
   return ends;
 }

@@ -37,20 +37,27 @@ namespace gpumemd {
 class AdmissionControl {
  public:
   // All must outlive this.
-  AdmissionControl(LedgerBase* base, const Room* room, Segments* segments, Operations* operations,
-                   const Suspensions* suspensions, Revocations* revocations)
+  AdmissionControl(LedgerBase* base, const Room* room, Segments* segments, Tenants* tenants,
+                   Operations* operations, const Suspensions* suspensions, Revocations* revocations)
       : state_(base->state),
         room_(*room),
         segments_(*segments),
         operations_(*operations),
         suspensions_(*suspensions),
         revocations_(*revocations),
-        queue_(&base->state, room) {}
+        queue_(&base->state, room, tenants) {}
 
   // Returns an operation, or a waiter. A request waits if it would fit once memory on its way back
   // has arrived. With spec.waits, it also waits for memory that others hold. Such a call counts as
   // waiting, not as in flight.
   absl::StatusOr<Admission> BeginAcquire(SessionId session, const AcquireSpec& spec);
+
+  // Returns an operation that brings the segments of a suspended publication back to one of their
+  // devices, for an operator. It gets nothing that a waiter before it waits for.
+  //   RESOURCE_EXHAUSTED  it does not fit now; not counted as a denial
+  //   UNAVAILABLE         the daemon drains
+  //   and as Suspensions::TermsOf
+  absl::StatusOr<Operation> BeginResume(PublicationId publication);
 
   // Returns the waiters that were granted or refused since the last call. Call it after each change
   // to the ledger. Their calls are in flight again. Stops after `max_grants` grants or
@@ -105,6 +112,9 @@ class AdmissionControl {
   // The same for a spec that brings suspended leases back.
   absl::StatusOr<Request> ResumeRequestOf(SessionId session,
                                           absl::Span<const LeaseId> leases) const;
+  absl::StatusOr<Request> ResumeRequestOf(PublicationId publication) const;
+  // Returns OK if a waiting request to bring memory back is still as it came.
+  absl::Status CheckResume(SessionId session, const Request& request) const;
   // Grants the request if it fits now; else sets `decision`.
   //   RESOURCE_EXHAUSTED  it fits now, and would be too many leases
   absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,

@@ -19,7 +19,7 @@ inline RetainedPool& PoolFor(const records::Request& request) {
 
 // Returns how many of these the request would reuse.
 inline uint32_t Reusable(const records::Request& request) {
-  if (request.tenant->quota.scrub || !request.resumes.empty()) return 0;
+  if (request.tenant->quota.scrub || request.BringsBack()) return 0;
   const size_t there = PoolFor(request).Fits(request.kind, request.bytes);
   return static_cast<uint32_t>(std::min<size_t>(there, request.count));
 }

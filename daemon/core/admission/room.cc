@@ -68,7 +68,7 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
   const uint64_t taken = request.bytes * reused;
   const bool of_pool = TraitsOf(request.kind).pooled;
   // To the host tier or back: in the end, there are as many segments as before.
-  const bool moves = request.kind == Kind::kTier || !request.resumes.empty();
+  const bool moves = request.kind == Kind::kTier || request.BringsBack();
   const uint64_t from_retained = of_pool ? 0 : taken;
   const uint32_t segments_from_retained = of_pool ? 0 : reused;
   const auto charged = [](const Account& account) { return account.charged(); };
@@ -150,7 +150,7 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
                         .limit = capacity};
   need_of(all, on_device);
   standings.push_back(on_device);
-  if (!request.resumes.empty()) return standings;
+  if (request.BringsBack()) return standings;
   standings.push_back(
       {.cause = Denial::Cause::kDaemonLimit,
        .device = kAllDevices,

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "daemon/core/admission/reuse.h"
-#include "daemon/core/ledger/tenants.h"
 
 namespace gpumemd {
 
@@ -74,6 +73,8 @@ void WaitQueue::Add(WaiterId id, Waiter added, const Decision& decision) {
     --session.tenant->in_flight;
   }
   waiting_processes_[state_.ProcessOf(session)].insert(id);
+  ++waiter.request.tenant->awaited;
+  if (waiter.request.publication) for_publications_.emplace(*waiter.request.publication, id);
   waiter.rank = RankOf(waiter.request);
   waiter.tree = LedgerState::TreeOf(*waiter.request.tenant);
   Tree& tree = trees_[waiter.tree];
@@ -99,6 +100,9 @@ void WaitQueue::Remove(WaiterId id) {
   auto process = waiting_processes_.find(state_.ProcessOf(session));
   process->second.erase(id);
   if (process->second.empty()) waiting_processes_.erase(process);
+  Tenant& tenant = *waiter.request.tenant;
+  --tenant.awaited;
+  if (waiter.request.publication) for_publications_.erase({*waiter.request.publication, id});
 
   const QueuePlace place = PlaceOf(id, waiter);
   auto tree = trees_.find(waiter.tree);
@@ -120,6 +124,7 @@ void WaitQueue::Remove(WaiterId id) {
   state_.waiters.erase(it);
   if (state_.waiters.empty()) swept_.reset();
   moves_ = true;
+  tenants_.ForgetIfIdle(tenant);
 }
 
 void WaitQueue::TakeOut(const QueuePlace& place, const Waiter& waiter, Tree& tree) {

@@ -50,14 +50,15 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/state.h"
+#include "daemon/core/ledger/tenants.h"
 
 namespace gpumemd {
 
 class WaitQueue {
  public:
-  // Both must outlive this. The queue alone changes state->waiters.
-  WaitQueue(LedgerState* state, const Room* room)
-      : state_(*state), room_(*room), limits_(state_.devices.size() + 1) {}
+  // All must outlive this. The queue alone changes state->waiters.
+  WaitQueue(LedgerState* state, const Room* room, Tenants* tenants)
+      : state_(*state), room_(*room), tenants_(*tenants), limits_(state_.devices.size() + 1) {}
 
   // Brings the order up to date after quotas have changed.
   void Refresh() {
@@ -66,7 +67,8 @@ class WaitQueue {
   // Adds a waiter. If it has asked to wait, its call is no longer in flight. `decision`: the one by
   // which it waits.
   void Add(WaiterId id, records::Waiter added, const Decision& decision);
-  // Removes a waiter. If it had asked to wait, its call is in flight again.
+  // Removes a waiter. If it had asked to wait, its call is in flight again. May forget the tenant
+  // whose memory it waited for.
   void Remove(WaiterId id);
   // Records a new decision by which it waits, and which waiters have to be checked because of that.
   void SetDecision(WaiterId id, records::Waiter& waiter, const Decision& decision);
@@ -158,6 +160,8 @@ class WaitQueue {
   void WakeOne(const QueuePlace& place, const std::optional<QueuePlace>& at);
   // Wakes waiters of processes that hold firm leases and asked for revocable ones, or the reverse.
   void WakeHoldersOfOtherLeaseType();
+  // Wakes waiters for suspended publications that have ended, or whose segments have moved.
+  void WakeForPublications();
   // Returns the next waiter to check, behind swept_.
   std::optional<QueuePlace> NextAwake() const;
   void BeginSweep();
@@ -166,6 +170,7 @@ class WaitQueue {
 
   LedgerState& state_;
   const Room& room_;
+  Tenants& tenants_;
 
   absl::flat_hash_map<const Tenant*, Tree> trees_;
   std::vector<Limit> limits_;           // of the devices, and of the daemon
@@ -179,6 +184,7 @@ class WaitQueue {
   bool moves_ = false;     // a waiter has come, gone or woken, or a pass is unfinished
   absl::btree_set<WaiterId> await_end_;  // that an ending session keeps from a decision
   std::map<ProcessKey, absl::btree_set<WaiterId>> waiting_processes_;
+  absl::btree_set<std::pair<PublicationId, WaiterId>> for_publications_;
 };
 
 }  // namespace gpumemd

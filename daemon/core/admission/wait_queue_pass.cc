@@ -11,12 +11,13 @@ namespace gpumemd {
 bool WaitQueue::Moves() const {
   return !state_.waiters.empty() &&
          (moves_ || state_.queue_stale || !state_.newly_holding.empty() ||
-          VersionOf(state_.devices.size()) != woken_at_);
+          !state_.moved_publications.empty() || VersionOf(state_.devices.size()) != woken_at_);
 }
 
 void WaitQueue::BeginPass() {
   Refresh();
   WakeHoldersOfOtherLeaseType();
+  WakeForPublications();
   // Waiters woken by a sweep itself are checked with the next change, not in turn for ever.
   if (!swept_) awake_.merge(std::exchange(roused_, {}));
   sweep_ = {};
@@ -128,6 +129,15 @@ void WaitQueue::WakeHoldersOfOtherLeaseType() {
       const Session& session = *state_.sessions.at(waiter.session);
       if (!CheckLeaseType(state_, session, waiter.request.revocable).ok())
         awake_.insert(PlaceOf(id, waiter));
+    }
+  }
+}
+
+void WaitQueue::WakeForPublications() {
+  for (PublicationId id : std::exchange(state_.moved_publications, {})) {
+    for (auto it = for_publications_.lower_bound({id, WaiterId{}});
+         it != for_publications_.end() && it->first == id; ++it) {
+      awake_.insert(PlaceOf(it->second, state_.waiters.at(it->second)));
     }
   }
 }

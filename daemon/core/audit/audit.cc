@@ -188,6 +188,8 @@ std::string Tell(const AuditRecord& record) {
       return absl::StrCat("suspended on request: ", Who(record), ", ", What(record), By(record));
     case AuditEvent::kLeasesResumed:
       return absl::StrCat("resumed on request: ", Who(record), ", ", What(record), By(record));
+    case AuditEvent::kPublicationSuspended:
+      return absl::StrCat(Publication(record), " suspended: ", What(record), By(record));
     case AuditEvent::kRefused:
       return absl::StrCat("refused ", Who(record), Why(record));
     case AuditEvent::kSessionOpened:
@@ -205,6 +207,13 @@ std::string Tell(const AuditRecord& record) {
                           Why(record));
     case AuditEvent::kResumed:
       return absl::StrCat("resumed by ", Who(record), ": ", What(record), Resident(record));
+    case AuditEvent::kMoved:
+      return absl::StrCat("moved to the host tier, of tenant ", record.tenant, ": ", What(record),
+                          Why(record));
+    case AuditEvent::kPublicationResumed:
+      return absl::StrCat(Publication(record), " resumed",
+                          record.session ? absl::StrCat(" for ", Who(record)) : "", ": ",
+                          What(record), By(record));
     case AuditEvent::kDenied:
       return absl::StrCat("denied to ", Who(record), " (", record.cause, ")", Why(record));
     case AuditEvent::kPublished:

@@ -39,6 +39,7 @@ enum class AuditEvent {
   kPoolTrimmed,
   kLeasesSuspended,  // by a session that an operator asked to
   kLeasesResumed,    // likewise
+  kPublicationSuspended,
   // Sessions.
   kRefused,  // a connection or a ticket, to a process that may not have it
   kSessionOpened,
@@ -49,6 +50,8 @@ enum class AuditEvent {
   kReleased,
   kSuspended,  // put aside into the host tier
   kResumed,    // back on its device
+  kMoved,      // put aside by the daemon, once its last user had let go of it
+  kPublicationResumed,
   kDenied,
   kPublished,
   kPublicationEnded,

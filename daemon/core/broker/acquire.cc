@@ -73,7 +73,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
 }
 
 bool Broker::BeginsAnew(const Acquisition& it, const absl::Status& refused) const {
-  return !it.spec.resumes.empty() && absl::IsUnavailable(refused) && !ledger_.state().draining;
+  return it.spec.BringsBack() && absl::IsUnavailable(refused) && !ledger_.state().draining;
 }
 
 absl::StatusOr<bool> Broker::MayBegin(WaitingRequest& it) {
@@ -172,17 +172,20 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
   Handover handover;
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
   absl::flat_hash_map<uint64_t, size_t> pools;
-  for (size_t begin = 0; begin < operation.items.size(); begin += kLeasesAtOnce) {
+  const bool delivers = !(operation.resumes && operation.publication);
+  for (size_t begin = 0; delivers && begin < operation.items.size(); begin += kLeasesAtOnce) {
     Update update(this);  // journals that its process may map them
     absl::Status there = Describe(operation, begin, handover, pools);
     if (!there.ok()) return {Outcome::kLost, there};
   }
-  Failpoint("deliver-before");
-  if (absl::Status sent = deliver(handover); !sent.ok()) {
-    const bool would_block = !may_block && absl::IsDeadlineExceeded(sent);
-    return {would_block ? Outcome::kWouldBlock : Outcome::kFailed, sent};
+  if (delivers) {
+    Failpoint("deliver-before");
+    if (absl::Status sent = deliver(handover); !sent.ok()) {
+      const bool would_block = !may_block && absl::IsDeadlineExceeded(sent);
+      return {would_block ? Outcome::kWouldBlock : Outcome::kFailed, sent};
+    }
+    Failpoint("deliver-after");
   }
-  Failpoint("deliver-after");
   std::move(rollback).Cancel();
   std::vector<LeaseView> leases;
   for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));
@@ -240,7 +243,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Taken(
   if (!leases.ok()) return leases;
   CountGrant(it, *leases);
   // The session had them before: a client that has given up still has their contents.
-  if (!it.spec.resumes.empty()) return leases;
+  if (it.spec.BringsBack()) return leases;
   if (absl::Status kept = Keep(it, *leases); !kept.ok()) return kept;
   return leases;
 }
@@ -258,11 +261,11 @@ absl::Status Broker::Keep(WaitingRequest& it, const std::vector<LeaseView>& leas
 }
 
 void Broker::CountGrant(const Acquisition& acquisition, const std::vector<LeaseView>& leases) {
-  if (leases.empty()) return;
+  const bool resumes = acquisition.spec.BringsBack();
+  if (leases.empty() && !resumes) return;
   const size_t waited = acquisition.waited ? 1 : 0;
-  LatencyHistogram& histogram = acquisition.spec.resumes.empty()
-                                    ? acquires_[IndexOf(leases.front().kind)][waited]
-                                    : resumes_[waited];
+  LatencyHistogram& histogram =
+      resumes ? resumes_[waited] : acquires_[IndexOf(leases.front().kind)][waited];
   histogram.Observe(now_() - acquisition.begun);
 }
 

@@ -51,6 +51,7 @@ Broker::Broker(BrokerOptions options)
   }
   clock_ = std::thread([this] { TimerLoop(); });
   ending_ = std::thread([this] { EndLoop(); });
+  moving_ = std::thread([this] { MoveLoop(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
     const bool needed = lane == 0 || MakesContextBound(devices_[lane - 1]->info());
     if (needed) disposal_.emplace_back([this, lane] { DisposeLoop(lane); });
@@ -73,6 +74,7 @@ Broker::~Broker() {
   for (std::thread& lane : disposal_) lane.join();
   clock_.join();
   ending_.join();
+  moving_.join();
   memory.clear();
   devices_.clear();  // no thread calls CollectLost after this
 }

@@ -226,6 +226,8 @@ class Broker {
   template <typename Request, typename Queue>
   void GiveUp(const std::shared_ptr<Request>& request, WaitingRequests<Request>& waiting,
               Queue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void GiveUpHeld(const std::shared_ptr<Acquisition>& acquisition)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   template <typename Request, typename Queue>
   void Park(WaitingRequests<Request>& waiting, Queue& queue) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -277,6 +279,11 @@ class Broker {
   absl::Status Describe(const Operation& operation, size_t begin, Handover& handover,
                         absl::flat_hash_map<uint64_t, size_t>& pools)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the request that brings a suspended publication back for an Attachment.
+  static void BringBackFor(Attachment& attachment, PublicationId publication);
+  // Returns the refusal of that request without the other tenant's usage.
+  absl::Status ForAttach(const Attachment& attachment, absl::Status refused) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Resumes the Attachments whose wait may be over.
   void ResumeAttaches() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropEndedPublications() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -312,6 +319,8 @@ class Broker {
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases the leases and memory of large sessions that have ended, a little at a time.
   void EndLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Moves segments that their last user has let go of to the tier, one at a time (suspensions.cc).
+  void MoveLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the lane on which a segment's memory is disposed of. Memory that lives in a context has
   // one lane for each device, because a hanging context must not delay other devices' memory.
   size_t LaneOf(SegmentId segment) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -383,7 +392,7 @@ class Broker {
   bool parks_ ABSL_GUARDED_BY(mutex_) = false;
   size_t parked_ ABSL_GUARDED_BY(mutex_) = 0;  // of calls_
   std::vector<std::thread> disposal_;          // one a lane
-  std::thread clock_, ending_;
+  std::thread clock_, ending_, moving_;
 };
 
 }  // namespace gpumemd

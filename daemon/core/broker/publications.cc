@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Publications, and an Attach from its beginning to its answer. It may wait for hours for a future
 // version; no thread waits with it.
+#include <algorithm>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
+#include "daemon/core/denial.h"
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
@@ -67,9 +71,20 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
                                        bool may_block) {
   using State = Progress::State;
   Attachment& it = *attachment;
+  while (it.bring_back != nullptr) {
+    Progress progress = Advance(it.bring_back, may_block);
+    if (progress.state != State::kAnswered) return {progress.state, progress.leases.status()};
+    TimedLock lock(&mutex_);
+    it.bring_back.reset();
+    // If it has ended meanwhile, there may be a later version.
+    if (!progress.leases.ok() && !absl::IsNotFound(progress.leases.status())) {
+      return {State::kAnswered, ForAttach(it, progress.leases.status())};
+    }
+  }
   Operation operation;
   Attached attached;
   std::shared_ptr<const Metadata> metadata;
+  bool brings_back = false;
   {
     Update update(this);
     absl::StatusOr<bool> may = MayBegin(it);
@@ -84,16 +99,22 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     if (!admission.ok()) {
       return {State::kAnswered, Denied(it.session, "attach", admission.status())};
     }
-    if (admission->waiter) {
+    if (admission->suspended) {
+      BringBackFor(*attachment, *admission->suspended);
+      brings_back = true;
+    } else if (admission->waiter) {
       it.waiter = admission->waiter;
       attaching_.Add(*it.waiter, attachment, it.wait_until);
       times_changed_ = true;
       return {State::kWaits, absl::UnavailableError("it waits")};
     }
-    operation = *std::move(admission->operation);
-    attached.publication = *ledger_.look().GetPublication(*operation.publication);
-    metadata = metadata_.at(*operation.publication);
+    if (!brings_back) {
+      operation = *std::move(admission->operation);
+      attached.publication = *ledger_.look().GetPublication(*operation.publication);
+      metadata = metadata_.at(*operation.publication);
+    }
   }
+  if (brings_back) return Advance(attachment, may_block);
   while (!operation.regrant && operation.exposed < operation.items.size()) {
     absl::Status exposed;
     {
@@ -120,6 +141,27 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   if (absl::Status kept = Keep(it, *handed.leases); !kept.ok()) return {State::kAnswered, kept};
   attached.leases = *std::move(handed.leases);
   return {State::kAnswered, std::move(attached)};
+}
+
+void Broker::BringBackFor(Attachment& attachment, PublicationId publication) {
+  auto bring_back = std::make_shared<Acquisition>();
+  bring_back->session = attachment.session;
+  bring_back->spec = {.waits = attachment.spec.waits, .publication = publication};
+  bring_back->wait_until = attachment.wait_until;
+  bring_back->release_deadline = std::min(attachment.wait_until, absl::Now() + kDisposalWait);
+  bring_back->deliver = [](const Handover&, bool) { return absl::OkStatus(); };
+  bring_back->resume = attachment.resume;
+  attachment.bring_back = std::move(bring_back);
+}
+
+absl::Status Broker::ForAttach(const Attachment& attachment, absl::Status refused) const {
+  const std::optional<Denial> why = DenialOf(refused);
+  if (!why || ledger_.look().TenantOf(attachment.session).value_or("") == why->tenant) {
+    return refused;
+  }
+  return absl::ResourceExhaustedError(
+      absl::StrCat("publication ", attachment.spec.name,
+                   " is suspended, and there is no room for its tenant's memory at present"));
 }
 
 void Broker::ResumeAttaches() {

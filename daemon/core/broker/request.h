@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -82,12 +83,17 @@ struct Acquisition : WaitingRequest {
 
 // Returns the name of the session's call, for the audit.
 inline absl::string_view NameOf(const Acquisition& acquisition) {
-  return acquisition.spec.resumes.empty() ? "acquire" : "resume";
+  return acquisition.spec.BringsBack() ? "resume" : "acquire";
 }
 
 // One Attach.
 struct Attachment : WaitingRequest {
   AttachSpec spec;
+
+ private:
+  friend class Broker;
+  // Under mutex_: brings the publication back, if it is suspended. Resumes this.
+  std::shared_ptr<Acquisition> bring_back;
 };
 
 // A call being answered. Counts against its session's tenant while it lives.

@@ -15,13 +15,15 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   Survivors survivors{.sessions = std::move(inheritance.sessions)};
   Update update(this);
   // Segments in the tier have no descriptor: the tier's device has its file from the start. One
-  // without leases was on its way back: another may have its place already.
-  for (const auto& [lease, record] : inheritance.image.leases) {
-    auto segment = inheritance.image.segments.find(record.segment);
-    if (segment == inheritance.image.segments.end()) continue;
+  // without holders was on its way back: another may have its place already.
+  const auto keep = [&](SegmentId id) {
+    auto segment = inheritance.image.segments.find(id);
+    if (segment == inheritance.image.segments.end()) return;
     if (segment->second.kind == Kind::kTier && segment->second.made)
-      inheritance.memory.try_emplace(record.segment);
-  }
+      inheritance.memory.try_emplace(id);
+  };
+  for (const auto& [lease, record] : inheritance.image.leases) keep(record.segment);
+  for (const auto& [key, item] : inheritance.image.publication_items) keep(item.segment);
   for (auto& [id, fd] : inheritance.memory) {
     auto record = inheritance.image.segments.find(id);
     if (record == inheritance.image.segments.end()) continue;  // it was never granted

@@ -37,14 +37,7 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
     if (!result.ok()) return broker_.Denied(call.session(), "suspend", result.status());
     begun = *std::move(result);
   }
-  const absl::Status copied = CopyOut(begun.moves);
-  Failpoint("suspend-copied");
-  for (size_t next = 0; next < begun.moves.size();) {
-    Broker::Update update(&broker_);
-    for (size_t steps = 0; next < begun.moves.size() && steps < kLeasesAtOnce; ++next) {
-      steps += 1 + broker_.ledger_.suspensions().Finish(begun.moves[next], copied.ok());
-    }
-  }
+  const absl::Status copied = Carry(begun.moves);
   {
     TimedLock lock(&broker_.mutex_);
     broker_.ledger_.suspensions().Audit(call.session(), leases, begun, copied);
@@ -56,9 +49,13 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
                      "not be copied to the host tier: ",
                      copied.message()));
   }
-  Suspended suspended{.resident_bytes = begun.resident_bytes};
-  for (const Move& move : begun.moves) suspended.moved_bytes += move.bytes;
-  if (!AwaitFree(begun.moves, absl::Now() + Broker::kDisposalWait)) {
+  Suspended suspended{.resident_bytes = begun.resident_bytes + AwaitCopies(begun.copying)};
+  std::vector<SegmentId> moved = begun.copying;
+  for (const Move& move : begun.moves) {
+    suspended.moved_bytes += move.bytes;
+    moved.push_back(move.from);
+  }
+  if (!AwaitFree(moved, absl::Now() + Broker::kDisposalWait)) {
     return absl::DeadlineExceededError(
         "the memory is in the host tier, and the driver has not yet taken that of the device back");
   }
@@ -72,6 +69,48 @@ std::optional<SuspensionRequests::Request> BrokerSuspensions::Requested(
       broker_.ledger_.suspension_requests().Find(call.session());
   if (request == nullptr) return std::nullopt;
   return *request;
+}
+
+absl::Status BrokerSuspensions::Carry(const std::vector<Move>& moves) {
+  absl::Status copied = CopyOut(moves);
+  Failpoint("suspend-copied");
+  for (size_t next = 0; next < moves.size();) {
+    Broker::Update update(&broker_);
+    for (size_t steps = 0; next < moves.size() && steps < kLeasesAtOnce; ++next) {
+      steps += 1 + broker_.ledger_.suspensions().Finish(moves[next], copied.ok());
+    }
+  }
+  return copied;
+}
+
+void BrokerSuspensions::MoveLater() {
+  // Stale ones are passed over, a few under each hold of the mutex.
+  constexpr size_t kLookedAt = 64;
+  std::optional<Move> move;
+  {
+    Broker::Update update(&broker_);
+    move = broker_.ledger_.suspensions().BeginLater(kLookedAt);
+    if (!move) return;
+    ++broker_.calls_;  // the end of this daemon awaits it
+  }
+  const absl::Status copied = Carry({*move});
+  Broker::Update update(&broker_);
+  broker_.ledger_.suspensions().AuditLater(*move, copied);
+  --broker_.calls_;
+}
+
+void Broker::MoveLoop() {
+  const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || (!ledger_.state().to_move.empty() && !parks_ && !frozen_);
+  };
+  while (true) {
+    {
+      TimedLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&wake));
+      if (stopping_) return;
+    }
+    suspensions().MoveLater();
+  }
 }
 
 absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
@@ -89,6 +128,8 @@ absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
     if (!memory.ok()) return memory.status();
     CopyItem item{.to = memory->get(), .bytes = move.bytes};
     Broker::Update update(&broker_);
+    // Only a move that no call awaits is under way then.
+    if (broker_.stopping_) return absl::CancelledError("the daemon ends");
     item.from = broker_.memory_.at(move.from).get();
     broker_.ledger_.suspensions().Made(move, (*memory)->tier_place()->extents);
     broker_.memory_.emplace(move.to, *std::move(memory));
@@ -102,12 +143,12 @@ absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
   return absl::OkStatus();
 }
 
-bool BrokerSuspensions::AwaitFree(const std::vector<Move>& moves, absl::Time deadline) const {
+bool BrokerSuspensions::AwaitFree(const std::vector<SegmentId>& moved, absl::Time deadline) const {
   TimedLock lock(&broker_.mutex_);
-  for (const Move& move : moves) {
-    const auto gone = [this, &move]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
+  for (SegmentId id : moved) {
+    const auto gone = [this, id]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
       const auto& segments = broker_.ledger_.state().segments;
-      auto segment = segments.find(move.from);
+      auto segment = segments.find(id);
       // It stays if its leases ended meanwhile, and the tenant keeps it for its next request.
       return segment == segments.end() ||
              segment->second->charge.state() != SegmentState::kReleasing;
@@ -115,6 +156,24 @@ bool BrokerSuspensions::AwaitFree(const std::vector<Move>& moves, absl::Time dea
     if (!broker_.mutex_.AwaitWithDeadline(absl::Condition(&gone), deadline)) return false;
   }
   return true;
+}
+
+uint64_t BrokerSuspensions::AwaitCopies(const std::vector<SegmentId>& copying) const {
+  uint64_t resident = 0;
+  TimedLock lock(&broker_.mutex_);
+  for (SegmentId id : copying) {
+    const auto& segments = broker_.ledger_.state().segments;
+    const auto copied = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(broker_.mutex_) {
+      auto segment = segments.find(id);
+      return segment == segments.end() || !segment->second->copying;
+    };
+    broker_.mutex_.Await(absl::Condition(&copied));
+    auto segment = segments.find(id);
+    const bool stays = segment != segments.end() && segment->second->kind != Kind::kTier &&
+                       segment->second->charge.state() == SegmentState::kLeased;
+    if (stays) resident += segment->second->charge.bytes();
+  }
+  return resident;
 }
 
 absl::Status Broker::CopyBack(const Operation& operation) {

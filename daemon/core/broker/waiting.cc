@@ -31,8 +31,7 @@ void Broker::GiveUp(const std::shared_ptr<Request>& request, WaitingRequests<Req
   Resume(request, GivenUp());
 }
 
-void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
-  Update update(this);
+void Broker::GiveUpHeld(const std::shared_ptr<Acquisition>& acquisition) {
   if (std::erase(awaiting_copies_, acquisition) > 0) {
     acquisition->given_up = true;
     return Resume(acquisition, GivenUp());
@@ -40,8 +39,17 @@ void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
   GiveUp(acquisition, acquiring_, ledger_.admission());
 }
 
+void Broker::GiveUp(const std::shared_ptr<Acquisition>& acquisition) {
+  Update update(this);
+  GiveUpHeld(acquisition);
+}
+
 void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
   Update update(this);
+  if (attachment->bring_back != nullptr) {
+    attachment->given_up = true;
+    return GiveUpHeld(attachment->bring_back);
+  }
   GiveUp(attachment, attaching_, ledger_.publications());
 }
 

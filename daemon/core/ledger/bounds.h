@@ -44,6 +44,9 @@ inline constexpr size_t kMaxSuspendedAtOnce = 1024;
 // its device.
 inline constexpr uint32_t kMaxLeasesMoved = 1024;
 
+// Segments without room in the tier that are tried again when a segment leaves it.
+inline constexpr size_t kMovesRetried = 16;
+
 // Bounds of one publication.
 inline constexpr size_t kMaxPublicationSegments = 4096;
 inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;

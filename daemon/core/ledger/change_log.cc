@@ -195,10 +195,9 @@ std::vector<journal::Change> ChangeLog::Take(const LedgerState& state) {
   for (const RequestKey& key : TakeDistinct(answers_)) add(RecordOf(state, key), key);
   for (PublicationId id : TakeDistinct(publications_)) add(RecordOf(state, id), id);
   for (const auto& [id, segments] : TakeDistinct(lists_)) {
-    for (size_t i = 0; i < segments; ++i) {
-      add(RecordOf(state, id, i), std::pair(id, static_cast<uint32_t>(i)));
-    }
+    for (uint32_t i = 0; i < segments; ++i) items_.emplace_back(id, i);
   }
+  for (const auto& item : TakeDistinct(items_)) add(RecordOf(state, item.first, item.second), item);
   for (const auto& [id, extents] : TakeDistinct(extents_)) {
     for (size_t i = 0; i < extents; ++i) {
       add(RecordOf(state, id, i), std::pair(id, static_cast<uint32_t>(i)));

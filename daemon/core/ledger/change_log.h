@@ -35,6 +35,8 @@ class ChangeLog {
     Touch(id);
     Add(lists_, std::pair(id, segments));
   }
+  // Marks the place in a publication's list that another segment has taken.
+  void TouchItem(PublicationId id, uint32_t index) { Add(items_, std::pair(id, index)); }
   // Marks the extents of a segment in the tier that is new or has ended.
   void TouchExtents(SegmentId id, size_t extents) { Add(extents_, std::pair(id, extents)); }
   void Touch(SessionId session, SegmentId segment) { Add(exposures_, std::pair(session, segment)); }
@@ -60,6 +62,7 @@ class ChangeLog {
   std::vector<RequestKey> answers_;
   std::vector<PublicationId> publications_;
   std::vector<std::pair<PublicationId, size_t>> lists_;
+  std::vector<std::pair<PublicationId, uint32_t>> items_;
   std::vector<std::pair<SegmentId, size_t>> extents_;
   journal::Counters numbers_;  // as of the last Take()
 };

@@ -161,7 +161,7 @@ class Ledger {
   SuspensionRequests suspension_requests_{&base_, &suspensions_};
   Operations operations_{&base_, &segments_, &sessions_, &publications_, &suspensions_};
   Revocations revocations_{&base_, &room_};
-  AdmissionControl admission_{&base_,       &room_,        &segments_,
+  AdmissionControl admission_{&base_,       &room_,        &segments_,   &tenants_,
                               &operations_, &suspensions_, &revocations_};
   Endings endings_{&base_,        &segments_, &sessions_, &publications_,
                    &suspensions_, &leases_,   &admission_};

@@ -26,8 +26,11 @@ struct AcquireSpec {
   bool revocable = false;          // the leases may be taken back
   bool waits = false;              // also for memory that others hold
   uint64_t request_id = 0;         // chosen by the session, for Regrant; 0: none
-  // Not empty: brings these suspended leases back, and only `waits` and `without_pressure` count.
+  // Brings these suspended leases, or the segments of this suspended publication on one device,
+  // back. Only `waits` and `without_pressure` count then.
   std::vector<LeaseId> resumes;
+  std::optional<PublicationId> publication;
+  bool BringsBack() const { return !resumes.empty() || publication.has_value(); }
 };
 
 struct PublishSpec {
@@ -46,20 +49,23 @@ struct AttachSpec {
   uint64_t version = 0;  // this or a later one; 0: the newest
   bool revocable = false;
   uint64_t request_id = 0;  // as in AcquireSpec
+  bool waits = false;       // if it is suspended: also for memory that others hold
 };
 
 // The decision of BeginAcquire, BeginOpen or BeginAttach. Says for each segment whether it still
 // has to be created.
 struct Operation {
   OperationId id{};
-  SessionId session{};
-  size_t device = 0;  // index of the devices given to the ledger; of an Acquire only
+  SessionId session{};  // none: an operator's
+  size_t device = 0;    // index of the devices given to the ledger; of an Acquire only
   Kind kind = Kind::kVmm;
   bool revocable = false;  // the leases
   bool regrant = false;    // the leases exist already (Regrant)
   bool resumes = false;    // the leases exist already, and are suspended
   uint64_t request_id = 0;
-  std::optional<PublicationId> publication;  // of an Attach
+  // Of an Attach. With `resumes`: the suspended publication, whose segments come back without a
+  // lease.
+  std::optional<PublicationId> publication;
   struct Item {
     LeaseId lease{};
     SegmentId segment{};
@@ -72,10 +78,11 @@ struct Operation {
   size_t exposed = 0;  // how many of these count as mappable by the session's process
 };
 
-// The decision of BeginAcquire or BeginAttach: one of the two.
+// The decision of BeginAcquire or BeginAttach: one of these.
 struct Admission {
   std::optional<Operation> operation;
   std::optional<WaiterId> waiter;
+  std::optional<PublicationId> suspended;  // to be brought back before a session attaches
 };
 
 // Returns CANCELLED: the answer to a request that its client has given up.

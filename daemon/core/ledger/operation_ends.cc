@@ -14,8 +14,10 @@ absl::Status Operations::Commit(const Operation& operation) {
 }
 
 absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next, size_t steps) {
-  Session& session = *state_.sessions.at(operation.session);
-  const bool live = session.live;
+  Session* const session = SessionOf(operation);
+  // A publication comes back for all sessions, also if the one that asked for it has ended.
+  const bool live =
+      session == nullptr || session->live || (operation.resumes && operation.publication);
   for (; next < operation.items.size() && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
     Segment& segment = *state_.segments.at(item.segment);
@@ -23,7 +25,7 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
     if (segment.charge.revocable()) segment.charge.MarkChanged();  // it can be revoked now
     const bool gives_new = !operation.regrant && !operation.resumes;
     if (gives_new) {
-      StopArriving(session, /*ended=*/!live);
+      StopArriving(*session, /*ended=*/!live);
     } else {
       --state_.regranting;
     }
@@ -48,11 +50,10 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
     segments_.Settle(item.segment, segment);
   }
   if (next < operation.items.size()) return false;
-  --state_.open_operations;
-  --session.operations;
+  EndOperation(session);
   if (live && !operation.regrant && !operation.resumes) auditor_.Granted(operation);
   if (live && operation.resumes) auditor_.Resumed(operation);
-  sessions_.ForgetIfDone(operation.session, session);
+  if (session != nullptr) sessions_.ForgetIfDone(operation.session, *session);
   if (!live) return absl::AbortedError("the session ended while the request was being served");
   return true;
 }
@@ -63,13 +64,18 @@ void Operations::StopArriving(Session& session, bool ended) {
   if (ended) state_.CountLeases(*session.tenant, -1);
 }
 
+void Operations::EndOperation(Session* session) {
+  --state_.open_operations;
+  --(session == nullptr ? state_.operators_operations : session->operations);
+}
+
 void Operations::Abort(const Operation& operation, bool handed_over) {
   size_t next = 0;
   Abort(operation, handed_over, next, SIZE_MAX);
 }
 
 bool Operations::Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps) {
-  Session& session = *state_.sessions.at(operation.session);
+  Session* const session = SessionOf(operation);
   // First all mappings by its process, then the states of the segments.
   const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
   for (; next < unexposed && steps > 0; ++next, --steps) {
@@ -77,7 +83,7 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
     Segment& segment = *state_.segments.at(item.segment);
     segments_.Unexpose(item.segment, segment, operation.session, /*all=*/false);
     if (TraitsOf(segment.kind).pooled) {
-      segments_.Unimport(operation.session, session, segment.device, /*all=*/false);
+      segments_.Unimport(operation.session, *session, segment.device, /*all=*/false);
     }
   }
   for (; next < unexposed + operation.items.size() && steps > 0; ++next, --steps) {
@@ -89,7 +95,7 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
         suspensions_.EndResume(*item.tier, /*resumed=*/false);
       }
     } else {
-      StopArriving(session, /*ended=*/true);
+      StopArriving(*session, /*ended=*/true);
       publications_.Detach(operation.publication, operation.session);
     }
     --segment.pins;
@@ -103,14 +109,13 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
     }
   }
   if (next < unexposed + operation.items.size()) return false;
-  if (operation.regrant && session.live) {
+  if (operation.regrant && session->live) {
     std::vector<LeaseId> leases;
     for (const Operation::Item& item : operation.items) leases.push_back(item.lease);
-    session.regrants.try_emplace(operation.request_id, std::move(leases));
+    session->regrants.try_emplace(operation.request_id, std::move(leases));
   }
-  --state_.open_operations;
-  --session.operations;
-  sessions_.ForgetIfDone(operation.session, session);
+  EndOperation(session);
+  if (session != nullptr) sessions_.ForgetIfDone(operation.session, *session);
   return true;
 }
 

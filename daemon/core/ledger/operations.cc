@@ -99,8 +99,10 @@ absl::StatusOr<Admission> Operations::BeginAttach(SessionId session_id, const At
   if (absl::Status lease_type = CheckLeaseType(state_, session, operation.revocable);
       !lease_type.ok())
     return lease_type;
+  if (publication.in_tier > 0) return Admission{.suspended = operation.publication};
   for (SegmentId id : publication.segments) {
     if (state_.segments.at(id)->lost) return LostSegment(id);
+    if (state_.segments.at(id)->copying) return Admission{.suspended = operation.publication};
     operation.items.push_back({.segment = id});
   }
   operation.id = OperationId{state_.next_operation++};

@@ -56,8 +56,9 @@ class Operations {
                                       bool revocable = false, uint64_t request_id = 0);
 
   // Returns an operation on all segments of the publication, or a waiter if spec.version does not
-  // exist yet. The waiter's call counts as waiting, not as in flight. If `steps` is less than the
-  // number of segments, Expose must do the others before any descriptor is handed over.
+  // exist yet, or the publication if its segments are in the tier, or on their way. The waiter's
+  // call counts as waiting, not as in flight. If `steps` is less than the number of segments,
+  // Expose must do the others before any descriptor is handed over.
   absl::StatusOr<Admission> BeginAttach(SessionId session, const AttachSpec& spec,
                                         size_t steps = SIZE_MAX);
   // Counts up to `steps` more of the operation's segments as mappable by the session's process.
@@ -68,8 +69,9 @@ class Operations {
   // has been checked that they fit.
   Operation Grant(SessionId session, const records::Request& request,
                   std::vector<SegmentId> reused);
-  // Returns an operation that brings the suspended leases of request.resumes back
-  // (operation_resumes.cc). It has been checked that they fit.
+  // Returns an operation that brings the suspended leases of request.resumes back, or the suspended
+  // segments of request.publication on request.device (operation_resumes.cc). It has been checked
+  // that they fit. Only the latter may be without a session.
   Operation GrantResume(SessionId session, const records::Request& request);
 
   // Makes the operation's leases live.
@@ -105,6 +107,15 @@ class Operations {
   void Pin(Operation& operation, Session& session, size_t steps = SIZE_MAX);
   void Expose(Operation& operation, Session& session, size_t steps);
   void StopArriving(Session& session, bool ended);
+  // Returns null for an operation of an operator.
+  Session* SessionOf(const Operation& operation) {
+    return operation.session == SessionId{} ? nullptr : state_.sessions.at(operation.session).get();
+  }
+  // Counts an operation of the session, or of an operator, as ended.
+  void EndOperation(Session* session);
+  // Charges a segment on the device from which the contents of one in the tier came, and marks
+  // these as being copied.
+  SegmentId ChargeFresh(SegmentId tier, bool revocable);
   // Ends the suspension of an item's lease. Returns how many leases moved with it.
   size_t CommitResumed(SessionId session, const Operation::Item& item);
 

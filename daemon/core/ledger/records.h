@@ -56,6 +56,7 @@ struct Tenant {
   std::vector<std::pair<std::string, uint64_t>> ended_names;
   uint64_t forgotten_version = 0;  // the highest of those that are not remembered one by one
   uint32_t in_flight = 0;
+  uint32_t awaited = 0;  // requests that wait for its memory, also of other tenants' sessions
   uint32_t watches = 0;
   uint64_t leases = 0;  // of its sessions, and those that operations are about to give
   std::map<Denial::Cause, uint64_t> denials;
@@ -141,6 +142,8 @@ struct Segment {
   // Of kind tier: the device that its contents came from, and its place in the tier's file.
   size_t home = 0;
   std::vector<TierExtent> extents;
+  // Of kind tier, or on its way there: the publication that holds it, and the place in that list.
+  std::optional<std::pair<PublicationId, uint32_t>> published;
 };
 // A process, and whether its leases are firm or revocable. A process that maps nothing has no
 // record.
@@ -162,7 +165,8 @@ struct Publication {
   std::string name;
   uint64_t version = 0;
   std::vector<SegmentId> segments;
-  uint64_t bytes = 0;  // of these
+  uint64_t bytes = 0;    // of these
+  uint32_t in_tier = 0;  // how many of these are in the host tier
   uint64_t metadata_bytes = 0;
   bool to_any = false;     // every tenant's sessions may attach; else only its tenant's
   bool ephemeral = false;  // ends with its publisher's session
@@ -189,8 +193,11 @@ struct Request {
   uint32_t count = 0;
   bool revocable = false;
   uint64_t request_id = 0;
-  // Suspended leases to bring back. `bytes` is the sum of their segments in the tier, `count` is 1.
+  // Suspended leases, or a suspended publication, to bring back. `bytes` is the sum of their
+  // segments in the tier, `count` is 1.
   std::vector<LeaseId> resumes;
+  std::optional<PublicationId> publication;
+  bool BringsBack() const { return !resumes.empty() || publication.has_value(); }
 };
 struct Waiter {
   SessionId session{};

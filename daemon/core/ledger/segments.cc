@@ -3,11 +3,14 @@
 
 #include <string>
 
+#include "daemon/core/ledger/bounds.h"
+
 namespace gpumemd {
 
 void Segments::Settle(SegmentId id, Segment& segment) {
   if (segment.leases > 0 || segment.publications > 0) {
     segment.charge.MoveTo(SegmentState::kLeased);
+    if (IsMovable(segment)) state_.to_move.insert(id);
   } else if (segment.pins > 0) {
     segment.charge.MoveTo(SegmentState::kPending);
   } else if (!segment.exposures.empty()) {
@@ -32,6 +35,13 @@ void Segments::Settle(SegmentId id, Segment& segment) {
     segment.charge.MoveTo(SegmentState::kRetained);
     segment.tenant->retained[segment.device].Add(id, segment.kind, segment.charge.bytes());
   }
+}
+
+bool Segments::IsMovable(const Segment& segment) {
+  return TraitsOf(segment.kind).suspendable && segment.leases > 0 &&
+         segment.leases == segment.suspended.size() && segment.leases <= kMaxLeasesMoved &&
+         segment.publications == 0 && segment.pins == 0 && segment.exposures.empty() &&
+         !segment.copying && !segment.lost && !segment.charge.revocable();
 }
 
 void Segments::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all) {
@@ -108,9 +118,23 @@ records::Tenant& Segments::Destroyed(SegmentId id) {
   auto it = state_.segments.find(id);
   Tenant& tenant = *it->second->tenant;
   changes_.TouchExtents(id, it->second->extents.size());
+  const bool in_tier = it->second->kind == Kind::kTier;
   state_.segments.erase(it);
+  state_.to_move.erase(id);
+  state_.without_room.erase(id);
   changes_.Touch(id);
+  if (in_tier) RetryMoves();
   return tenant;
+}
+
+void Segments::RetryMoves() {
+  for (size_t i = 0; i < kMovesRetried && !state_.without_room.empty(); ++i) {
+    auto next = state_.without_room.upper_bound(state_.retried);
+    if (next == state_.without_room.end()) next = state_.without_room.begin();
+    state_.retried = *next;
+    state_.to_move.insert(*next);
+    state_.without_room.erase(next);
+  }
 }
 
 void Segments::EndRevocation(SegmentId id, Segment& segment) {

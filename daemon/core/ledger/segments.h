@@ -46,6 +46,10 @@ class Segments {
   //   NOT_FOUND  no such tenant or device
   absl::StatusOr<std::vector<SegmentId>> Trim(absl::string_view tenant, absl::string_view device,
                                               uint64_t keep_bytes);
+  // True if nothing keeps a suspended segment on its device: all its leases are suspended, and no
+  // process, publication or operation has it.
+  static bool IsMovable(const records::Segment& segment);
+
   // Ends the charge of a doomed segment whose memory the driver has back. Returns its tenant.
   records::Tenant& Destroyed(SegmentId segment);
 
@@ -71,6 +75,8 @@ class Segments {
   using Tenant = records::Tenant;
 
   void EndRevocation(SegmentId id, Segment& segment);
+  // Lets a few of the segments without room in the tier be tried again.
+  void RetryMoves();
 
   LedgerState& state_;
   ChangeLog& changes_;

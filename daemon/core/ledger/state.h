@@ -144,11 +144,19 @@ struct LedgerState {
   ShardedMap<Secret, records::TicketEntry> tickets;
   IpcEvents events;
   uint64_t open_operations = 0;
-  uint64_t regranting = 0;                      // items of those operations that give no new lease
-  uint64_t tier_pins = 0;                       // pins by reservations in the tier and by copies
+  uint32_t operators_operations = 0;  // of these, those without a session
+  uint64_t regranting = 0;            // items of those operations that give no new lease
+  uint64_t tier_pins = 0;             // pins by reservations in the tier and by copies
+  // Suspended segments that their last user has let go of: the daemon moves them to the tier
+  // (Suspensions::BeginLater). Those that found no room there, and the last of these that was tried
+  // again.
+  absl::btree_set<SegmentId> to_move, without_room;
+  SegmentId retried{};
   std::map<WaiterId, records::Waiter> waiters;  // by arrival
   // Processes that have begun to hold leases, firm or revocable, since waiters were last checked.
   std::vector<ProcessKey> newly_holding;
+  // Publications that have ended, or whose segments have come back, since then.
+  absl::btree_set<PublicationId> moved_publications;
 
   absl::btree_map<PublicationId, Publication> publications;
   absl::btree_map<PublicationName, PublicationId> by_name;  // the newest of each

@@ -68,7 +68,7 @@ void Tenants::Link(Tenant& tenant) {
 }
 
 void Tenants::ForgetIfIdle(Tenant& tenant) {
-  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 ||
+  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 || tenant.awaited > 0 ||
       state_.TotalSegments(tenant) > 0 || tenant.children > 0) {
     return;
   }

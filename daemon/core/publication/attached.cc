@@ -82,7 +82,13 @@ void Publications::EndAllWaits() {
 
 void Publications::Restore(PublicationId id, Publication publication) {
   Tenant& tenant = *publication.tenant;
-  for (SegmentId segment : publication.segments) ++state_.segments.at(segment)->publications;
+  for (uint32_t i = 0; i < publication.segments.size(); ++i) {
+    Segment& segment = *state_.segments.at(publication.segments[i]);
+    ++segment.publications;
+    if (segment.kind != Kind::kTier) continue;
+    segment.published = {id, i};
+    ++publication.in_tier;
+  }
   Count(tenant, 1);
   tenant.metadata_bytes += publication.metadata_bytes;
   state_.metadata_bytes += publication.metadata_bytes;

@@ -222,9 +222,11 @@ void Publications::End(PublicationId id, bool replaced, absl::Span<const AuditOp
     publisher->second->ephemeral.erase(id);
   }
   effects_.ended_publications.push_back(id);
+  if (publication.in_tier > 0 && !state_.waiters.empty()) state_.moved_publications.insert(id);
   for (SegmentId segment_id : publication.segments) {
     Segment& segment = *state_.segments.at(segment_id);
     --segment.publications;
+    segment.published.reset();
     segments_.Settle(segment_id, segment);
   }
 }

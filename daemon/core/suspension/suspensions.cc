@@ -116,17 +116,19 @@ std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const 
   return movable;
 }
 
-absl::Status Suspensions::Reserve(Session& session, absl::Span<const SegmentId> segments,
-                                  std::vector<records::TierRoom>& rooms) {
+absl::Status Suspensions::Reserve(Tenant& tenant, absl::Span<const SegmentId> segments,
+                                  std::vector<records::TierRoom>& rooms, bool asked) {
   if (segments.empty()) return absl::OkStatus();
   const size_t tier = *FindTier(state_);
-  Tenant& tenant = *session.tenant;
   records::Request request{
       .tenant = &tenant, .device = tier, .kind = Kind::kTier, .bytes = 0, .count = 1};
   for (SegmentId id : segments) request.bytes += state_.segments.at(id)->charge.bytes();
   // Retained memory is never in the tier, and waiters are never for it: it fits now or not at all.
   const Decision decision = room_.Check(request, 0, {}, /*exactly=*/true);
-  if (decision.fit != Fit::kNow) return Deny(tenant, room_.Explain(request, decision));
+  if (decision.fit != Fit::kNow) {
+    return asked ? Deny(tenant, room_.Explain(request, decision))
+                 : absl::ResourceExhaustedError("the host tier has no room");
+  }
   for (SegmentId from : segments) {
     const Segment& source = *state_.segments.at(from);
     const SegmentId id{state_.next_segment++};
@@ -163,7 +165,8 @@ absl::StatusOr<Suspensions::Reservation> Suspensions::Prepare(SessionId id,
   if (!segments.ok()) return segments.status();
   Session& session = *state_.sessions.at(id);
   const std::vector<SegmentId> movable = Movable(id, leases, *segments);
-  if (absl::Status room = Reserve(session, movable, session.tier_rooms); !room.ok()) return room;
+  if (absl::Status room = Reserve(*session.tenant, movable, session.tier_rooms); !room.ok())
+    return room;
   session.tier_reservation = state_.next_reservation++;
   Reservation reservation{.id = session.tier_reservation};
   for (const records::TierRoom& room : session.tier_rooms) {
@@ -211,7 +214,7 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
   }
   unused.insert(unused.end(), room, reserved.end());
   GiveBack(std::move(unused));
-  if (absl::Status fits = Reserve(session, without_room, rooms); !fits.ok()) {
+  if (absl::Status fits = Reserve(*session.tenant, without_room, rooms); !fits.ok()) {
     GiveBack(std::move(rooms));
     return fits;
   }
@@ -226,20 +229,26 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
     changes_.Touch(lease_id);
     segments_.Unexpose(lease.segment, segment, id, /*all=*/false);
   }
-  for (const auto& [from, to] : rooms) {
-    Segment& segment = *state_.segments.at(from);
-    segment.copying = true;
-    ++segment.pins;
-    ++state_.tier_pins;
-    begun.moves.push_back(
-        {.from = from, .to = to, .device = segment.device, .bytes = segment.charge.bytes()});
+  for (SegmentId segment_id : *segments) {
+    const Segment& segment = *state_.segments.at(segment_id);
+    if (segment.copying) begun.copying.push_back(segment_id);
   }
+  for (const records::TierRoom& each : rooms) begun.moves.push_back(BeginMove(each));
   for (SegmentId segment_id : *segments) {
     const Segment& segment = *state_.segments.at(segment_id);
     if (segment.kind != Kind::kTier && !segment.copying)
       begun.resident_bytes += segment.charge.bytes();
   }
   return begun;
+}
+
+Suspensions::Move Suspensions::BeginMove(const records::TierRoom& room) {
+  Segment& segment = *state_.segments.at(room.from);
+  segment.copying = true;
+  ++segment.pins;
+  ++state_.tier_pins;
+  return {
+      .from = room.from, .to = room.to, .device = segment.device, .bytes = segment.charge.bytes()};
 }
 
 void Suspensions::Made(const Move& move, std::vector<TierExtent> extents) {
@@ -258,14 +267,16 @@ size_t Suspensions::Finish(const Move& move, bool copied) {
   --to.pins;
   state_.tier_pins -= 2;
   effects_.copied = true;
-  // Its leases may have ended meanwhile; new ones could not begin.
-  if (!copied || from.leases == 0) {
+  // Its holders may have ended meanwhile; new ones could not begin.
+  if (!copied || (from.leases == 0 && from.publications == 0)) {
+    from.published.reset();
     segments_.Doom(move.to, to);
     segments_.Settle(move.from, from);
+    state_.to_move.erase(move.from);  // a copy that failed is not made again until a holder changes
     return 0;
   }
   state_.suspended[from.device] += move.bytes;
-  const size_t moved = MoveLeases(move.from, move.to);
+  const size_t moved = MoveHolders(move.from, move.to);
   segments_.Doom(move.from, from);
   segments_.Settle(move.to, to);
   return moved;
@@ -285,9 +296,25 @@ void Suspensions::Audit(SessionId session, absl::Span<const LeaseId> leases, con
   auditor_.Moves(AuditEvent::kSuspended, session, leases, moved, resident, copied.message());
 }
 
-size_t Suspensions::MoveLeases(SegmentId from_id, SegmentId to_id) {
+size_t Suspensions::MoveHolders(SegmentId from_id, SegmentId to_id) {
   Segment& from = *state_.segments.at(from_id);
   Segment& to = *state_.segments.at(to_id);
+  if (from.published && from.publications > 0) {
+    const auto& [id, index] = *from.published;
+    records::Publication& publication = state_.publications.at(id);
+    publication.segments[index] = to_id;
+    changes_.TouchItem(id, index);
+    --from.publications;
+    ++to.publications;
+    if (to.kind == Kind::kTier) {
+      ++publication.in_tier;
+      to.published = from.published;
+    } else {
+      --publication.in_tier;
+      if (!state_.waiters.empty()) state_.moved_publications.insert(id);
+    }
+    from.published.reset();
+  }
   to.suspended = std::exchange(from.suspended, {});
   to.leases += std::exchange(from.leases, 0);
   for (LeaseId id : to.suspended) {

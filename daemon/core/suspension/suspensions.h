@@ -13,12 +13,19 @@
 // At each moment the leases are of one segment with valid contents. A daemon that is killed before
 // Finish leaves the old segment with its leases; one that is killed after it leaves the new one.
 //
-// Resume is an acquisition (AdmissionControl::BeginAcquire with AcquireSpec::resumes): it charges
-// new segments on the device, and its Commit moves the leases there.
+// A segment whose last user lets go later, otherwise than by suspending its lease, is moved by the
+// daemon (BeginLater). An operator can move the segments of a publication that no session uses
+// (BeginPublication): the publication is of the segments in the tier then. Both go on with Made and
+// Finish.
+//
+// Resume is an acquisition (AdmissionControl::BeginAcquire with AcquireSpec::resumes or
+// AcquireSpec::publication): it charges new segments on the device, and its Commit moves the leases
+// and the publication there.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -72,13 +79,27 @@ class Suspensions {
 
   struct Begun {
     std::vector<Move> moves;
-    uint64_t resident_bytes = 0;  // of the leases' segments that do not move yet
+    uint64_t resident_bytes = 0;     // of the leases' segments that do not move yet
+    std::vector<SegmentId> copying;  // of these segments: to or from the tier, by others
   };
   // Suspends the leases: the session's process no longer maps them. Uses the session's reservation
   // if it has this number, and ends it. Leases that are suspended already are no error. On an error
   // nothing has changed but the reservation, which has ended. Statuses as Prepare.
   absl::StatusOr<Begun> Begin(SessionId session, absl::Span<const LeaseId> leases,
                               uint64_t reservation);
+  // Begins to move one of the segments that their last user has let go of (LedgerState::to_move).
+  // Segments without room in the tier stay, and are tried again when a segment leaves it. Returns
+  // nothing if there is none to move among the first `steps`.
+  std::optional<Move> BeginLater(size_t steps);
+  // Begins to move all segments of kind vmm of a publication. Those in the tier are no error.
+  // Returns no moves if all are there.
+  //   NOT_FOUND            there is no such publication
+  //   UNAVAILABLE          a segment is being copied
+  //   FAILED_PRECONDITION  there is no tier; a session is attached, or a lease is not suspended, or
+  //                        a process may map a segment; or another publication has it; or none of
+  //                        the segments can be suspended; or one is lost
+  //   RESOURCE_EXHAUSTED   there is no room in the tier
+  absl::StatusOr<std::vector<Move>> BeginPublication(PublicationId publication);
   // Records that the memory of move.to exists, and where.
   void Made(const Move& move, std::vector<TierExtent> extents);
   // Ends a move. `copied`: move.to has the contents now. Otherwise the leases stay with move.from,
@@ -87,6 +108,9 @@ class Suspensions {
   // Audits what Begin has begun, once all its moves have ended. `copied`: why they moved nothing.
   void Audit(SessionId session, absl::Span<const LeaseId> leases, const Begun& begun,
              const absl::Status& copied) const;
+
+  // The same for a move that BeginLater has begun.
+  void AuditLater(const Move& move, const absl::Status& copied) const;
 
   // What the leases need to come back.
   struct ResumeTerms {
@@ -99,6 +123,12 @@ class Suspensions {
   //   and as Prepare
   // Takes time in proportion to the leases.
   absl::StatusOr<ResumeTerms> TermsOf(SessionId session, absl::Span<const LeaseId> leases) const;
+  // Returns what the segments of a publication need to come back, of one device of those that they
+  // came from. No bytes: none is in the tier.
+  //   NOT_FOUND            the publication has ended
+  //   UNAVAILABLE          a segment is being copied
+  //   FAILED_PRECONDITION  a segment is lost
+  absl::StatusOr<ResumeTerms> TermsOf(PublicationId publication) const;
 
   // True if there is a host tier.
   bool HasTier() const;
@@ -106,9 +136,10 @@ class Suspensions {
   // Prepare, without those about the list and the room.
   absl::Status CheckLease(const records::Session& session, LeaseId lease) const;
 
-  // Moves all leases of a segment to another one of the same size. Requires that all of them are
-  // suspended, and that no process may map the segment. Returns how many they are.
-  size_t MoveLeases(SegmentId from, SegmentId to);
+  // Moves all leases of a segment, and the publication that holds it, to another segment of the
+  // same size. Requires that all the leases are suspended, and that no process may map the segment.
+  // Returns how many leases they are.
+  size_t MoveHolders(SegmentId from, SegmentId to);
   // Ends the copying of a segment in the tier that was to be resumed.
   void EndResume(SegmentId tier, bool resumed);
 
@@ -124,10 +155,14 @@ class Suspensions {
   // Returns those of the segments that would have no user if the session suspended the leases.
   std::vector<SegmentId> Movable(SessionId session, absl::Span<const LeaseId> leases,
                                  absl::Span<const SegmentId> segments) const;
-  // Charges a segment in the tier for each of these.
+  // Charges a segment in the tier for each of these. `asked`: for a caller, whose denial counts.
   //   RESOURCE_EXHAUSTED  there is no room in the tier
-  absl::Status Reserve(Session& session, absl::Span<const SegmentId> segments,
-                       std::vector<records::TierRoom>& rooms);
+  absl::Status Reserve(Tenant& tenant, absl::Span<const SegmentId> segments,
+                       std::vector<records::TierRoom>& rooms, bool asked = true);
+  // Begins to copy a segment to its room.
+  Move BeginMove(const records::TierRoom& room);
+  // Returns which sessions keep the publication on its devices, by number.
+  absl::Status CheckIdle(const records::Publication& publication) const;
   void GiveBack(std::vector<records::TierRoom> rooms);
 
   LedgerState& state_;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/suspension/suspensions.h"
 
+#include <iterator>
+#include <optional>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -210,18 +213,19 @@ TEST_F(SuspensionsTest, ReleasedLeaseFreesTheTier) {
   EXPECT_TRUE(ledger.state().segments.empty()) << "memory of the tier is never retained";
 }
 
-// Random steps of three sessions, with copies that fail, holders that die, and daemons that are
-// killed at any point: each lease keeps its contents, and nothing is charged without a holder.
+// Random steps of three sessions and an operator, with copies that fail, and daemons that are
+// killed at any point. Each lease and each publication keeps its contents, and nothing is charged
+// without a holder.
 TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
-  for (uint32_t seed = 0; seed < 40; ++seed) {
+  for (uint32_t seed = 0; seed < 80; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const auto below = [&](size_t n) { return random() % n; };
     std::vector<SessionId> sessions;
-    std::vector<std::pair<SessionId, std::vector<Move>>> copying;
+    std::vector<std::vector<Move>> copying;
     std::vector<Operation> resuming;
     for (int i = 0; i < 3; ++i) sessions.push_back(OpenSession(i < 2 ? "team" : "other"));
-    for (int step = 0; step < 150; ++step) {
+    for (int step = 0; step < 200; ++step) {
       const size_t who = below(sessions.size());
       const SessionId session = sessions[who];
       const auto& leases = ledger.state().sessions.at(session)->leases;
@@ -229,7 +233,13 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
       for (LeaseId lease : leases) {
         if (below(2) == 0) some.push_back(lease);
       }
-      switch (below(10)) {
+      const auto& publications = ledger.state().publications;
+      PublicationId publication{};
+      if (!publications.empty())
+        publication =
+            std::next(publications.begin(), static_cast<ptrdiff_t>(below(publications.size())))
+                ->first;
+      switch (below(16)) {
         case 0:
         case 1:
           if (ledger.state().charged(0) < 6 * kGranule)
@@ -254,20 +264,13 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
           }
           auto begun = ledger.suspensions().Begin(session, some, reservation);
           if (!begun.ok()) break;
-          for (const Move& move : begun->moves) {
-            ledger.suspensions().Made(move, {{.offset = next_offset, .bytes = move.bytes}});
-            next_offset += move.bytes;
-          }
-          copying.emplace_back(session, begun->moves);
+          MakeRooms(begun->moves);
+          copying.push_back(begun->moves);
           break;
         }
         case 5:
           if (copying.empty()) break;
-          for (const Move& move : copying.back().second) {
-            const bool copied = below(5) != 0;
-            if (copied) contents[move.to] = contents.at(move.from);
-            ledger.suspensions().Finish(move, copied);
-          }
+          for (const Move& move : copying.back()) EndMoves({move}, /*copied=*/below(5) != 0);
           copying.pop_back();
           break;
         case 6: {
@@ -297,20 +300,81 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
           copying.clear();
           resuming.clear();
           break;
+        case 10: {  // publishes what is not suspended
+          std::vector<LeaseId> mapped;
+          std::set<SegmentId> distinct;
+          for (LeaseId lease : some) {
+            const records::Segment& segment = *ledger.state().segments.at(SegmentOf(lease));
+            if (ledger.state().leases.at(lease).suspended || segment.lost) continue;
+            if (segment.tenant != ledger.state().sessions.at(session)->tenant) continue;
+            if (distinct.insert(SegmentOf(lease)).second) mapped.push_back(lease);
+          }
+          if (!mapped.empty()) Publish(session, below(2) == 0 ? "a" : "b", mapped, below(2) == 0);
+          break;
+        }
+        case 11: {  // attaches, or brings a suspended publication back
+          if (publication == PublicationId{}) break;
+          const records::Publication& of = publications.at(publication);
+          auto attach =
+              ledger.operations().BeginAttach(session, {.name = of.tenant->name + "/" + of.name});
+          if (!attach.ok()) break;
+          if (attach->suspended) {
+            auto operation = Ask(session, {.publication = *attach->suspended});
+            if (!Granted(operation)) break;
+            FillFrom(**operation);
+            resuming.push_back(**operation);
+            break;
+          }
+          EXPECT_TRUE(ledger.operations().Commit(*attach->operation).ok());
+          for (size_t i = 0; i < attach->operation->items.size(); ++i) {
+            expected[attach->operation->items[i].lease] = published_numbers.at(publication).at(i);
+          }
+          break;
+        }
+        case 12:
+          if (publication != PublicationId{} && below(3) == 0)
+            ledger.publications().End(publication);
+          break;
+        case 13: {
+          if (publication == PublicationId{}) break;
+          auto moves = ledger.suspensions().BeginPublication(publication);
+          if (!moves.ok() || moves->empty()) break;
+          MakeRooms(*moves);
+          copying.push_back(*moves);
+          break;
+        }
+        case 14: {  // by an operator
+          if (publication == PublicationId{}) break;
+          auto operation = ledger.admission().BeginResume(publication);
+          if (!operation.ok()) break;
+          FillFrom(*operation);
+          resuming.push_back(*operation);
+          break;
+        }
+        case 15: {
+          const std::optional<Move> move = ledger.suspensions().BeginLater(1);
+          if (!move) break;
+          MakeRooms({*move});
+          copying.push_back({*move});
+          break;
+        }
       }
       if (below(2) == 0) DestroyDoomed();
       ASSERT_TRUE(ledger.CheckInvariants().ok()) << Broken();
       ExpectContents();
       ASSERT_FALSE(HasFailure());
     }
-    for (const auto& [session, moves] : copying) {
-      for (const Move& move : moves) ledger.suspensions().Finish(move, /*copied=*/false);
-    }
+    for (const std::vector<Move>& moves : copying) EndMoves(moves, /*copied=*/false);
     for (const Operation& operation : resuming) ledger.operations().Abort(operation, false);
     for (SessionId session : sessions) ledger.endings().ProcessGone(session);
+    while (!ledger.state().publications.empty()) {
+      ledger.publications().End(ledger.state().publications.begin()->first);
+    }
     DestroyDoomed();
     EXPECT_TRUE(ledger.state().segments.empty());
+    EXPECT_TRUE(ledger.state().to_move.empty() && ledger.state().without_room.empty());
     expected.clear();
+    published_numbers.clear();
   }
 }
 

@@ -105,8 +105,43 @@ void Auditor::Released(SessionId session, absl::Span<const LeaseId> leases,
   RecordSegments(about, segments);
 }
 
+// An operator's is recorded with the operator.
+void Auditor::PublicationResumed(const Operation& operation) const {
+  auto publication = state_.publications.find(*operation.publication);
+  if (operation.session == SessionId{} || publication == state_.publications.end()) return;
+  AuditRecord record = AuditOf(AuditEvent::kPublicationResumed, publication->second);
+  AuditRecord session =
+      Inspector(&state_).AuditOf(AuditEvent::kPublicationResumed, operation.session);
+  session.publication = std::move(record.publication);
+  session.version = record.version;
+  if (session.tenant != record.tenant) session.owner = std::move(record.tenant);
+  session.bytes = session.count = 0;
+  for (const Operation::Item& item : operation.items) {
+    auto segment = state_.segments.find(item.segment);
+    if (segment == state_.segments.end()) continue;
+    *session.bytes += segment->second->charge.bytes();
+    ++*session.count;
+  }
+  Record(std::move(session));
+}
+
+void Auditor::MovedLater(const Tenant& tenant, const Moved& moved, absl::string_view why) const {
+  if (sink_ == nullptr) return;
+  const uint64_t bytes = why.empty() ? moved.bytes : 0;
+  if (sink_->LeavesOut(AuditEvent::kMoved, tenant.name, bytes, state_.now())) return;
+  AuditRecord record{.event = AuditEvent::kMoved,
+                     .tenant = tenant.name,
+                     .device = state_.devices[moved.device].uuid,
+                     .bytes = bytes,
+                     .count = why.empty() ? 1 : 0,
+                     .why = std::string(why)};
+  if (why.empty()) record.segments.push_back(moved.to);
+  Record(std::move(record));
+}
+
 void Auditor::Resumed(const Operation& operation) const {
   if (sink_ == nullptr) return;
+  if (operation.publication) return PublicationResumed(operation);
   std::vector<LeaseId> leases;
   std::vector<Moved> moved;
   absl::btree_map<SegmentId, uint64_t> resident;

@@ -38,6 +38,8 @@ class Auditor {
   void Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
              absl::Span<const Moved> moved, uint64_t resident, absl::string_view why = "") const;
   void Resumed(const Operation& operation) const;
+  // Records a move that no session has asked for. `why`: why it has failed.
+  void MovedLater(const records::Tenant& tenant, const Moved& moved, absl::string_view why) const;
   void SessionChanged(AuditEvent event, SessionId session) const;
   // Records the segments in `mapped`, which an ended process could map, that no other process maps.
   void Reclaimed(SessionId session, absl::Span<const SegmentId> mapped) const;
@@ -54,6 +56,7 @@ class Auditor {
     LeaseId lease{};  // 0: none
   };
   void Record(AuditRecord record) const;
+  void PublicationResumed(const Operation& operation) const;
   // Records one like `about` for each owner, device and kind of the segments.
   void RecordSegments(const AuditRecord& about, absl::Span<const AuditedSegment> segments) const;
   // True if the sink needs no record of this.

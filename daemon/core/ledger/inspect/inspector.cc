@@ -179,6 +179,7 @@ PublicationView Inspector::View(PublicationId id, const Publication& publication
           .name = publication.name,
           .version = publication.version,
           .segments = static_cast<uint32_t>(publication.segments.size()),
+          .in_tier = publication.in_tier,
           .bytes = publication.bytes,
           .metadata_bytes = publication.metadata_bytes,
           .to_any = publication.to_any,

@@ -85,10 +85,13 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       return wrong("segment ", ToInt(id), " is being copied and not held for it");
     }
     if (segment->kind == Kind::kTier &&
-        (!segment->exposures.empty() || segment->publications > 0 ||
+        (!segment->exposures.empty() || segment->publications > 1 ||
          segment->suspended.size() != segment->leases || state == SegmentState::kRetained ||
          state == SegmentState::kLingering || IsHostMemory(ledger.devices[segment->home]))) {
       return wrong("segment ", ToInt(id), " is in the tier and in use");
+    }
+    if (segment->published && segment->kind != Kind::kTier && !segment->copying) {
+      return wrong("segment ", ToInt(id), " names its publication on a device");
     }
     if ((segment->lost || segment->shared_out || TraitsOf(segment->kind).pooled) &&
         state == SegmentState::kRetained) {
@@ -154,6 +157,12 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       taken_back += segment->charge.revoking() ? segment->charge.bytes() : 0;
     }
     by_device[segment->device] += segment->charge.bytes();
+  }
+  for (const auto* set : {&ledger.to_move, &ledger.without_room}) {
+    for (SegmentId id : *set) {
+      if (!ledger.segments.contains(id))
+        return wrong("segment ", ToInt(id), " is to move and gone");
+    }
   }
   for (size_t i = 0; i < devices; ++i) {
     if (ledger.device_accounts[i].charged() != by_device[i])
@@ -238,6 +247,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
   if (waiters != ledger.waiters.size()) return wrong("a waiter outlived its session");
   if (of_uid != ledger.sessions_of_uid) return wrong("a user's sessions are miscounted");
   if (live != ledger.tokens.size()) return wrong("tokens and live sessions differ");
+  operations += ledger.operators_operations;
   if (operations != ledger.open_operations) return wrong("sessions miscount their operations");
   if (operations == 0 && pins != ledger.tier_pins) return wrong("pins without operations");
   if (arriving + ledger.regranting + ledger.tier_pins != pins) {

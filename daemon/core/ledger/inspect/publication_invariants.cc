@@ -41,6 +41,7 @@ absl::Status CheckPublications(const LedgerState& state) {
       return wrong("publication ", ToInt(id), " would expire at the wrong time");
     }
     uint64_t bytes = 0;
+    uint32_t in_tier = 0, place = 0;
     for (SegmentId segment : publication.segments) {
       auto it = state.segments.find(segment);
       if (it == state.segments.end() || it->second->tenant != publication.tenant) {
@@ -49,8 +50,18 @@ absl::Status CheckPublications(const LedgerState& state) {
       if (it->second->charge.revocable()) {
         return wrong("segment ", ToInt(segment), " is published, and may be taken back");
       }
+      if (it->second->kind == Kind::kTier) {
+        ++in_tier;
+        if (it->second->published != std::pair(id, place)) {
+          return wrong("segment ", ToInt(segment), " in the tier names another publication");
+        }
+      }
+      ++place;
       ++publications_of[segment];
       bytes += it->second->charge.bytes();
+    }
+    if (in_tier != publication.in_tier || (in_tier > 0 && !publication.attached.empty())) {
+      return wrong("publication ", ToInt(id), " is wrongly suspended, or not");
     }
     if (bytes != publication.bytes) return wrong("publication ", ToInt(id), " miscounts its bytes");
     for (const auto& [session, count] : publication.attached) {

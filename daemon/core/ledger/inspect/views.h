@@ -173,6 +173,7 @@ struct PublicationView {
   std::string name;
   uint64_t version = 0;
   uint32_t segments = 0;
+  uint32_t in_tier = 0;  // of these
   uint64_t bytes = 0;
   uint64_t metadata_bytes = 0;
   bool to_any = false;  // every tenant may attach to it

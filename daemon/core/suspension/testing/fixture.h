@@ -38,13 +38,56 @@ class SuspensionsFixture : public LedgerFixture {
     return item;
   }
   // Makes the segments in the tier, and copies.
-  void Carry(const Suspensions::Begun& begun, bool copied = true) {
-    for (const Move& move : begun.moves) {
+  void Carry(const Suspensions::Begun& begun, bool copied = true) { Carry(begun.moves, copied); }
+  void Carry(const std::vector<Move>& moves, bool copied = true) {
+    MakeRooms(moves);
+    EndMoves(moves, copied);
+  }
+  void MakeRooms(const std::vector<Move>& moves) {
+    for (const Move& move : moves) {
       ledger.suspensions().Made(move, {{.offset = next_offset, .bytes = move.bytes}});
       next_offset += move.bytes;
+    }
+  }
+  void EndMoves(const std::vector<Move>& moves, bool copied) {
+    for (const Move& move : moves) {
       if (copied) contents[move.to] = contents.at(move.from);
       ledger.suspensions().Finish(move, copied);
     }
+  }
+  // Does what the daemon does by itself. Returns the bytes that moved.
+  uint64_t MoveLater(bool copied = true) {
+    uint64_t moved = 0;
+    while (std::optional<Move> move = ledger.suspensions().BeginLater(/*steps=*/64)) {
+      Carry({*move}, copied);
+      moved += copied ? move->bytes : 0;
+    }
+    return moved;
+  }
+  // Publishes what the leases are of, under a name of the session's tenant.
+  PublicationId Publish(SessionId session, const std::string& name,
+                        const std::vector<LeaseId>& leases, bool to_any = false) {
+    auto published =
+        ledger.publications().Publish(session, {.name = name, .leases = leases, .to_any = to_any});
+    EXPECT_TRUE(published.ok()) << published.status();
+    if (!published.ok()) return {};
+    std::vector<uint64_t>& numbers_of = published_numbers[published->id];
+    for (LeaseId lease : leases) numbers_of.push_back(expected.at(lease));
+    return published->id;
+  }
+  // Suspends the publication in one go. Returns the bytes that moved.
+  uint64_t SuspendPublication(PublicationId publication) {
+    auto moves = ledger.suspensions().BeginPublication(publication);
+    EXPECT_TRUE(moves.ok()) << moves.status();
+    if (!moves.ok()) return 0;
+    Carry(*moves);
+    uint64_t moved = 0;
+    for (const Move& move : *moves) moved += move.bytes;
+    return moved;
+  }
+  void Complete(const Operation& operation) {
+    FillFrom(operation);
+    EXPECT_TRUE(ledger.operations().Commit(operation).ok());
   }
   // Suspends the leases in one go. Returns the bytes that moved.
   uint64_t Suspend(SessionId session, const std::vector<LeaseId>& leases) {
@@ -79,6 +122,13 @@ class SuspensionsFixture : public LedgerFixture {
       if (ledger.state().leases.Find(lease) == nullptr) continue;
       EXPECT_EQ(contents.at(SegmentOf(lease)), number) << "of lease " << ToInt(lease);
     }
+    for (const auto& [id, publication] : ledger.state().publications) {
+      const std::vector<uint64_t>& numbers_of = published_numbers.at(id);
+      for (size_t i = 0; i < publication.segments.size(); ++i) {
+        EXPECT_EQ(contents.at(publication.segments[i]), numbers_of.at(i))
+            << "of publication " << ToInt(id) << ", segment " << i;
+      }
+    }
   }
   // The daemon is killed, and another one goes on. All processes live, and all memory but
   // `lost_with_daemon`.
@@ -94,6 +144,7 @@ class SuspensionsFixture : public LedgerFixture {
     for (const auto& [id, segment] : image.segments) {
       if (!lost_with_daemon.contains(id)) survivors.memory.insert(id);
     }
+    for (const auto& [id, publication] : image.publications) survivors.metadata.insert(id);
     const std::vector<DeviceInfo> devices = ledger.state().devices;
     std::destroy_at(&ledger);
     std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
@@ -111,6 +162,7 @@ class SuspensionsFixture : public LedgerFixture {
   std::set<SegmentId> lost_with_daemon;
   std::map<SegmentId, uint64_t> contents;
   std::map<LeaseId, uint64_t> expected;
+  std::map<PublicationId, std::vector<uint64_t>> published_numbers;
   uint64_t numbers = 0;
   uint64_t next_offset = 0;
   JournalImage image;
