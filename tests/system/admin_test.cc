@@ -133,9 +133,10 @@ TEST_F(Admin, ChangesThatMakeNoSenseAreRefusedAndChangeNothing) {
 }
 
 TEST_F(Admin, MalformedAndOversizedRequestsAreRefused) {
-  for (const char* method : {"GetStatus", "ListTenants", "ListSessions", "ListSegments", "GetQuota",
-                             "SetQuota", "UnsetQuota", "Reload", "CheckReload", "Trim",
-                             "SuspendSession", "ResumeSession", "Drain"}) {
+  for (const char* method :
+       {"GetStatus", "ListTenants", "ListSessions", "ListSegments", "GetQuota", "SetQuota",
+        "UnsetQuota", "Reload", "CheckReload", "Trim", "SuspendSession", "ResumeSession",
+        "SuspendPublication", "ResumePublication", "Drain"}) {
     const std::string path = absl::StrCat("/gpumem.v1.Admin/", method);
     EXPECT_FALSE(CallBytes(admin_channel_, path, "\xff").ok());
     EXPECT_STATUS(CallBytes(admin_channel_, path, std::string(64 * 1024 + 1, 'x')),

@@ -15,6 +15,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/quota_control.h"
+#include "daemon/core/broker/suspensions.h"
 #include "daemon/transport/service/event_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 
@@ -87,6 +88,12 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status ResumeSession(grpc::ServerContext* context,
                              const gpumem::v1::ResumeSessionRequest* request,
                              gpumem::v1::ResumeSessionResponse* response) override;
+  grpc::Status SuspendPublication(grpc::ServerContext* context,
+                                  const gpumem::v1::SuspendPublicationRequest* request,
+                                  gpumem::v1::SuspendPublicationResponse* response) override;
+  grpc::Status ResumePublication(grpc::ServerContext* context,
+                                 const gpumem::v1::ResumePublicationRequest* request,
+                                 gpumem::v1::ResumePublicationResponse* response) override;
   grpc::Status Drain(grpc::ServerContext* context, const gpumem::v1::DrainRequest* request,
                      gpumem::v1::GetStatusResponse* response) override;
 
@@ -102,6 +109,9 @@ class AdminService final : public gpumem::v1::Admin::Service {
   absl::StatusOr<BrokerOperators::Moved> MoveSession(const grpc::ServerContext* context,
                                                      uint64_t session, bool resume,
                                                      uint64_t timeout_ms);
+  void AuditPublication(const grpc::ServerContext* context, AuditEvent event,
+                        const std::string& name,
+                        const BrokerSuspensions::PublicationMoved& moved) const;
 
   Broker* const broker_;
   QuotaControl* const quotas_;

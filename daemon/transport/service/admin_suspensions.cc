@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of gpumem.v1.Admin that ask a session to suspend its memory, or to resume it.
+// The calls of gpumem.v1.Admin that ask a session to suspend its memory, or to resume it, and those
+// that do it to a publication.
 #include <algorithm>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -20,14 +22,17 @@ namespace v1 = gpumem::v1;
 
 constexpr absl::Duration kTimeout = absl::Seconds(30);  // of a request that names none
 
+absl::Time DeadlineOf(const grpc::ServerContext* context, uint64_t timeout_ms) {
+  const absl::Duration timeout = timeout_ms == 0 ? kTimeout : FromMilliseconds(timeout_ms);
+  return std::min(absl::Now() + timeout, absl::FromChrono(context->deadline()));
+}
+
 }  // namespace
 
 absl::StatusOr<BrokerOperators::Moved> AdminService::MoveSession(const grpc::ServerContext* context,
                                                                  uint64_t session, bool resume,
                                                                  uint64_t timeout_ms) {
-  const absl::Duration timeout = timeout_ms == 0 ? kTimeout : FromMilliseconds(timeout_ms);
-  const absl::Time deadline =
-      std::min(absl::Now() + timeout, absl::FromChrono(context->deadline()));
+  const absl::Time deadline = DeadlineOf(context, timeout_ms);
   absl::StatusOr<BrokerOperators::Moved> moved = broker_->operators().MoveSession(
       SessionId{session}, resume, deadline, [&] { return ended_ || context->IsCancelled(); });
   if (ended_ && absl::IsCancelled(moved.status())) {
@@ -63,6 +68,49 @@ grpc::Status AdminService::ResumeSession(grpc::ServerContext* context,
       MoveSession(context, request->session_id(), /*resume=*/true, request->timeout_ms());
   if (!moved.ok()) return ToAnswer(moved.status());
   response->set_resumed_leases(static_cast<uint32_t>(moved->leases));
+  response->set_resumed_bytes(moved->bytes);
+  return grpc::Status::OK;
+}
+
+void AdminService::AuditPublication(const grpc::ServerContext* context, AuditEvent event,
+                                    const std::string& name,
+                                    const BrokerSuspensions::PublicationMoved& moved) const {
+  spdlog::info("publication {}, version {}: {} segments were {} by an operator", name,
+               moved.version, moved.segments,
+               event == AuditEvent::kPublicationSuspended ? "suspended" : "resumed");
+  Audit(context, {.event = event,
+                  .tenant = moved.tenant,
+                  .publication = name,
+                  .version = moved.version,
+                  .bytes = moved.bytes,
+                  .count = moved.segments});
+}
+
+grpc::Status AdminService::SuspendPublication(grpc::ServerContext* context,
+                                              const v1::SuspendPublicationRequest* request,
+                                              v1::SuspendPublicationResponse* response) {
+  const auto moved = broker_->suspensions().SuspendPublication(request->name());
+  if (!moved.ok()) return ToAnswer(moved.status());
+  AuditPublication(context, AuditEvent::kPublicationSuspended, request->name(), *moved);
+  response->set_version(moved->version);
+  response->set_moved_segments(static_cast<uint32_t>(moved->segments));
+  response->set_moved_bytes(moved->bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::ResumePublication(grpc::ServerContext* context,
+                                             const v1::ResumePublicationRequest* request,
+                                             v1::ResumePublicationResponse* response) {
+  const auto moved = broker_->suspensions().ResumePublication(
+      request->name(), DeadlineOf(context, request->timeout_ms()),
+      [&] { return ended_ || context->IsCancelled(); });
+  if (ended_ && absl::IsCancelled(moved.status())) {
+    return ToAnswer(absl::UnavailableError("the daemon ends"));
+  }
+  if (!moved.ok()) return ToAnswer(moved.status());
+  AuditPublication(context, AuditEvent::kPublicationResumed, request->name(), *moved);
+  response->set_version(moved->version);
+  response->set_resumed_segments(static_cast<uint32_t>(moved->segments));
   response->set_resumed_bytes(moved->bytes);
   return grpc::Status::OK;
 }

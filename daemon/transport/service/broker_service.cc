@@ -97,7 +97,8 @@ struct AttachMethod {
     attachment.spec = {.name = request.name(),
                        .version = request.wait_for_version(),
                        .revocable = request.revocable(),
-                       .request_id = request.request_id()};
+                       .request_id = request.request_id(),
+                       .waits = request.wait_ms() > 0};
     attachment.wait_until = deadline;
     if (request.wait_ms() > 0) {
       attachment.wait_until = std::min(deadline, absl::Now() + FromMilliseconds(request.wait_ms()));
