@@ -187,7 +187,8 @@ absl::StatusOr<Attachment> Client::Attach(absl::string_view name, const AttachOp
   request.set_name(std::string(name));
   request.set_wait_for_version(options.wait_for_version);
   // 0 would mean as long as the call may take.
-  const bool waits = options.wait_for_version > 0;
+  const bool waits = options.wait_for_version > 0 || (options.wait > absl::ZeroDuration() &&
+                                                      options.wait < absl::InfiniteDuration());
   if (waits) request.set_wait_ms(std::max<uint64_t>(1, internal::ToWaitMs(options.wait)));
   request.set_revocable(options.revocable);
   internal::Disturbance disturbance;

@@ -246,7 +246,9 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& reque
       request.wait_ms() > 0 ? WaitEnds(request.wait_ms()) : absl::InfiniteFuture();
   absl::StatusOr<Attached> attached =
       CallWaitingForGrant(&v1::Broker::Stub::AsyncAttach, request,
-                          {.is_long = request.wait_for_version() > 0, .ends = ends, .least_ms = 1},
+                          {.is_long = request.wait_for_version() > 0 || request.wait_ms() > 0,
+                           .ends = ends,
+                           .least_ms = 1},
                           deadline, disturbance, [](const v1::AttachResponse& response) {
                             Failpoint("client-attach-heard");
                             return response.leases_size();

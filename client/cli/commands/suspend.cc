@@ -12,6 +12,7 @@
 #include "client/cli/text/format.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
+#include "client/cli/text/printable.h"
 #include "client/cli/views/effects.h"
 
 namespace gpumem::cli {
@@ -48,6 +49,44 @@ std::string ResumedView(const v1::ResumeSessionResponse& response, bool exact) {
                       Size(response.resumed_bytes(), exact), " on the devices.\n");
 }
 
+absl::Status RunForPublication(const SuspendCommand& command, const GlobalOptions& options,
+                               AdminConnection& admin, absl::Duration timeout) {
+  const std::string& name = command.publication;
+  const auto effects = [&]() -> absl::StatusOr<Effects> {
+    auto list = Call(admin, &Admin::Stub::ListPublications, v1::ListPublicationsRequest());
+    if (!list.ok()) return list.status();
+    return SuspendPublicationEffects(name, command.resume, *list, options.exact);
+  };
+  absl::StatusOr<bool> proceed =
+      Proceed(command.caution, command.resume ? "resume" : "suspend", effects, options);
+  if (!proceed.ok() || !*proceed) return proceed.status();
+  const auto moved = [&](absl::string_view verb, uint64_t segments, uint64_t bytes,
+                         absl::string_view to) {
+    if (segments == 0) return absl::StrCat("Nothing to do: all is ", to, " already.\n");
+    return absl::StrCat(verb, Printable(name), ": moved ", Counted(segments, "segment"), ", ",
+                        Size(bytes, options.exact), ", ", to, ".\n");
+  };
+  if (command.resume) {
+    v1::ResumePublicationRequest request;
+    request.set_name(name);
+    request.set_timeout_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(timeout)));
+    auto response = Call(admin, &Admin::Stub::ResumePublication, request);
+    if (!response.ok()) return response.status();
+    Print(options.json ? Document(ToJson(*response))
+                       : moved("Resumed ", response->resumed_segments(), response->resumed_bytes(),
+                               "on the devices"));
+    return absl::OkStatus();
+  }
+  v1::SuspendPublicationRequest request;
+  request.set_name(name);
+  auto response = Call(admin, &Admin::Stub::SuspendPublication, request);
+  if (!response.ok()) return response.status();
+  Print(options.json ? Document(ToJson(*response))
+                     : moved("Suspended ", response->moved_segments(), response->moved_bytes(),
+                             "in the host tier"));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Run(const SuspendCommand& command, const GlobalOptions& options) {
@@ -55,6 +94,7 @@ absl::Status Run(const SuspendCommand& command, const GlobalOptions& options) {
       std::max(options.timeout.value_or(kCallTimeout), absl::Milliseconds(1));
   auto admin = ConnectAdmin(options.runtime_dir, timeout + kAnswerMargin);
   if (!admin.ok()) return admin.status();
+  if (!command.publication.empty()) return RunForPublication(command, options, **admin, timeout);
   const auto effects = [&]() -> absl::StatusOr<Effects> {
     auto sessions = Call(**admin, &Admin::Stub::ListSessions, v1::ListSessionsRequest());
     if (!sessions.ok()) return sessions.status();

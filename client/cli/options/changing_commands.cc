@@ -78,10 +78,19 @@ void AddPool(CommandSet* commands) {
 }
 
 void AddSession(const CommandSet::Added<SuspendCommand>& added) {
-  added.app
-      ->add_option("SESSION", added.command->session,
-                   "Ask the session of this number (see gpumemctl ps)")
-      ->required();
+  CLI::Option* const session = added.app->add_option(
+      "SESSION", added.command->session, "The session of this number (see gpumemctl ps)");
+  CLI::Option* const publication =
+      added.app
+          ->add_option("--publication", added.command->publication,
+                       "This publication instead (see gpumemctl publications)")
+          ->type_name("TENANT/NAME")
+          ->excludes(session);
+  added.app->parse_complete_callback([session, publication] {
+    if (session->empty() && publication->empty()) {
+      throw CLI::RequiredError("SESSION or --publication");
+    }
+  });
 }
 
 void AddMaintenance(CommandSet* commands) {
@@ -100,21 +109,24 @@ void AddMaintenance(CommandSet* commands) {
   AddCaution(trim.app, &trim.command->caution, /*asks=*/true);
 
   const auto suspend = commands->Add<SuspendCommand>(
-      kChanging, "suspend", "Have a session move its memory to the host tier.",
+      kChanging, "suspend", "Move the memory of a session or publication to the host tier.",
       "Examples:\n  gpumemctl suspend 12                    the devices' memory is free\n"
       "  gpumemctl resume 12 --timeout 10m       afterwards\n"
+      "  gpumemctl suspend --publication training/weights\n"
       "The process of the session moves all that can be moved, and does not use the\n"
       "memory until gpumemctl resume. Its program must serve such requests\n"
       "(Client::ServeSuspensions), and the daemon must have a host tier with room.\n"
       "--timeout is how long it may take (default: 30s). What is suspended by then\n"
-      "stays suspended. Asks for confirmation on a terminal.");
+      "stays suspended. A publication must be attached nowhere, and comes back when a\n"
+      "session attaches. Asks for confirmation on a terminal.");
   AddSession(suspend);
   AddCaution(suspend.app, &suspend.command->caution, /*asks=*/true);
   const auto resume = commands->Add<SuspendCommand>(
-      kChanging, "resume", "Have a session bring its memory back from the host tier.",
-      "Example: gpumemctl resume 12 --timeout 10m\n"
+      kChanging, "resume", "Bring memory of a session or publication back from the tier.",
+      "Examples:\n  gpumemctl resume 12 --timeout 10m\n"
+      "  gpumemctl resume --publication training/weights\n"
       "Ends gpumemctl suspend. gpumemctl ps shows who has suspended memory. --timeout\n"
-      "is how long the session may take, with its wait for memory that others hold\n"
+      "is how long it may take, with the wait for memory that others hold\n"
       "(default: 30s).");
   resume.command->resume = true;
   AddSession(resume);

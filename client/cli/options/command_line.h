@@ -114,7 +114,8 @@ struct TrimCommand {
 };
 struct SuspendCommand {
   uint64_t session = 0;
-  bool resume = false;  // the command is resume
+  std::string publication;  // "TENANT/NAME", instead of a session
+  bool resume = false;      // the command is resume
   Caution caution;
 };
 struct DrainCommand {

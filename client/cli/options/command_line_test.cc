@@ -56,6 +56,9 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "12"}).resume);
   EXPECT_THAT(ParseCommandLine({"suspend"}).error, ::testing::HasSubstr("SESSION"));
   EXPECT_NE(ParseCommandLine({"suspend", "x"}).error, "");
+  EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "--publication", "t/w"}).publication, "t/w");
+  EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "--publication", "t/w"}).resume);
+  EXPECT_NE(ParseCommandLine({"suspend", "12", "--publication", "t/w"}).error, "");
   Parsed<VersionCommand>({"version"});
   EXPECT_EQ(Parsed<CompletionCommand>({"completion", "fish"}).shell, Shell::kFish);
   TrimCommand trim =

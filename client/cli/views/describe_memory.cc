@@ -142,6 +142,14 @@ std::string Describer::Publication(const std::string& name) {
   }
   absl::StrAppend(&about, ". Its metadata has ", Bytes(publication.metadata_bytes()), ".");
   absl::StrAppend(&text, Paragraph(about));
+  if (publication.suspended_segments() > 0) {
+    absl::StrAppend(
+        &text, Paragraph(absl::StrCat("It is suspended: the host tier has the contents of ",
+                                      Counted(publication.suspended_segments(), "segment"),
+                                      ". They come back when a session attaches, or with gpumemctl "
+                                      "resume --publication ",
+                                      name, ".")));
+  }
   if (publication.publisher_pid() != 0) {
     absl::StrAppend(
         &text,

@@ -92,6 +92,26 @@ absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume,
       absl::StrCat("there is no live session ", session, " (see gpumemctl ps)"));
 }
 
+absl::StatusOr<Effects> SuspendPublicationEffects(const std::string& name, bool resume,
+                                                  const v1::ListPublicationsResponse& publications,
+                                                  bool exact) {
+  for (const v1::PublicationInfo& each : publications.publications()) {
+    if (absl::StrCat(each.tenant(), "/", each.name()) != name) continue;
+    const std::string what = absl::StrCat(name, ", version ", each.version(), ": ");
+    if (resume) {
+      if (each.suspended_segments() == 0) return Effects{};
+      return Effects{.lines = {absl::StrCat(what, Counted(each.suspended_segments(), "segment"),
+                                            " come back from the host tier")}};
+    }
+    return Effects{.lines = {absl::StrCat(what, Counted(each.segments(), "segment"), ", ",
+                                          Size(each.bytes(), exact), ", move to the host tier"),
+                             "the next session that attaches brings them back"},
+                   .takes = true};
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no publication ", name, " (see gpumemctl publications)"));
+}
+
 absl::StatusOr<Effects> UnpublishEffects(const std::string& name, absl::string_view own_tenant,
                                          const v1::ListPublicationsResponse& publications,
                                          bool exact) {

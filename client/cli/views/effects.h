@@ -37,6 +37,12 @@ absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
 absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume,
                                        const v1::ListSessionsResponse& sessions, bool exact);
 
+// Of the same commands for a publication, "TENANT/NAME".
+//   NOT_FOUND  there is no such publication in the list
+absl::StatusOr<Effects> SuspendPublicationEffects(const std::string& name, bool resume,
+                                                  const v1::ListPublicationsResponse& publications,
+                                                  bool exact);
+
 // `name` is "TENANT/NAME" or, for a worker's own tenant, "NAME".
 //   NOT_FOUND  there is no such publication in the list
 absl::StatusOr<Effects> UnpublishEffects(const std::string& name, absl::string_view own_tenant,

@@ -103,6 +103,32 @@ TEST(EffectsTest, TrimTakesFromATenantWhatItRetainsWithoutThoseUnderIt) {
   EXPECT_THAT(TrimEffects(request, tenants, TwoGpus(), false)->lines, IsEmpty());
 }
 
+TEST(EffectsTest, SuspendNamesThePublication) {
+  v1::ListPublicationsResponse list;
+  v1::PublicationInfo& weights = *list.add_publications();
+  weights.set_tenant("a");
+  weights.set_name("weights");
+  weights.set_version(3);
+  weights.set_segments(2);
+  weights.set_bytes(8 * kMiB);
+  const auto suspend = SuspendPublicationEffects("a/weights", /*resume=*/false, list, false);
+  ASSERT_TRUE(suspend.ok()) << suspend.status();
+  EXPECT_TRUE(suspend->takes);
+  EXPECT_THAT(suspend->lines,
+              ElementsAre("a/weights, version 3: 2 segments, 8.00 MiB, move to the host tier",
+                          "the next session that attaches brings them back"));
+  const auto nothing = SuspendPublicationEffects("a/weights", /*resume=*/true, list, false);
+  ASSERT_TRUE(nothing.ok()) << nothing.status();
+  EXPECT_TRUE(nothing->lines.empty());
+  weights.set_suspended_segments(2);
+  const auto resume = SuspendPublicationEffects("a/weights", /*resume=*/true, list, false);
+  ASSERT_TRUE(resume.ok()) << resume.status();
+  EXPECT_FALSE(resume->takes);
+  EXPECT_THAT(resume->lines,
+              ElementsAre("a/weights, version 3: 2 segments come back from the host tier"));
+  EXPECT_TRUE(absl::IsNotFound(SuspendPublicationEffects("a/x", false, list, false).status()));
+}
+
 TEST(EffectsTest, SuspendNamesTheSession) {
   v1::ListSessionsResponse sessions;
   v1::SessionInfo& session = *sessions.add_sessions();

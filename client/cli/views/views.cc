@@ -319,15 +319,15 @@ std::string PublicationsView(const v1::ListPublicationsResponse& response, bool 
       publisher = absl::StrCat(each.publisher_client_name(), " (pid ", each.publisher_pid(),
                                each.publisher_alive() ? ")" : ", gone)");
     }
-    table.AddRow({absl::StrCat(each.tenant(), "/", each.name()), absl::StrCat(each.version()),
-                  absl::StrCat(each.segments()), Size(each.bytes(), exact),
-                  each.access() == v1::PUBLICATION_ACCESS_ANY ? "any tenant" : "its tenant",
-                  absl::StrCat(each.attached_sessions()), stays, publisher, Age(each.age_ms()),
-                  Size(each.metadata_bytes(), exact),
-                  each.expire_after_ms() == 0 ? kNone : Age(each.expire_after_ms()),
-                  each.publisher_session_id() == 0
-                      ? kNone
-                      : absl::StrCat("session ", each.publisher_session_id())});
+    table.AddRow(
+        {absl::StrCat(each.tenant(), "/", each.name()), absl::StrCat(each.version()),
+         absl::StrCat(each.segments()), Size(each.bytes(), exact),
+         each.access() == v1::PUBLICATION_ACCESS_ANY ? "any tenant" : "its tenant",
+         each.suspended_segments() > 0 ? "suspended" : absl::StrCat(each.attached_sessions()),
+         stays, publisher, Age(each.age_ms()), Size(each.metadata_bytes(), exact),
+         each.expire_after_ms() == 0 ? kNone : Age(each.expire_after_ms()),
+         each.publisher_session_id() == 0 ? kNone
+                                          : absl::StrCat("session ", each.publisher_session_id())});
   }
   return table.ToString(layout);
 }

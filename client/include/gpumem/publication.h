@@ -55,6 +55,8 @@ struct AttachOptions {
   uint64_t wait_for_version = 0;
   // How long to wait for that version; InfiniteDuration: as long as the session lives. A wait that
   // expires returns DEADLINE_EXCEEDED. The Client's other calls proceed meanwhile.
+  // Also how long to wait for memory that others hold, if the publication is suspended. Such a wait
+  // that expires returns RESOURCE_EXHAUSTED. InfiniteDuration without a version: no such wait.
   absl::Duration wait = absl::InfiniteDuration();
   // Cancels the wait (CANCELLED). Nothing is held afterwards.
   std::optional<CancelToken> cancel;
