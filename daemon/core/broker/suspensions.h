@@ -43,7 +43,7 @@ class BrokerSuspensions {
   std::optional<SuspensionRequests::Request> Requested(const BrokerCall& call) const;
 
   // Of operators, for a publication "TENANT/NAME". Statuses as SuspendPublication and
-  // ResumePublication in proto/gpumem/v1/admin.proto (publication_suspensions.cc).
+  // ResumePublication in proto/gpumem/v1/admin.proto (operator_suspensions.cc).
   struct PublicationMoved {
     std::string tenant;
     uint64_t version = 0;

@@ -95,9 +95,8 @@ class Suspensions {
   // Returns no moves if all are there.
   //   NOT_FOUND            there is no such publication
   //   UNAVAILABLE          a segment is being copied
-  //   FAILED_PRECONDITION  there is no tier; a session is attached, or a lease is not suspended, or
-  //                        a process may map a segment; or another publication has it; or none of
-  //                        the segments can be suspended; or one is lost
+  //   FAILED_PRECONDITION  there is no tier; or the publication is in use (CheckIdle); or none of
+  //                        its segments can be suspended, or one is lost
   //   RESOURCE_EXHAUSTED   there is no room in the tier
   absl::StatusOr<std::vector<Move>> BeginPublication(PublicationId publication);
   // Records that the memory of move.to exists, and where.
@@ -161,7 +160,8 @@ class Suspensions {
                        std::vector<records::TierRoom>& rooms, bool asked = true);
   // Begins to copy a segment to its room.
   Move BeginMove(const records::TierRoom& room);
-  // Returns which sessions keep the publication on its devices, by number.
+  // Returns OK if the publication's segments can move. Else the status has the numbers of attached
+  // sessions, and of segments that leases, processes or other publications use.
   absl::Status CheckIdle(const records::Publication& publication) const;
   void GiveBack(std::vector<records::TierRoom> rooms);
 

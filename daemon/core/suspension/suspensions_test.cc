@@ -300,7 +300,7 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
           copying.clear();
           resuming.clear();
           break;
-        case 10: {  // publishes what is not suspended
+        case 10: {  // publishes leases that are not suspended
           std::vector<LeaseId> mapped;
           std::set<SegmentId> distinct;
           for (LeaseId lease : some) {
