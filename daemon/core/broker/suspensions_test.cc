@@ -191,6 +191,82 @@ TEST_F(BrokerSuspensionsTest, FailedCopyIsAudited) {
   EXPECT_EQ(broker_->views().Measure().devices[0].suspended, 0u);
 }
 
+// --- Moves that no session asks for
+
+TEST_F(BrokerSuspensionsTest, LastUserThatReleasesHasItMoved) {
+  Client first = Open("a"), second = Open("a");
+  const std::vector<LeaseId> leases = Hold(first, 2);
+  const auto ticket = broker_->Share(*CallOf(first), leases[0], TicketScope::kTenant);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  const auto opened =
+      broker_->Open(*CallOf(second), {*ticket}, /*revocable=*/false, /*request_id=*/0,
+                    [](const Broker::Handover&) { return absl::OkStatus(); });
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  Suspend(first, {leases[0]});
+  EXPECT_EQ(InTier(), 0u);
+  Gate gate;
+  gate_ = &gate;
+  EXPECT_EQ(broker_->Release(*CallOf(second), {opened->front().lease}), absl::OkStatus());
+  gate.AwaitArrivals(1);
+  // A Suspend of the same lease answers when that copy has ended.
+  std::thread suspends([&] { Suspend(first, {leases[0]}); });
+  EXPECT_FALSE(broker_->AwaitCalls(absl::Now())) << "the end of the daemon awaits it";
+  gate.Open();
+  suspends.join();
+  EXPECT_EQ(InTier(), 2 * kGranule);
+  EXPECT_TRUE(broker_->AwaitCalls(absl::Now() + kLong));
+}
+
+TEST_F(BrokerSuspensionsTest, AttachBringsASuspendedPublicationBack) {
+  Client client = Open("a"), other = Open("b");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  ASSERT_TRUE(broker_->Publish(*CallOf(client), {.name = "w", .leases = leases}, "meta").ok());
+  const auto used = broker_->suspensions().SuspendPublication("a/w");
+  EXPECT_EQ(used.status().code(), absl::StatusCode::kFailedPrecondition) << used.status();
+  EXPECT_EQ(broker_->Release(*CallOf(client), leases), absl::OkStatus());
+  const auto suspended = broker_->suspensions().SuspendPublication("a/w");
+  ASSERT_TRUE(suspended.ok()) << suspended.status();
+  EXPECT_EQ(suspended->bytes, 2 * kGranule);
+  EXPECT_EQ(InTier(), 2 * kGranule);
+
+  const std::vector<LeaseId> full = Hold(other, 10);
+  const auto attach = [&](bool waits) {
+    auto attachment = std::make_shared<Broker::Attachment>();
+    attachment->session = client.session.id;
+    attachment->spec = {.name = "w", .waits = waits};
+    attachment->wait_until = absl::Now() + kLong;
+    attachment->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
+    return attachment;
+  };
+  client.call = CallOf(client);
+  const auto refused = broker_->Advance(attach(/*waits=*/false), /*may_block=*/true);
+  ASSERT_EQ(refused.state, State::kAnswered);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.attached.status())) << refused.attached.status();
+  const auto late =
+      broker_->suspensions().ResumePublication("a/w", absl::Now(), [] { return false; });
+  EXPECT_TRUE(absl::IsResourceExhausted(late.status())) << late.status();
+
+  // One that waits, and one that is given up.
+  absl::Notification resumed, given_up;
+  const auto waiting = attach(/*waits=*/true), ended = attach(/*waits=*/true);
+  waiting->resume = [&] { resumed.Notify(); };
+  ended->resume = [&] { given_up.Notify(); };
+  EXPECT_EQ(broker_->Advance(waiting, /*may_block=*/false).state, State::kWaits);
+  const auto second_call = CallOf(client);
+  EXPECT_EQ(broker_->Advance(ended, /*may_block=*/false).state, State::kWaits);
+  broker_->GiveUp(ended);
+  EXPECT_TRUE(given_up.WaitForNotificationWithTimeout(kLong));
+  EXPECT_TRUE(absl::IsCancelled(broker_->Advance(ended, true).attached.status()));
+  EXPECT_EQ(broker_->Release(*CallOf(other), full), absl::OkStatus());
+  EXPECT_TRUE(resumed.WaitForNotificationWithTimeout(kLong));
+  const auto attached = broker_->Advance(waiting, /*may_block=*/true);
+  ASSERT_EQ(attached.state, State::kAnswered);
+  ASSERT_TRUE(attached.attached.ok()) << attached.attached.status();
+  EXPECT_EQ(attached.attached->metadata, "meta");
+  EXPECT_THAT(attached.attached->leases, SizeIs(leases.size()));
+  client.call.reset();
+}
+
 // A daemon that was killed while it gave a place in the tier back may have given it to another
 // segment.
 TEST(BrokerTierRestoreTest, PlaceOfAnEndedSegmentIsNotTaken) {
