@@ -19,6 +19,7 @@
 #include "gpumem/suspend.h"
 #include "tests/support/child.h"
 #include "tests/support/crash_load.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
 #include "tests/support/kept_daemon.h"
 #include "tests/support/pattern.h"
