@@ -62,6 +62,9 @@ absl::StatusOr<const CudaDriver*> CudaDriver::Load() {
   }
   GPUMEM_CUDA_FUNCTIONS(GPUMEM_CUDA_FIND)
 #undef GPUMEM_CUDA_FIND
+#define GPUMEM_CUDA_FIND(name) library->Find(#name, driver->name);
+  GPUMEM_CUDA_OPTIONAL_FUNCTIONS(GPUMEM_CUDA_FIND)
+#undef GPUMEM_CUDA_FIND
 
   if (const CUresult result = driver->cuInit(0); result != CUDA_SUCCESS) {
     return absl::UnavailableError(

@@ -107,6 +107,19 @@
   X(cuGraphLaunch)                          \
   X(cuGraphExecDestroy)                     \
   X(cuGraphDestroy)
+
+// Functions that older drivers lack: null there. All are of CUDA 12.8. An older toolkit does not
+// declare them.
+#if CUDA_VERSION >= 12080
+#define GPUMEM_CUDA_OPTIONAL_FUNCTIONS(X) \
+  X(cuCheckpointProcessGetState)          \
+  X(cuCheckpointProcessLock)              \
+  X(cuCheckpointProcessCheckpoint)        \
+  X(cuCheckpointProcessRestore)           \
+  X(cuCheckpointProcessUnlock)
+#else
+#define GPUMEM_CUDA_OPTIONAL_FUNCTIONS(X)
+#endif
 #endif
 
 namespace gpumem {
@@ -128,6 +141,7 @@ class CudaDriver {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): it declares a member of that name.
 #define GPUMEM_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   GPUMEM_CUDA_FUNCTIONS(GPUMEM_CUDA_MEMBER)
+  GPUMEM_CUDA_OPTIONAL_FUNCTIONS(GPUMEM_CUDA_MEMBER)
 #undef GPUMEM_CUDA_MEMBER
 
   struct VisibleDevice {
