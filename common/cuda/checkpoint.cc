@@ -17,8 +17,8 @@
 namespace gpumem {
 namespace {
 
-// How much longer than its own timeout a call may take. The driver waits without a limit for a
-// process that is stopped.
+// How much longer than the timeout given to the driver a call may take. The driver waits without a
+// limit for a process that is stopped.
 constexpr absl::Duration kAnswer = absl::Seconds(5);
 
 // Calls `work`, which returns a CUresult, in a thread; nullopt if it has not returned in time. The
