@@ -9,6 +9,7 @@
 #include "client/cli/commands/caution.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
+#include "client/cli/process/command.h"
 #include "client/cli/text/format.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
@@ -90,6 +91,7 @@ absl::Status RunForPublication(const SuspendCommand& command, const GlobalOption
 }  // namespace
 
 absl::Status Run(const SuspendCommand& command, const GlobalOptions& options) {
+  if (command.process.has_value()) return RunOnProcess(command, options);
   const absl::Duration timeout =
       std::max(options.timeout.value_or(kCallTimeout), absl::Milliseconds(1));
   auto admin = ConnectAdmin(options.runtime_dir, timeout + kAnswerMargin);

@@ -77,18 +77,35 @@ void AddPool(CommandSet* commands) {
   AddCaution(trim.app, &trim.command->caution, /*asks=*/false);
 }
 
-void AddSession(const CommandSet::Added<SuspendCommand>& added) {
+// SESSION, --publication or --process, and for resume --bytes.
+void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
+  SuspendCommand* const command = added.command;
   CLI::Option* const session = added.app->add_option(
-      "SESSION", added.command->session, "The session of this number (see gpumemctl ps)");
+      "SESSION", command->session, "The session of this number (see gpumemctl ps)");
   CLI::Option* const publication =
       added.app
-          ->add_option("--publication", added.command->publication,
+          ->add_option("--publication", command->publication,
                        "This publication instead (see gpumemctl publications)")
-          ->type_name("TENANT/NAME")
-          ->excludes(session);
-  added.app->parse_complete_callback([session, publication] {
-    if (session->empty() && publication->empty()) {
-      throw CLI::RequiredError("SESSION or --publication");
+          ->type_name("TENANT/NAME");
+  CLI::Option* const process =
+      added.app
+          ->add_option("--process", command->process,
+                       command->resume ? "Resume all of this process, as its owner or root"
+                                       : "Suspend all of this process, as its owner or root")
+          ->type_name("PID")
+          ->check(CLI::Range(1, 1 << 22).description(""));
+  if (command->resume) {
+    AddParsed(added.app, "--bytes", ParseSegmentSize, Into(&command->bytes),
+              "With --process: have this much free on each GPU")
+        ->type_name("BYTES");
+  }
+  added.app->parse_complete_callback([command, session, publication, process] {
+    const bool whole = process->count() > 0;
+    if (whole + (session->count() > 0) + (publication->count() > 0) != 1) {
+      throw CLI::ValidationError("name one", "SESSION, --publication TENANT/NAME or --process PID");
+    }
+    if (!whole && command->bytes.has_value()) {
+      throw CLI::ValidationError("--bytes", "needs --process");
     }
   });
 }
@@ -111,25 +128,30 @@ void AddMaintenance(CommandSet* commands) {
   const auto suspend = commands->Add<SuspendCommand>(
       kChanging, "suspend", "Move the memory of a session or publication to the host tier.",
       "Examples:\n  gpumemctl suspend 12                    the devices' memory is free\n"
+      "  gpumemctl suspend --process 4711        and the process's own memory there\n"
       "  gpumemctl resume 12 --timeout 10m       afterwards\n"
       "  gpumemctl suspend --publication training/weights\n"
       "The process of the session moves all that can be moved, and does not use the\n"
       "memory until gpumemctl resume. Its program must serve such requests\n"
       "(Client::ServeSuspensions), and the daemon must have a host tier with room.\n"
       "--timeout is how long it may take (default: 30s). What is suspended by then\n"
-      "stays suspended. A publication must be attached nowhere, and comes back when a\n"
-      "session attaches. Asks for confirmation on a terminal.");
-  AddSession(suspend);
+      "stays suspended. Asks for confirmation on a terminal.\n"
+      "A publication must be attached nowhere, and comes back when a session attaches.\n"
+      "With --process the driver then moves what is left of the process to its host\n"
+      "memory, its CUDA contexts included (CUDA 12.8). Its CUDA calls block meanwhile.");
+  AddSuspended(suspend);
   AddCaution(suspend.app, &suspend.command->caution, /*asks=*/true);
   const auto resume = commands->Add<SuspendCommand>(
       kChanging, "resume", "Bring memory of a session or publication back from the tier.",
       "Examples:\n  gpumemctl resume 12 --timeout 10m\n"
+      "  gpumemctl resume --process 4711\n"
       "  gpumemctl resume --publication training/weights\n"
       "Ends gpumemctl suspend. gpumemctl ps shows who has suspended memory. --timeout\n"
-      "is how long it may take, with the wait for memory that others hold\n"
-      "(default: 30s).");
+      "is how long it may take, with the wait for memory that others hold (default:\n"
+      "30s). For a process the GPUs need room for all that it had. --bytes says how\n"
+      "much if suspend was another user's command.");
   resume.command->resume = true;
-  AddSession(resume);
+  AddSuspended(resume);
   AddCaution(resume.app, &resume.command->caution, /*asks=*/false);
 
   const auto drain = commands->Add<DrainCommand>(

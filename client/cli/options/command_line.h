@@ -2,6 +2,8 @@
 // The command line as data. Parsing has no side effects: no socket, no output.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -114,8 +116,10 @@ struct TrimCommand {
 };
 struct SuspendCommand {
   uint64_t session = 0;
-  std::string publication;  // "TENANT/NAME", instead of a session
-  bool resume = false;      // the command is resume
+  std::string publication;        // "TENANT/NAME", instead of a session
+  std::optional<pid_t> process;   // instead of a session: all of this process
+  std::optional<uint64_t> bytes;  // of resume --process: what a restore needs on each device
+  bool resume = false;            // the command is resume
   Caution caution;
 };
 struct DrainCommand {

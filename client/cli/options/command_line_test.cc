@@ -59,6 +59,15 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "--publication", "t/w"}).publication, "t/w");
   EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "--publication", "t/w"}).resume);
   EXPECT_NE(ParseCommandLine({"suspend", "12", "--publication", "t/w"}).error, "");
+  EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "12"}).process, std::nullopt);
+  EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "--process", "4711"}).process, 4711);
+  EXPECT_EQ(Parsed<SuspendCommand>({"resume", "--process", "4711"}).bytes, std::nullopt);
+  EXPECT_EQ(Parsed<SuspendCommand>({"resume", "--process=4711", "--bytes", "1KiB"}).bytes, 1024u);
+  EXPECT_THAT(ErrorOf({"suspend", "12", "--process", "4711"}), ::testing::HasSubstr("--process"));
+  EXPECT_THAT(ErrorOf({"resume", "12", "--bytes", "1KiB"}), ::testing::HasSubstr("--bytes"));
+  for (const char* const pid : {"0", "-1", "x", "4294967297"}) {
+    EXPECT_NE(ErrorOf({"suspend", "--process", pid}), "") << pid;
+  }
   Parsed<VersionCommand>({"version"});
   EXPECT_EQ(Parsed<CompletionCommand>({"completion", "fish"}).shell, Shell::kFish);
   TrimCommand trim =
