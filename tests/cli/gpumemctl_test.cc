@@ -283,6 +283,16 @@ TEST_F(GpumemctlTest, ExitCodes) {
   EXPECT_EQ(error.AsJson()["error"]["denial"], nullptr);
 }
 
+TEST_F(GpumemctlTest, AWholeProcessNeedsTheDriver) {
+  for (const char* const command : {"suspend", "resume"}) {
+    const Answer text = Run({command, "--process", absl::StrCat(getpid())});
+    EXPECT_EQ(text.code, 1);
+    EXPECT_THAT(text.text, HasSubstr("whole process"));
+    const Answer error = Run({command, "--process", absl::StrCat(getpid()), "--json"});
+    EXPECT_EQ(error.AsJson()["error"]["code"], "UNIMPLEMENTED");
+  }
+}
+
 TEST_F(GpumemctlTest, DrainingAdmitsNoSessionUntilResumed) {
   EXPECT_EQ(Run({"drain", "--json"}).AsJson()["draining"], true);
   EXPECT_EQ(Run({"whoami"}).code, 3);

@@ -165,6 +165,19 @@ TEST_F(SuspendOperatorTest, RefusesWithoutATier) {
   EXPECT_STATUS(Suspend((*client)->session_id()), kFailedPrecondition, "no host tier");
 }
 
+TEST_F(SuspendOperatorTest, AWholeProcessNeedsAGpuAndElseNothingChanges) {
+  Start();
+  uint64_t session = 0;
+  const Child child = RunServing(&session);
+  for (const char* const command : {"suspend", "resume"}) {
+    EXPECT_EQ(Ctl({command, "--process", absl::StrCat(child.pid())}), 1);
+    EXPECT_EQ(Ctl({command, "--process", absl::StrCat(child.pid()), "--dry-run"}), 1);
+  }
+  const auto suspended = Suspend(session);
+  ASSERT_OK(suspended);
+  EXPECT_EQ(suspended->suspended_leases(), kSegments) << "some were suspended already";
+}
+
 TEST_F(SuspendOperatorTest, AStoppedProgramIsLateAndIgnoresTheRequest) {
   Start();
   uint64_t session = 0;
