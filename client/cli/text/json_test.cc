@@ -24,7 +24,7 @@ TEST(JsonTest, PrintsAllFieldsInOrder) {
             R"({"segments":[{"segment_id":18446744073709551615,"tenant":"training",)"
             R"("device_uuid":"GPU-1","kind":"vmm","size_bytes":0,"state":"leased",)"
             R"("session_ids":[3,4],"leases":0,"age_ms":0,"lost":false,"revocable":false,)"
-            R"("publications":0,"home_uuid":"","suspended":0}]})"
+            R"("publications":0,"home_uuid":"","suspended":0,"scratch":false,"dropped_bytes":0}]})"
             "\n");
 }
 

@@ -27,7 +27,9 @@ absl::StatusOr<records::Request> AdmissionControl::RequestOf(SessionId session_i
                         .bytes = terms->bytes,
                         .count = spec.count,
                         .revocable = spec.revocable || tenant.quota.revocable,
-                        .request_id = spec.request_id};
+                        .request_id = spec.request_id,
+                        .tag = spec.tag,
+                        .scratch = spec.scratch};
   if (absl::Status lease_type = CheckLeaseType(state_, **session, request.revocable);
       !lease_type.ok())
     return lease_type;

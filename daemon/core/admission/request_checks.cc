@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
@@ -91,6 +93,18 @@ absl::StatusOr<size_t> ChooseDevice(const LedgerState& state, const Tenant& tena
 
 }  // namespace
 
+absl::Status CheckTag(absl::string_view tag) {
+  const bool right = tag.size() <= kMaxTag && std::all_of(tag.begin(), tag.end(), [](char c) {
+                       return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' ||
+                              c == '.' || c == '-';
+                     });
+  if (right) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a tag has at most ", kMaxTag,
+                   " characters, letters, digits, '_', '.' and '-'; this is not one: \"",
+                   absl::CHexEscape(tag.substr(0, 2 * kMaxTag)), "\""));
+}
+
 absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const Tenant& tenant,
                                        const AcquireSpec& spec) {
   AcquireTerms terms;
@@ -99,6 +113,7 @@ absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const Tenant& t
                                                    " devices to choose from, and this node has ",
                                                    state.devices.size()));
   }
+  if (absl::Status tag = CheckTag(spec.tag); !tag.ok()) return tag;
   absl::StatusOr<size_t> device = ChooseDevice(state, tenant, spec);
   if (!device.ok()) return device.status();
   terms.device = *device;
@@ -113,6 +128,12 @@ absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const Tenant& t
     return absl::UnimplementedError(
         "segments of kind mempool cannot be revocable: CUDA keeps their memory until every process "
         "that has used the tenant's pool has ended; use kind vmm");
+  }
+  if (spec.scratch && !TraitsOf(terms.kind).suspendable) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "scratch memory is memory whose bytes are dropped when it is suspended, and kind ",
+        KindName(terms.kind), " cannot be suspended; kind ",
+        gpumem::ListKinds(", ", " or ", &gpumem::KindTraits::suspendable), " can"));
   }
   if (spec.count < 1 || spec.count > kMaxSegmentsPerCall) {
     return absl::InvalidArgumentError(absl::StrCat("one Acquire makes 1 to ", kMaxSegmentsPerCall,

@@ -9,11 +9,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "daemon/core/ledger/operation.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/state.h"
 
 namespace gpumemd {
+
+// Of a lease, in characters.
+inline constexpr size_t kMaxTag = 32;
+// Returns OK for a tag, also for the empty one, which means none.
+//   INVALID_ARGUMENT  it has more characters than that, or others than [A-Za-z0-9_.-]
+absl::Status CheckTag(absl::string_view tag);
 
 // What a request for memory comes to.
 struct AcquireTerms {
@@ -25,7 +32,8 @@ struct AcquireTerms {
 // Returns the device, the kind and the size of the request's segments.
 //   NOT_FOUND         there is no such device
 //   INVALID_ARGUMENT  the request is for no bytes, too many segments, or more than the device has;
-//                     or it names more devices than there are
+//                     or it names more devices than there are, or a malformed tag. Or it asks for
+//                     scratch memory of a kind that cannot be suspended
 //   UNIMPLEMENTED     the device does not make the kind, or the kind cannot be revocable
 absl::StatusOr<AcquireTerms> CheckSpec(const LedgerState& state, const records::Tenant& tenant,
                                        const AcquireSpec& spec);

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "daemon/core/admission/request_checks.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/suspensions.h"
 #include "daemon/core/broker/update.h"
@@ -22,9 +24,10 @@ namespace {
 // How often a wait looks whether the operator has gone, or whether there is room.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 
-absl::Status NothingToDo(SessionId session, bool resume) {
+absl::Status NothingToDo(SessionId session, bool resume, absl::string_view tag) {
+  const std::string tagged = tag.empty() ? "" : absl::StrCat("with tag ", tag, " ");
   return absl::FailedPreconditionError(
-      absl::StrCat("session ", ToInt(session), " has no lease that ",
+      absl::StrCat("session ", ToInt(session), " has no lease ", tagged, "that ",
                    resume ? "is suspended"
                           : "can be suspended; only firm leases of kind vmm on memory of its own "
                             "tenant can, and only if the tenant's releases are trusted"));
@@ -33,21 +36,23 @@ absl::Status NothingToDo(SessionId session, bool resume) {
 }  // namespace
 
 absl::StatusOr<BrokerOperators::Moved> BrokerOperators::MoveSession(
-    SessionId session, bool resume, absl::Time deadline, absl::FunctionRef<bool()> cancelled) {
+    SessionId session, bool resume, absl::string_view tag, absl::Time deadline,
+    absl::FunctionRef<bool()> cancelled) {
+  if (absl::Status right = CheckTag(tag); !right.ok()) return right;
   SuspensionRequests::Due due;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&broker_.mutex_);
     const SuspensionRequests& requests = broker_.ledger_.suspension_requests();
     if (absl::Status possible = requests.Check(session); !possible.ok()) return possible;
-    next = requests.Collect(session, resume, *next, Broker::kListedAtOnce, due);
+    next = requests.Collect(session, resume, *next, Broker::kListedAtOnce, due, tag);
   }
-  if (due.leases.empty() && due.done == 0) return NothingToDo(session, resume);
+  if (due.leases.empty() && due.done == 0) return NothingToDo(session, resume, tag);
   SuspensionRequests::Request asked{.resume = resume, .until = deadline};
   Moved moved;
   {
     Broker::Update update(&broker_);
     absl::StatusOr<uint64_t> begun =
-        broker_.ledger_.suspension_requests().Begin(session, resume, deadline);
+        broker_.ledger_.suspension_requests().Begin(session, resume, deadline, tag);
     if (!begun.ok()) return begun.status();
     asked.number = *begun;
     moved.tenant = broker_.ledger_.state().sessions.at(session)->tenant->name;
@@ -71,6 +76,7 @@ absl::StatusOr<BrokerOperators::Moved> BrokerOperators::MoveSession(
   moved.segments = sums.segments.size();
   moved.bytes = sums.bytes;
   moved.resident_bytes = sums.resident_bytes;
+  moved.dropped_bytes = sums.dropped_bytes;
   return moved;
 }
 

@@ -43,8 +43,9 @@ class OperatorSuspensionsTest : public BrokerWaitFixture {
     EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true), absl::OkStatus());
     return client;
   }
-  Moved Move(const Client& client, bool resume, absl::Duration patience = kLong) {
-    return broker_->operators().MoveSession(client.session.id, resume, absl::Now() + patience,
+  Moved Move(const Client& client, bool resume, absl::Duration patience = kLong,
+             absl::string_view tag = "") {
+    return broker_->operators().MoveSession(client.session.id, resume, tag, absl::Now() + patience,
                                             [] { return false; });
   }
   void Suspend(const Client& client, const std::vector<LeaseId>& leases) {
@@ -107,6 +108,18 @@ TEST_F(OperatorSuspensionsTest, AnswersWhenAllIsSuspendedAndWhenAllIsResumed) {
   EXPECT_EQ(moved->bytes, 5 * kGranule);
 }
 
+TEST_F(OperatorSuspensionsTest, ATagMeansItsLeasesAlone) {
+  Client client = OpenListening();
+  Hold(client, 1);
+  Moved moved = Move(client, /*resume=*/false, kLong, "kv");
+  EXPECT_EQ(moved.status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(moved.status().message(), HasSubstr("has no lease with tag kv that can be"));
+  for (const std::string& wrong : {std::string(33, 'x'), std::string("k v"), std::string("\xff")}) {
+    moved = Move(client, /*resume=*/false, kLong, wrong);
+    EXPECT_EQ(moved.status().code(), StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(OperatorSuspensionsTest, TheDeadlineSaysHowManyAreLeft) {
   Client client = OpenListening();
   const std::vector<LeaseId> leases = Hold(client, 1);
@@ -121,7 +134,7 @@ TEST_F(OperatorSuspensionsTest, TheDeadlineSaysHowManyAreLeft) {
 
 TEST_F(OperatorSuspensionsTest, RefusesWhatCannotBe) {
   EXPECT_EQ(broker_->operators()
-                .MoveSession(SessionId{99}, false, absl::InfiniteFuture(), [] { return false; })
+                .MoveSession(SessionId{99}, false, "", absl::InfiniteFuture(), [] { return false; })
                 .status()
                 .code(),
             StatusCode::kNotFound);
@@ -162,7 +175,7 @@ TEST_F(OperatorSuspensionsTest, AnOperatorThatGoesEndsTheWait) {
   absl::Notification gone;
   absl::StatusOr<BrokerOperators::Moved> moved = absl::UnknownError("not answered");
   std::thread operators([&] {
-    moved = broker_->operators().MoveSession(client.session.id, /*resume=*/false,
+    moved = broker_->operators().MoveSession(client.session.id, /*resume=*/false, "",
                                              absl::InfiniteFuture(),
                                              [&] { return gone.HasBeenNotified(); });
   });

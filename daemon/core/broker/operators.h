@@ -51,12 +51,14 @@ class BrokerOperators {
     uint64_t segments = 0;        // of these leases
     uint64_t bytes = 0;           // of these that moved
     uint64_t resident_bytes = 0;  // of suspended ones that are still on their devices
+    uint64_t dropped_bytes = 0;   // of suspended scratch ones
   };
-  // Asks the session to suspend all its leases that can be suspended, or to resume them. Blocks
-  // until it has. Calls `cancelled` some times a second; true ends the wait with CANCELLED.
-  // Statuses as SuspendSession in proto/gpumem/v1/admin.proto (operator_suspensions.cc).
-  absl::StatusOr<Moved> MoveSession(SessionId session, bool resume, absl::Time deadline,
-                                    absl::FunctionRef<bool()> cancelled);
+  // Asks the session to suspend all its leases that can be suspended, or to resume them; with a
+  // `tag`, those of them that have it. Blocks until it has. Calls `cancelled` some times a second;
+  // true ends the wait with CANCELLED. Statuses as SuspendSession in proto/gpumem/v1/admin.proto
+  // (operator_suspensions.cc).
+  absl::StatusOr<Moved> MoveSession(SessionId session, bool resume, absl::string_view tag,
+                                    absl::Time deadline, absl::FunctionRef<bool()> cancelled);
   void SetDraining(bool draining);
   // Sets which holders of the requested memory a denial names to workers. Operators see all.
   void SetHoldersShown(HoldersShown shown);

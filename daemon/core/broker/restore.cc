@@ -15,11 +15,12 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   Survivors survivors{.sessions = std::move(inheritance.sessions)};
   Update update(this);
   // Segments in the tier have no descriptor: the tier's device has its file from the start. One
-  // without holders was on its way back: another may have its place already.
+  // without holders was on its way back: another may have its place already. Scratch memory has no
+  // place.
   const auto keep = [&](SegmentId id) {
     auto segment = inheritance.image.segments.find(id);
     if (segment == inheritance.image.segments.end()) return;
-    if (segment->second.kind == Kind::kTier && segment->second.made)
+    if (segment->second.kind == Kind::kTier && segment->second.made && !segment->second.scratch)
       inheritance.memory.try_emplace(id);
   };
   for (const auto& [lease, record] : inheritance.image.leases) keep(record.segment);

@@ -52,7 +52,7 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
   Suspended suspended{.resident_bytes = begun.resident_bytes + AwaitCopies(begun.copying)};
   std::vector<SegmentId> moved = begun.copying;
   for (const Move& move : begun.moves) {
-    suspended.moved_bytes += move.bytes;
+    (move.dropped ? suspended.dropped_bytes : suspended.moved_bytes) += move.bytes;
     moved.push_back(move.from);
   }
   if (!AwaitFree(moved, absl::Now() + Broker::kDisposalWait)) {
@@ -116,6 +116,11 @@ void Broker::MoveLoop() {
 absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
   std::map<size_t, std::vector<CopyItem>> by_device;
   for (const Move& move : moves) {
+    if (move.dropped) {
+      Broker::Update update(&broker_);
+      broker_.ledger_.suspensions().Made(move, {});
+      continue;
+    }
     CreateSpec spec{.kind = Kind::kTier, .bytes = move.bytes};
     Device* tier = nullptr;
     {
@@ -181,7 +186,7 @@ absl::Status Broker::CopyBack(const Operation& operation) {
   {
     TimedLock lock(&mutex_);
     for (const Operation::Item& item : operation.items) {
-      if (!item.fresh) continue;
+      if (!item.fresh || ledger_.state().segments.at(item.segment)->scratch) continue;
       items.push_back({.from = memory_.at(*item.tier).get(),
                        .to = memory_.at(item.segment).get(),
                        .bytes = ledger_.state().segments.at(item.segment)->charge.bytes()});

@@ -35,6 +35,7 @@ class BrokerSuspensions {
   struct Suspended {
     uint64_t moved_bytes = 0;
     uint64_t resident_bytes = 0;
+    uint64_t dropped_bytes = 0;
   };
   // Blocks until the contents are in the tier and the devices' memory is free.
   absl::StatusOr<Suspended> Suspend(const BrokerCall& call, absl::Span<const LeaseId> leases,
@@ -64,7 +65,7 @@ class BrokerSuspensions {
 
   // Copies the contents of all moves, and ends the moves. Returns why they moved nothing.
   absl::Status Carry(const std::vector<Move>& moves);
-  // Makes the segments in the tier and copies the contents of all moves.
+  // Makes the segments in the tier and copies the contents of all moves that are not dropped.
   absl::Status CopyOut(const std::vector<Move>& moves);
   // Waits until the driver has the memory of the moved segments back. False at the deadline.
   bool AwaitFree(const std::vector<SegmentId>& moved, absl::Time deadline) const;

@@ -152,8 +152,8 @@ consteval size_t BytesOf() {
 // The layout on disk must not change: a change here is a new version (table.h).
 static_assert(BytesOf<Counters>() == 48 && KeyBytesOf<Counters>() == 0);
 static_assert(BytesOf<Session>() == 221 && KeyBytesOf<Session>() == 8);
-static_assert(BytesOf<Segment>() == 221 && KeyBytesOf<Segment>() == 8);
-static_assert(BytesOf<Lease>() == 107 && KeyBytesOf<Lease>() == 8);
+static_assert(BytesOf<Segment>() == 222 && KeyBytesOf<Segment>() == 8);
+static_assert(BytesOf<Lease>() == 140 && KeyBytesOf<Lease>() == 8);
 static_assert(BytesOf<Exposure>() == 20 && KeyBytesOf<Exposure>() == 16);
 static_assert(BytesOf<PoolImport>() == 76 && KeyBytesOf<PoolImport>() == 72);
 static_assert(BytesOf<Publication>() == 183 && KeyBytesOf<Publication>() == 8);

@@ -108,6 +108,13 @@ TEST(JournalCodec, FormOnDisk) {
        4,
        absl::StrCat("0100000000000000", "0200000000000000", "0300000000000000", "0400000000000000",
                     "0500000000000000", "00", Times(32, "00"), "01", tokens)},
+      // With the fields of later versions.
+      {Put(Segment{.id = SegmentId{1}, .kind = Kind::kTier, .home_uuid = "ab", .scratch = true}), 3,
+       absl::StrCat("0100000000000000", Times(16, "00"), "05", "00000000", Times(64, "00"),
+                    Times(64, "00"), Ab(63), "01")},
+      {Put(Lease{.id = LeaseId{1}, .suspended = true, .tag = "ab"}), 4,
+       absl::StrCat("0100000000000000", Times(32, "00"), Times(33, "00"), Times(33, "00"), "01",
+                    "026162")},
       {Put(Exposure{SessionId{1}, SegmentId{2}, 3}), 5,
        absl::StrCat("0100000000000000", "0200000000000000", "03")},
       {Put(PoolImport{SessionId{1}, "ab", 3}), 6, absl::StrCat("0100000000000000", Ab(63), "03")},
@@ -157,6 +164,16 @@ TEST(JournalCodec, FormOnDisk) {
       EXPECT_TRUE(decoded->object == expected.change.object) << "type " << expected.type;
     }
   }
+}
+
+TEST(JournalCodec, ARecordNamesTheVersionThatItNeeds) {
+  EXPECT_EQ(VersionOf(Segment{.kind = Kind::kVmm}), 1);
+  EXPECT_EQ(VersionOf(Segment{.kind = Kind::kTier}), 2);
+  EXPECT_EQ(VersionOf(Segment{.kind = Kind::kVmm, .scratch = true}), 3);
+  EXPECT_EQ(VersionOf(Segment{.kind = Kind::kTier, .scratch = true}), 3);
+  EXPECT_EQ(VersionOf(Lease{}), 1);
+  EXPECT_EQ(VersionOf(Lease{.suspended = true}), 2);
+  EXPECT_EQ(VersionOf(Lease{.tag = "kv"}), 3);
 }
 
 TEST(JournalCodec, EveryChangeComesBack) {
@@ -230,7 +247,7 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_TRUE(refused(segment, 29, 255));  // the same
   EXPECT_TRUE(refused(segment, 29, 1));    // a byte behind the text
   EXPECT_TRUE(refused(segment, 32, 'x'));  // the same
-  EXPECT_TRUE(refused(segment, 221, 1));   // behind the object
+  EXPECT_TRUE(refused(segment, 222, 1));   // behind the object
   EXPECT_TRUE(refused(segment, kPayloadBytes - 1, 1));
   const Change lease = Put(Lease{.id = LeaseId{1}});
   EXPECT_TRUE(refused(lease, 40, 2));                        // neither present nor absent

@@ -16,7 +16,7 @@ struct RecordHead;
 
 inline constexpr uint32_t kForm = 2;
 inline constexpr uint32_t kOldestForm = 2;  // 1 was a log, and no release wrote it
-inline constexpr uint8_t kVersion = 2;      // 2 added suspended memory
+inline constexpr uint8_t kVersion = 3;      // 2 added suspended memory, 3 tags and scratch memory
 
 struct Dialect {
   uint32_t form = kForm;

@@ -36,6 +36,7 @@ using TenantName = Text<63>;  // kMaxTenantName
 using DeviceUuid = Text<63>;  // "PINNED-" and 36 characters are the longest so far
 using Name = Text<64>;        // of a client, a publication, an event (session.proto, broker.proto)
 using Command = Text<16>;     // TASK_COMM_LEN (proc_pid_comm(5)), with its end
+using Tag = Text<32>;         // kMaxTag
 
 // As on disk: a number that was used once never gets another meaning.
 enum class Type : uint8_t {
@@ -141,7 +142,7 @@ struct Segment {
   using Key = SegmentId;
 
   SegmentId id{};
-  uint64_t bytes = 0;
+  uint64_t bytes = 0;  // also of a segment of kind tier without bytes there (scratch)
   int64_t created_ns = 0;
   Kind kind = Kind::kVmm;
   bool made = false;  // its memory exists
@@ -151,6 +152,7 @@ struct Segment {
   TenantName tenant;
   DeviceUuid device_uuid;
   DeviceUuid home_uuid;  // of kind tier: the device that its contents came from; since version 2
+  bool scratch = false;  // since version 3
 
   Key key() const { return id; }
   static Segment OfKey(Key key) { return {.id = key}; }
@@ -158,7 +160,7 @@ struct Segment {
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.bytes), visit(self.created_ns), visit(self.kind), visit(self.made), visit(self.lost),
         visit(self.shared_out), visit(self.revocable), visit(self.tenant), visit(self.device_uuid),
-        visit(self.home_uuid);
+        visit(self.home_uuid), visit(self.scratch);
   }
   bool operator==(const Segment&) const = default;
 };
@@ -174,13 +176,14 @@ struct Lease {
   uint64_t request_id = 0;      // of the call that made it; 0: none
   std::array<std::optional<Secret>, 2> tickets;  // by TicketScope
   bool suspended = false;                        // since version 2
+  Tag tag;                                       // since version 3
 
   Key key() const { return id; }
   static Lease OfKey(Key key) { return {.id = key}; }
   static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.session), visit(self.segment), visit(self.publication), visit(self.request_id),
-        visit(self.tickets[0]), visit(self.tickets[1]), visit(self.suspended);
+        visit(self.tickets[0]), visit(self.tickets[1]), visit(self.suspended), visit(self.tag);
   }
   bool operator==(const Lease&) const = default;
 };
@@ -334,8 +337,9 @@ using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImp
 inline uint8_t VersionOf(const Object& object) {
   if (std::holds_alternative<TierExtent>(object)) return 2;
   if (const auto* segment = std::get_if<Segment>(&object))
-    return segment->kind == Kind::kTier ? 2 : 1;
-  if (const auto* lease = std::get_if<Lease>(&object)) return lease->suspended ? 2 : 1;
+    return segment->scratch ? 3 : segment->kind == Kind::kTier ? 2 : 1;
+  if (const auto* lease = std::get_if<Lease>(&object))
+    return !lease->tag.empty() ? 3 : lease->suspended ? 2 : 1;
   return 1;
 }
 

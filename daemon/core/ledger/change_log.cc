@@ -57,7 +57,7 @@ std::optional<journal::Segment> RecordOf(const LedgerState& state, SegmentId id)
   const Segment& segment = *it->second;
   return journal::Segment{
       .id = id,
-      .bytes = segment.charge.bytes(),
+      .bytes = segment.size(),
       .created_ns = Nanos(segment.created),
       .kind = segment.kind,
       .made = segment.made,
@@ -67,6 +67,7 @@ std::optional<journal::Segment> RecordOf(const LedgerState& state, SegmentId id)
       .tenant = segment.tenant->name,
       .device_uuid = state.devices[segment.device].uuid,
       .home_uuid = segment.kind == Kind::kTier ? state.devices[segment.home].uuid : "",
+      .scratch = segment.scratch,
   };
 }
 
@@ -90,7 +91,8 @@ std::optional<journal::Lease> RecordOf(const LedgerState& state, LeaseId id) {
                         .publication = lease.publication.value_or(PublicationId{}),
                         .request_id = lease.request_id,
                         .tickets = {lease.tickets[0], lease.tickets[1]},
-                        .suspended = lease.suspended};
+                        .suspended = lease.suspended,
+                        .tag = lease.tag};
 }
 
 std::optional<journal::Exposure> RecordOf(const LedgerState& state, SessionId session,

@@ -26,6 +26,8 @@ struct AcquireSpec {
   bool revocable = false;          // the leases may be taken back
   bool waits = false;              // also for memory that others hold
   uint64_t request_id = 0;         // chosen by the session, for Regrant; 0: none
+  std::string tag;                 // of the leases
+  bool scratch = false;            // bytes of suspended segments are dropped
   // Brings these suspended leases, or the segments of this suspended publication on one device,
   // back. Only `waits` and `without_pressure` count then.
   std::vector<LeaseId> resumes;
@@ -63,6 +65,7 @@ struct Operation {
   bool regrant = false;    // the leases exist already (Regrant)
   bool resumes = false;    // the leases exist already, and are suspended
   uint64_t request_id = 0;
+  std::string tag;  // of an Acquire's leases
   // Of an Attach. With `resumes`: the suspended publication, whose segments come back without a
   // lease.
   std::optional<PublicationId> publication;

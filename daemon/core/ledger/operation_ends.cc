@@ -40,7 +40,8 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
       state_.AddLease(item.lease, {.session = operation.session,
                                    .segment = item.segment,
                                    .publication = operation.publication,
-                                   .request_id = operation.request_id});
+                                   .request_id = operation.request_id,
+                                   .tag = operation.tag});
       changes_.Touch(item.lease);
       if (segment.lost) effects_.orphaned.insert(operation.session);
       if (segment.charge.revoking()) effects_.revoked.insert(operation.session);

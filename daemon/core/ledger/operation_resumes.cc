@@ -13,9 +13,10 @@ SegmentId Operations::ChargeFresh(SegmentId tier, bool revocable) {
   auto segment = std::make_unique<Segment>();
   segment->tenant = source.tenant;
   segment->device = source.home;
-  segment->charge = Charge(&source.tenant->accounts[source.home], source.charge.bytes(), revocable);
+  segment->charge = Charge(&source.tenant->accounts[source.home], source.size(), revocable);
   segment->created = state_.now();
   segment->shared_out = source.shared_out;
+  segment->scratch = source.scratch;
   state_.segments.emplace(id, std::move(segment));
   changes_.Touch(id);
   source.copying = true;
@@ -74,7 +75,7 @@ size_t Operations::CommitResumed(SessionId session, const Operation::Item& item)
     moved = suspensions_.MoveHolders(*item.tier, item.segment);
     suspensions_.EndResume(*item.tier, /*resumed=*/true);
     const Segment& fresh = *state_.segments.at(item.segment);
-    state_.resumed[fresh.device] += fresh.charge.bytes();
+    if (!fresh.scratch) state_.resumed[fresh.device] += fresh.charge.bytes();
   }
   records::Lease* const lease = state_.leases.Find(item.lease);
   if (lease == nullptr) return moved;  // released meanwhile: its process may map the memory

@@ -122,10 +122,12 @@ Operation Operations::Grant(SessionId session, const Request& request,
   operation.kind = request.kind;
   operation.revocable = request.revocable;
   operation.request_id = request.request_id;
+  operation.tag = request.tag;
   for (SegmentId id : reused) {
-    Charge& charge = state_.segments.at(id)->charge;
-    charge.MoveTo(SegmentState::kPending);
-    charge.SetRevocable(request.revocable);
+    Segment& segment = *state_.segments.at(id);
+    segment.charge.MoveTo(SegmentState::kPending);
+    segment.charge.SetRevocable(request.revocable);
+    segment.scratch = request.scratch;
     changes_.Touch(id);
     operation.items.push_back(
         {.lease = LeaseId{state_.next_lease++}, .segment = id, .reused = true});
@@ -139,6 +141,7 @@ Operation Operations::Grant(SessionId session, const Request& request,
     segment->charge =
         Charge(&request.tenant->accounts[request.device], request.bytes, request.revocable);
     segment->created = state_.now();
+    segment->scratch = request.scratch;
     state_.segments.emplace(id, std::move(segment));
     changes_.Touch(id);
     operation.items.push_back(

@@ -71,6 +71,7 @@ struct SuspensionRequest {
   uint64_t number = 0;
   bool resume = false;
   absl::Time until;
+  std::string tag;  // of the leases; empty: all
 };
 struct Session {
   Tenant* tenant = nullptr;
@@ -144,6 +145,13 @@ struct Segment {
   std::vector<TierExtent> extents;
   // Of kind tier, or on its way there: the publication that holds it, and the place in that list.
   std::optional<std::pair<PublicationId, uint32_t>> published;
+  // Its bytes need not be kept while it is suspended.
+  bool scratch = false;
+  // Of a scratch segment of kind tier: its size on the device. Its charge is 0 and it has no
+  // memory.
+  uint64_t dropped_bytes = 0;
+
+  uint64_t size() const { return charge.bytes() + dropped_bytes; }
 };
 // A process, and whether its leases are firm or revocable. A process that maps nothing has no
 // record.
@@ -158,6 +166,7 @@ struct Lease {
   std::optional<PublicationId> publication{};  // by which it was attached; it may have ended
   uint64_t request_id = 0;                     // of the call that got it; 0: none
   bool suspended = false;                      // its session's process does not map it
+  std::string tag;                             // its session's name for a selection of leases
 };
 // One version, sealed. Holds its segments as leases do, and has no session.
 struct Publication {
@@ -193,6 +202,8 @@ struct Request {
   uint32_t count = 0;
   bool revocable = false;
   uint64_t request_id = 0;
+  std::string tag;       // of the leases
+  bool scratch = false;  // the segments
   // Suspended leases, or a suspended publication, to bring back. `bytes` is the sum of their
   // segments in the tier, `count` is 1.
   std::vector<LeaseId> resumes;

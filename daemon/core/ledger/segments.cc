@@ -2,6 +2,7 @@
 #include "daemon/core/ledger/segments.h"
 
 #include <string>
+#include <utility>
 
 #include "daemon/core/ledger/bounds.h"
 
@@ -33,6 +34,7 @@ void Segments::Settle(SegmentId id, Segment& segment) {
         retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);
+    if (std::exchange(segment.scratch, false)) changes_.Touch(id);  // the next request says it anew
     segment.tenant->retained[segment.device].Add(id, segment.kind, segment.charge.bytes());
   }
 }

@@ -82,6 +82,12 @@ absl::StatusOr<std::vector<SegmentId>> Publications::Publishable(const Session& 
                        ": a tenant publishes only segments that it owns; copy the memory into a "
                        "segment that this tenant acquires"));
     }
+    if (segment.scratch) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("segment ", ToInt(id),
+                       " is scratch: its bytes are dropped when it is suspended; publish memory "
+                       "that was not acquired so"));
+    }
     if (!TraitsOf(segment.kind).publishable) {
       return absl::FailedPreconditionError(
           absl::StrCat("segment ", ToInt(id), " is of kind ", KindName(segment.kind),

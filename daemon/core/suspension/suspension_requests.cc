@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/suspension/suspension_requests.h"
 
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "daemon/core/ledger/state.h"
 
@@ -29,11 +31,12 @@ absl::Status SuspensionRequests::Check(SessionId id) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint64_t> SuspensionRequests::Begin(SessionId id, bool resume, absl::Time until) {
+absl::StatusOr<uint64_t> SuspensionRequests::Begin(SessionId id, bool resume, absl::Time until,
+                                                   absl::string_view tag) {
   if (absl::Status possible = Check(id); !possible.ok()) return possible;
   const uint64_t number = next_request_++;
   state_.sessions.at(id)->suspension_request =
-      Request{.number = number, .resume = resume, .until = until};
+      Request{.number = number, .resume = resume, .until = until, .tag = std::string(tag)};
   return number;
 }
 
@@ -52,13 +55,15 @@ const SuspensionRequests::Request* SuspensionRequests::Find(SessionId id) const 
 }
 
 std::optional<LeaseId> SuspensionRequests::Collect(SessionId id, bool resume, LeaseId next,
-                                                   size_t count, Due& due) const {
+                                                   size_t count, Due& due,
+                                                   absl::string_view tag) const {
   auto session = state_.sessions.find(id);
   if (session == state_.sessions.end()) return std::nullopt;
   const auto& leases = session->second->leases;
   auto it = leases.lower_bound(next);
   for (; it != leases.end() && count > 0; ++it, --count) {
     const records::Lease& lease = state_.leases.at(*it);
+    if (!tag.empty() && lease.tag != tag) continue;
     if (state_.segments.at(lease.segment)->lost) continue;
     if (!lease.suspended && !suspensions_.CheckLease(*session->second, *it).ok()) continue;
     if (lease.suspended == resume) {
@@ -88,6 +93,7 @@ void SuspensionRequests::Add(absl::Span<const LeaseId> leases, bool resume, Move
     const records::Segment& segment = *state_.segments.at(lease->segment);
     const bool in_place = (segment.kind == Kind::kTier) != resume;
     (in_place ? moved.bytes : moved.resident_bytes) += segment.charge.bytes();
+    moved.dropped_bytes += segment.dropped_bytes;
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests of operators that a session suspends all its leases, or resumes them.
+// Requests of operators that a session suspends all its leases, or those with one tag, or resumes
+// them.
 //
 // The session's client does it, by the calls of any client. A request says what to do until when; a
 // session has at most one. It is not recorded for the next daemon: the operator's call ends with
@@ -14,6 +15,7 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/core/ids.h"
@@ -40,7 +42,9 @@ class SuspensionRequests {
   //   FAILED_PRECONDITION  there is no tier, or no watch of the session accepts requests
   absl::Status Check(SessionId session) const;
   // Begins a request, in place of the session's earlier one. Returns its number. Statuses as Check.
-  absl::StatusOr<uint64_t> Begin(SessionId session, bool resume, absl::Time until);
+  // `tag`: of the leases; empty: all.
+  absl::StatusOr<uint64_t> Begin(SessionId session, bool resume, absl::Time until,
+                                 absl::string_view tag = "");
   // Ends the request, unless it has ended.
   void End(SessionId session, uint64_t request);
   // Returns the session's request; null if it has none, or is not live. Valid until the next
@@ -52,10 +56,10 @@ class SuspensionRequests {
     std::vector<LeaseId> leases;  // to suspend, or to resume
     size_t done = 0;              // how many others are in that state already
   };
-  // Looks at `count` leases of the session, from `next` on. Returns the lease to continue from, or
-  // nothing.
+  // Looks at `count` leases of the session, from `next` on, and leaves out those with another tag
+  // than `tag`, unless that is empty. Returns the lease to continue from, or nothing.
   std::optional<LeaseId> Collect(SessionId session, bool resume, LeaseId next, size_t count,
-                                 Due& due) const;
+                                 Due& due, absl::string_view tag = "") const;
   // True if the lease is suspended and its contents are in their place, or with `resume`, if it is
   // resumed. Also true if it has ended or is lost.
   bool IsDone(LeaseId lease, bool resume) const;
@@ -65,6 +69,7 @@ class SuspensionRequests {
     uint64_t leases = 0;
     uint64_t bytes = 0;           // of segments that moved, each once
     uint64_t resident_bytes = 0;  // of suspended segments that are still on their devices
+    uint64_t dropped_bytes = 0;   // of suspended scratch segments
     absl::flat_hash_set<SegmentId> segments;  // of these leases
   };
   // Adds those of the leases that are suspended, or with `resume`, resumed.

@@ -2,6 +2,7 @@
 #include "daemon/core/suspension/suspension_requests.h"
 
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "daemon/core/ledger/testing/fixture.h"
@@ -46,7 +47,9 @@ class SuspensionRequestsTest : public LedgerFixture {
   }
   void Carry(const Suspensions::Begun& begun) {
     for (const Suspensions::Move& move : begun.moves) {
-      ledger.suspensions().Made(move, {{.offset = 0, .bytes = move.bytes}});
+      std::vector<TierExtent> extents;
+      if (!move.dropped) extents.push_back({.offset = 0, .bytes = move.bytes});
+      ledger.suspensions().Made(move, std::move(extents));
       ledger.suspensions().Finish(move, /*copied=*/true);
     }
     DestroyDoomed();
@@ -155,6 +158,36 @@ TEST(SuspensionRequestsWithoutTierTest, Refuse) {
   ASSERT_TRUE(session.ok()) << session.status();
   ledger.suspension_requests().AddWatch(*session);
   EXPECT_THAT(ledger.suspension_requests().Check(*session).message(), HasSubstr("no host tier"));
+}
+
+TEST_F(SuspensionRequestsTest, ATagSelectsLeases) {
+  const SessionId session = OpenListening("team");
+  AcquireLease(session);
+  std::vector<LeaseId> tagged;
+  for (const bool scratch : {false, true}) {
+    auto operation = Ask(session, {.bytes = kGranule, .tag = "kv", .scratch = scratch});
+    ASSERT_TRUE(Granted(operation)) << operation.status();
+    Finish(**operation);
+    tagged.push_back((*operation)->items[0].lease);
+  }
+  const auto collect = [&](bool resume, absl::string_view tag) {
+    SuspensionRequests::Due due;
+    requests().Collect(session, resume, LeaseId{}, 9, due, tag);
+    return due;
+  };
+  EXPECT_EQ(collect(/*resume=*/false, "kv").leases, tagged);
+  EXPECT_EQ(collect(/*resume=*/false, "").leases.size(), 3u);
+  EXPECT_THAT(collect(/*resume=*/false, "weights").leases, IsEmpty());
+  ASSERT_TRUE(requests().Begin(session, /*resume=*/false, now, "kv").ok());
+  EXPECT_EQ(requests().Find(session)->tag, "kv");
+  Carry(BeginSuspend(session, tagged));
+  EXPECT_EQ(collect(/*resume=*/false, "kv").done, 2u);
+  EXPECT_EQ(collect(/*resume=*/true, "kv").leases, tagged);
+  const SuspensionRequests::Moved moved = Sum(tagged, /*resume=*/false);
+  EXPECT_EQ(moved.leases, 2u);
+  EXPECT_EQ(moved.bytes, kGranule);
+  EXPECT_EQ(moved.dropped_bytes, kGranule);
+  EXPECT_EQ(moved.resident_bytes, 0u);
 }
 
 }  // namespace suspension_requests_test

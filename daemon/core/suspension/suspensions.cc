@@ -122,12 +122,18 @@ absl::Status Suspensions::Reserve(Tenant& tenant, absl::Span<const SegmentId> se
   const size_t tier = *FindTier(state_);
   records::Request request{
       .tenant = &tenant, .device = tier, .kind = Kind::kTier, .bytes = 0, .count = 1};
-  for (SegmentId id : segments) request.bytes += state_.segments.at(id)->charge.bytes();
+  for (SegmentId id : segments) {
+    const Segment& source = *state_.segments.at(id);
+    if (!source.scratch) request.bytes += source.size();
+  }
   // Retained memory is never in the tier, and waiters are never for it: it fits now or not at all.
-  const Decision decision = room_.Check(request, 0, {}, /*exactly=*/true);
-  if (decision.fit != Fit::kNow) {
-    return asked ? Deny(tenant, room_.Explain(request, decision))
-                 : absl::ResourceExhaustedError("the host tier has no room");
+  // Scratch memory alone fits always, also in a tier that is over a lowered limit.
+  if (request.bytes > 0) {
+    const Decision decision = room_.Check(request, 0, {}, /*exactly=*/true);
+    if (decision.fit != Fit::kNow) {
+      return asked ? Deny(tenant, room_.Explain(request, decision))
+                   : absl::ResourceExhaustedError("the host tier has no room");
+    }
   }
   for (SegmentId from : segments) {
     const Segment& source = *state_.segments.at(from);
@@ -137,7 +143,9 @@ absl::Status Suspensions::Reserve(Tenant& tenant, absl::Span<const SegmentId> se
     segment->device = tier;
     segment->kind = Kind::kTier;
     segment->home = source.device;
-    segment->charge = Charge(&tenant.accounts[tier], source.charge.bytes());
+    segment->scratch = source.scratch;
+    segment->dropped_bytes = source.scratch ? source.size() : 0;
+    segment->charge = Charge(&tenant.accounts[tier], source.size() - segment->dropped_bytes);
     segment->created = state_.now();
     segment->shared_out = source.shared_out;
     segment->pins = 1;
@@ -247,8 +255,11 @@ Suspensions::Move Suspensions::BeginMove(const records::TierRoom& room) {
   segment.copying = true;
   ++segment.pins;
   ++state_.tier_pins;
-  return {
-      .from = room.from, .to = room.to, .device = segment.device, .bytes = segment.charge.bytes()};
+  return {.from = room.from,
+          .to = room.to,
+          .device = segment.device,
+          .bytes = segment.size(),
+          .dropped = segment.scratch};
 }
 
 void Suspensions::Made(const Move& move, std::vector<TierExtent> extents) {
@@ -275,7 +286,7 @@ size_t Suspensions::Finish(const Move& move, bool copied) {
     state_.to_move.erase(move.from);  // a copy that failed is not made again until a holder changes
     return 0;
   }
-  state_.suspended[from.device] += move.bytes;
+  if (!move.dropped) state_.suspended[from.device] += move.bytes;
   const size_t moved = MoveHolders(move.from, move.to);
   segments_.Doom(move.from, from);
   segments_.Settle(move.to, to);
@@ -288,7 +299,8 @@ void Suspensions::Audit(SessionId session, absl::Span<const LeaseId> leases, con
   uint64_t resident = begun.resident_bytes;
   for (const Move& move : begun.moves) {
     if (copied.ok()) {
-      moved.push_back({.device = move.device, .to = move.to, .bytes = move.bytes});
+      moved.push_back(
+          {.device = move.device, .to = move.to, .bytes = move.dropped ? 0 : move.bytes});
     } else {
       resident += move.bytes;
     }
@@ -324,10 +336,13 @@ size_t Suspensions::MoveHolders(SegmentId from_id, SegmentId to_id) {
     Session& session = *state_.sessions.at(lease.session);
     if (auto leased = session.leased.find(from_id); --leased->second == 0) {
       session.leased.erase(leased);
+      session.leased_bytes -= from.charge.bytes();
       if (from.kind == Kind::kTier) session.tier_bytes -= from.charge.bytes();
     }
-    if (++session.leased[to_id] == 1 && to.kind == Kind::kTier)
-      session.tier_bytes += to.charge.bytes();
+    if (++session.leased[to_id] == 1) {
+      session.leased_bytes += to.charge.bytes();
+      if (to.kind == Kind::kTier) session.tier_bytes += to.charge.bytes();
+    }
   }
   state_.events.MoveTo(from_id, to_id);
   return to.suspended.size();
@@ -361,7 +376,7 @@ absl::StatusOr<Suspensions::ResumeTerms> Suspensions::TermsOf(
           "the leases are of several devices: resume those of each device in a separate call");
     }
     terms.device = device;
-    if (segments.insert(segment_id).second && in_tier) terms.bytes += segment.charge.bytes();
+    if (segments.insert(segment_id).second && in_tier) terms.bytes += segment.size();
   }
   return terms;
 }

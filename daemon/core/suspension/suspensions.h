@@ -18,6 +18,9 @@
 // (BeginPublication): the publication is of the segments in the tier then. Both go on with Made and
 // Finish.
 //
+// Scratch memory makes the same moves without contents: its segment of kind tier has a size
+// (records::Segment::dropped_bytes), a charge of 0 and no memory. No bytes are copied either way.
+//
 // Resume is an acquisition (AdmissionControl::BeginAcquire with AcquireSpec::resumes or
 // AcquireSpec::publication): it charges new segments on the device, and its Commit moves the leases
 // and the publication there.
@@ -52,12 +55,13 @@ class Suspensions {
         segments_(*segments),
         leases_(*leases) {}
 
-  // The contents of one segment, to be copied.
+  // The contents of one segment, to be copied or, of a scratch one, to be dropped.
   struct Move {
     SegmentId from{};
     SegmentId to{};
     size_t device = 0;  // of the one that is not in the tier
     uint64_t bytes = 0;
+    bool dropped = false;
   };
 
   struct Reservation {
@@ -99,10 +103,10 @@ class Suspensions {
   //                        its segments can be suspended, or one is lost
   //   RESOURCE_EXHAUSTED   there is no room in the tier
   absl::StatusOr<std::vector<Move>> BeginPublication(PublicationId publication);
-  // Records that the memory of move.to exists, and where.
+  // Records that the memory of move.to exists, and where. A dropped move has no extents.
   void Made(const Move& move, std::vector<TierExtent> extents);
-  // Ends a move. `copied`: move.to has the contents now. Otherwise the leases stay with move.from,
-  // and move.to is doomed. Returns how many leases moved.
+  // Ends a move. `copied`: move.to has the contents now, or they may be dropped. Otherwise the
+  // leases stay with move.from, and move.to is doomed. Returns how many leases moved.
   size_t Finish(const Move& move, bool copied);
   // Audits what Begin has begun, once all its moves have ended. `copied`: why they moved nothing.
   void Audit(SessionId session, absl::Span<const LeaseId> leases, const Begun& begun,
@@ -114,7 +118,7 @@ class Suspensions {
   // What the leases need to come back.
   struct ResumeTerms {
     size_t device = 0;
-    uint64_t bytes = 0;  // of segments in the tier
+    uint64_t bytes = 0;  // of segments in the tier, as large as on the device
   };
   //   INVALID_ARGUMENT  no leases, more than kMaxSegmentsPerCall, one twice, or of several devices
   //   NOT_FOUND         the session has no such lease

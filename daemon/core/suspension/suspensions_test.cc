@@ -213,9 +213,9 @@ TEST_F(SuspensionsTest, ReleasedLeaseFreesTheTier) {
   EXPECT_TRUE(ledger.state().segments.empty()) << "memory of the tier is never retained";
 }
 
-// Random steps of three sessions and an operator, with copies that fail, and daemons that are
-// killed at any point. Each lease and each publication keeps its contents, and nothing is charged
-// without a holder.
+// Random steps of three sessions and an operator, with scratch memory, copies that fail, holders
+// that die, and daemons that are killed at any point. Each lease and each publication keeps its
+// contents, but for those that were dropped, and nothing is charged without a holder.
 TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
   for (uint32_t seed = 0; seed < 80; ++seed) {
     SCOPED_TRACE(seed);
@@ -243,7 +243,8 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
         case 0:
         case 1:
           if (ledger.state().charged(0) < 6 * kGranule)
-            AcquireFilled(session, (1 + below(3)) * kGranule, below(3) == 0 ? "GPU-2" : "GPU-1");
+            AcquireFilled(session, (1 + below(3)) * kGranule, below(3) == 0 ? "GPU-2" : "GPU-1",
+                          /*scratch=*/below(3) == 0);
           break;
         case 2: {  // shares one with a session of its tenant
           if (some.empty() || ledger.state().segments.at(SegmentOf(some[0]))->lost) break;

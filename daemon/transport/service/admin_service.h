@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
@@ -108,7 +109,7 @@ class AdminService final : public gpumem::v1::Admin::Service {
   // Asks the session to suspend, or to resume, and waits until it has. Audits it.
   absl::StatusOr<BrokerOperators::Moved> MoveSession(const grpc::ServerContext* context,
                                                      uint64_t session, bool resume,
-                                                     uint64_t timeout_ms);
+                                                     absl::string_view tag, uint64_t timeout_ms);
   void AuditPublication(const grpc::ServerContext* context, AuditEvent event,
                         const std::string& name,
                         const BrokerSuspensions::PublicationMoved& moved) const;

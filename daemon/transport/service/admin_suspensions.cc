@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "daemon/core/broker/operators.h"
@@ -31,10 +32,11 @@ absl::Time DeadlineOf(const grpc::ServerContext* context, uint64_t timeout_ms) {
 
 absl::StatusOr<BrokerOperators::Moved> AdminService::MoveSession(const grpc::ServerContext* context,
                                                                  uint64_t session, bool resume,
+                                                                 absl::string_view tag,
                                                                  uint64_t timeout_ms) {
   const absl::Time deadline = DeadlineOf(context, timeout_ms);
   absl::StatusOr<BrokerOperators::Moved> moved = broker_->operators().MoveSession(
-      SessionId{session}, resume, deadline, [&] { return ended_ || context->IsCancelled(); });
+      SessionId{session}, resume, tag, deadline, [&] { return ended_ || context->IsCancelled(); });
   if (ended_ && absl::IsCancelled(moved.status())) {
     return absl::UnavailableError("the daemon ends; the session may still do it");
   }
@@ -52,20 +54,21 @@ absl::StatusOr<BrokerOperators::Moved> AdminService::MoveSession(const grpc::Ser
 grpc::Status AdminService::SuspendSession(grpc::ServerContext* context,
                                           const v1::SuspendSessionRequest* request,
                                           v1::SuspendSessionResponse* response) {
-  const auto moved =
-      MoveSession(context, request->session_id(), /*resume=*/false, request->timeout_ms());
+  const auto moved = MoveSession(context, request->session_id(), /*resume=*/false, request->tag(),
+                                 request->timeout_ms());
   if (!moved.ok()) return ToAnswer(moved.status());
   response->set_suspended_leases(static_cast<uint32_t>(moved->leases));
   response->set_moved_bytes(moved->bytes);
   response->set_resident_bytes(moved->resident_bytes);
+  response->set_dropped_bytes(moved->dropped_bytes);
   return grpc::Status::OK;
 }
 
 grpc::Status AdminService::ResumeSession(grpc::ServerContext* context,
                                          const v1::ResumeSessionRequest* request,
                                          v1::ResumeSessionResponse* response) {
-  const auto moved =
-      MoveSession(context, request->session_id(), /*resume=*/true, request->timeout_ms());
+  const auto moved = MoveSession(context, request->session_id(), /*resume=*/true, request->tag(),
+                                 request->timeout_ms());
   if (!moved.ok()) return ToAnswer(moved.status());
   response->set_resumed_leases(static_cast<uint32_t>(moved->leases));
   response->set_resumed_bytes(moved->bytes);

@@ -52,7 +52,9 @@ struct AcquireMethod {
         .without_pressure = request.without_pressure(),
         .revocable = request.revocable(),
         .waits = request.wait_ms() > 0,
-        .request_id = request.request_id()};
+        .request_id = request.request_id(),
+        .tag = request.tag(),
+        .scratch = request.scratch()};
     SetDeadlines(request.wait_ms(), deadline, acquisition);
     return absl::OkStatus();
   }

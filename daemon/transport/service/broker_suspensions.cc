@@ -53,6 +53,7 @@ grpc::ServerUnaryReactor* BrokerService::Suspend(Context* context, const Bytes* 
         v1::SuspendResponse answer;
         answer.set_moved_bytes(suspended->moved_bytes);
         answer.set_resident_bytes(suspended->resident_bytes);
+        answer.set_dropped_bytes(suspended->dropped_bytes);
         return answer;
       });
 }

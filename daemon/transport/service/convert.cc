@@ -57,6 +57,7 @@ v1::Lease ToProto(const LeaseView& lease) {
   proto.set_pool_id(lease.pool_id);
   proto.set_revocable(lease.revocable);
   proto.set_suspended(lease.suspended);
+  proto.set_scratch(lease.scratch);
   return proto;
 }
 
@@ -154,6 +155,8 @@ v1::SegmentInfo ToProto(const SegmentView& segment) {
   proto.set_publications(segment.publications);
   proto.set_home_uuid(segment.home_uuid);
   proto.set_suspended(segment.suspended);
+  proto.set_scratch(segment.scratch);
+  proto.set_dropped_bytes(segment.dropped_bytes);
   return proto;
 }
 
@@ -171,6 +174,7 @@ v1::ListHoldersResponse ToProto(const HoldersView& holders) {
     info.set_shared(lease.shared);
     info.set_shared_to_any(lease.shared_to_any);
     info.set_suspended(lease.suspended);
+    info.set_tag(lease.tag);
   }
   for (const PublicationHolderView& publication : holders.publications) {
     v1::PublishedSegments& segments = *proto.add_publications();

@@ -152,6 +152,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       const auto request = broker_->suspensions().Requested(call_);
       if (!request.has_value() || request->until <= absl::Now()) return OnWriteDone(/*ok=*/true);
       event.mutable_suspension_requested()->set_resume(request->resume);
+      event.mutable_suspension_requested()->set_tag(request->tag);
       event.mutable_suspension_requested()->set_deadline_ms(
           MillisecondsUp(request->until - absl::Now()));
     } else {

@@ -51,13 +51,16 @@ class JournalChance {
                        .shared_out = OneIn(2),
                        .revocable = OneIn(2),
                        .tenant = Word(63),
-                       .device_uuid = Word(63)};
+                       .device_uuid = Word(63),
+                       .scratch = OneIn(2)};
       case 3: {
         Lease lease{.id = Id<LeaseId>(),
                     .session = Id<SessionId>(),
                     .segment = Id<SegmentId>(),
                     .publication = Id<PublicationId>(),
-                    .request_id = numbers_()};
+                    .request_id = numbers_(),
+                    .suspended = OneIn(2),
+                    .tag = Word(32)};
         for (auto& ticket : lease.tickets) {
           if (OneIn(2)) ticket = Bytes<32>();
         }

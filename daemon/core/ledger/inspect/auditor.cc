@@ -150,7 +150,9 @@ void Auditor::Resumed(const Operation& operation) const {
     auto segment = state_.segments.find(item.segment);
     if (segment == state_.segments.end()) continue;  // released meanwhile
     const uint64_t bytes = segment->second->charge.bytes();
-    if (item.fresh) moved.push_back({operation.device, item.segment, bytes});
+    if (item.fresh) {
+      moved.push_back({operation.device, item.segment, segment->second->scratch ? 0 : bytes});
+    }
     if (!item.tier) resident[item.segment] = bytes;
   }
   uint64_t resident_bytes = 0;

@@ -32,7 +32,7 @@ class Auditor {
   struct Moved {
     size_t device = 0;
     SegmentId to{};
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;  // 0: of scratch memory, which moves without its bytes
   };
   // Records leases that the session has suspended or resumed, and the segments that moved for it.
   void Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,

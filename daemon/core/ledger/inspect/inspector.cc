@@ -34,7 +34,8 @@ LeaseView Inspector::Describe(const Operation::Item& item) const {
           .kind = segment.kind,
           .bytes = segment.charge.bytes(),
           .tenant = segment.tenant->name,
-          .reused = item.reused};
+          .reused = item.reused,
+          .scratch = segment.scratch};
 }
 
 TenantView Inspector::View(const Tenant& tenant) const {
@@ -130,6 +131,8 @@ void Inspector::View(absl::Span<const SegmentId> ids, absl::string_view tenant,
                      .publications = segment.publications,
                      .lost = segment.lost,
                      .revocable = segment.charge.revocable(),
+                     .scratch = segment.scratch,
+                     .dropped_bytes = segment.dropped_bytes,
                      .age = state_.now() - segment.created};
     const auto& holders = segment.exposures.empty() && state_.HeldByPool(segment)
                               ? state_.PoolOf(segment).importers
@@ -158,7 +161,8 @@ std::optional<LeaseId> Inspector::View(SessionId session_id, std::optional<Segme
                          .attached = lease.publication.has_value(),
                          .shared = lease.tickets[0].has_value(),
                          .shared_to_any = lease.tickets[1].has_value(),
-                         .suspended = lease.suspended};
+                         .suspended = lease.suspended,
+                         .tag = lease.tag};
     if (lease.publication) {
       auto through = state_.publications.find(*lease.publication);
       if (through != state_.publications.end()) {

@@ -93,6 +93,15 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     if (segment->published && segment->kind != Kind::kTier && !segment->copying) {
       return wrong("segment ", ToInt(id), " names its publication on a device");
     }
+    const bool dropped = segment->kind == Kind::kTier && segment->scratch;
+    if (segment->scratch &&
+        (segment->publications > 0 || !(dropped || TraitsOf(segment->kind).suspendable))) {
+      return wrong("segment ", ToInt(id), " is scratch, and published or of another kind");
+    }
+    if (dropped != (segment->dropped_bytes > 0) || dropped != (segment->charge.bytes() == 0) ||
+        (dropped && !segment->extents.empty())) {
+      return wrong("segment ", ToInt(id), " is scratch, and wrongly charged or in the tier");
+    }
     if ((segment->lost || segment->shared_out || TraitsOf(segment->kind).pooled) &&
         state == SegmentState::kRetained) {
       return wrong("segment ", ToInt(id), " is kept for reuse, but no session may reuse it");

@@ -48,6 +48,7 @@ struct LeaseView {
   bool reused = false;
   bool revocable = false;
   bool suspended = false;  // what an operation hands over is not
+  bool scratch = false;
   // As the memory reports it (daemon/device/device.h), added by the broker.
   std::optional<ExportData> export_data;
   uint64_t pool_id = 0;
@@ -121,6 +122,8 @@ struct SegmentView {
   std::string home_uuid;      // of kind tier: the device that its contents came from
   bool lost = false;
   bool revocable = false;
+  bool scratch = false;
+  uint64_t dropped_bytes = 0;  // of kind tier: records::Segment::dropped_bytes
   absl::Duration age;
 };
 
@@ -136,6 +139,7 @@ struct LeaseHolderView {
   bool shared = false;         // has a ticket for the segment's own tenant
   bool shared_to_any = false;  // has a ticket that sessions of any tenant may use
   bool suspended = false;
+  std::string tag;
 };
 
 // A holder of segments: a publication, with the segments that it was sealed with.

@@ -98,7 +98,9 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     // Contents in the tier can only go back to a device of this daemon.
     const absl::StatusOr<size_t> home =
         record.kind == Kind::kTier ? state_.FindDevice(record.home_uuid.view()) : device;
-    const bool there = device.ok() && home.ok() && !record.lost && survivors.memory.contains(id);
+    const bool dropped = record.kind == Kind::kTier && record.scratch;
+    const bool there =
+        device.ok() && home.ok() && !record.lost && (dropped || survivors.memory.contains(id));
     const std::vector<SessionId>& holders = held_by[id];
     const absl::btree_set<SessionId>& suspended = suspended_by[id];
     if (!there && !record.lost && (!holders.empty() || !suspended.empty())) {
@@ -122,11 +124,14 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     segment->tenant = &tenant;
     segment->device = *device;
     segment->kind = record.kind;
-    segment->charge = Charge(&tenant.accounts[*device], record.bytes, record.revocable);
+    segment->dropped_bytes = dropped ? record.bytes : 0;
+    segment->charge =
+        Charge(&tenant.accounts[*device], record.bytes - segment->dropped_bytes, record.revocable);
     segment->created = absl::FromUnixNanos(record.created_ns);
     segment->made = true;
     segment->lost = !there;
     segment->shared_out = record.shared_out;
+    segment->scratch = record.scratch;
     if (record.kind == Kind::kTier) {
       segment->home = *home;
       segment->extents = ExtentsOf(image, id);
@@ -209,6 +214,7 @@ void Restorer::RestoreHolders(const JournalImage& image) {
     Lease lease{
         .session = record.session, .segment = record.segment, .request_id = record.request_id};
     lease.suspended = record.suspended;
+    lease.tag = std::string(record.tag.view());
     if (lease.suspended) segment->second->suspended.insert(id);
     if (record.publication != PublicationId{}) lease.publication = record.publication;
     for (size_t scope = 0; scope < record.tickets.size(); ++scope) {

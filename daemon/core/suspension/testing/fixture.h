@@ -32,8 +32,14 @@ class SuspensionsFixture : public LedgerFixture {
 
   using Move = Suspensions::Move;
 
-  Operation::Item AcquireFilled(SessionId session, uint64_t bytes, std::string device = "GPU-1") {
-    const Operation::Item item = AcquireOne(session, bytes, std::move(device));
+  Operation::Item AcquireFilled(SessionId session, uint64_t bytes, std::string device = "GPU-1",
+                                bool scratch = false) {
+    auto operation =
+        Ask(session,
+            {.device_uuid = std::move(device), .bytes = bytes, .tag = "t", .scratch = scratch});
+    EXPECT_TRUE(Granted(operation)) << operation.status();
+    Finish(**operation);
+    const Operation::Item item = (*operation)->items.at(0);
     contents[item.segment] = expected[item.lease] = ++numbers;
     return item;
   }
@@ -45,14 +51,23 @@ class SuspensionsFixture : public LedgerFixture {
   }
   void MakeRooms(const std::vector<Move>& moves) {
     for (const Move& move : moves) {
+      if (move.dropped) {
+        ledger.suspensions().Made(move, {});
+        continue;
+      }
       ledger.suspensions().Made(move, {{.offset = next_offset, .bytes = move.bytes}});
       next_offset += move.bytes;
     }
   }
+  // Copies, or drops: memory without contents has the number 0.
   void EndMoves(const std::vector<Move>& moves, bool copied) {
     for (const Move& move : moves) {
-      if (copied) contents[move.to] = contents.at(move.from);
+      if (copied) contents[move.to] = move.dropped ? 0 : contents.at(move.from);
       ledger.suspensions().Finish(move, copied);
+      if (!copied || !move.dropped) continue;
+      for (auto& [lease, number] : expected) {
+        if (ledger.state().leases.Find(lease) != nullptr && SegmentOf(lease) == move.to) number = 0;
+      }
     }
   }
   // Does what the daemon does by itself. Returns the bytes that moved.
@@ -89,7 +104,7 @@ class SuspensionsFixture : public LedgerFixture {
     FillFrom(operation);
     EXPECT_TRUE(ledger.operations().Commit(operation).ok());
   }
-  // Suspends the leases in one go. Returns the bytes that moved.
+  // Suspends the leases in one go. Returns the bytes that moved or were dropped.
   uint64_t Suspend(SessionId session, const std::vector<LeaseId>& leases) {
     auto begun = ledger.suspensions().Begin(session, leases, /*reservation=*/0);
     EXPECT_TRUE(begun.ok()) << begun.status();
@@ -142,7 +157,8 @@ class SuspensionsFixture : public LedgerFixture {
           .peer = {.pid = session.pid, .start_time = session.start_time, .uid = session.uid}};
     }
     for (const auto& [id, segment] : image.segments) {
-      if (!lost_with_daemon.contains(id)) survivors.memory.insert(id);
+      const bool dropped = segment.kind == Kind::kTier && segment.scratch;
+      if (!dropped && !lost_with_daemon.contains(id)) survivors.memory.insert(id);
     }
     for (const auto& [id, publication] : image.publications) survivors.metadata.insert(id);
     const std::vector<DeviceInfo> devices = ledger.state().devices;
