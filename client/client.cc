@@ -117,11 +117,17 @@ absl::StatusOr<std::vector<Segment>> Client::AcquireIn(std::shared_ptr<const Add
   request.set_without_pressure(!options.presses_others);
   request.set_revocable(options.revocable);
   request.set_wait_ms(internal::ToWaitMs(options.wait));
+  request.set_tag(options.tag);
+  request.set_scratch(options.scratch);
   const absl::Time deadline = session_->Deadline(options.timeout) + options.wait;
   const bool waits = request.wait_ms() > 0 || disturbance.interrupt != nullptr;
-  return Mapped(waits ? session_->AcquireWaiting(request, deadline, disturbance)
-                      : session_->Acquire(request, deadline),
-                *placement);
+  absl::StatusOr<std::vector<Segment>> segments =
+      Mapped(waits ? session_->AcquireWaiting(request, deadline, disturbance)
+                   : session_->Acquire(request, deadline),
+             *placement);
+  if (!segments.ok()) return segments.status();
+  for (Segment& segment : *segments) segment.state_->tag = options.tag;
+  return segments;
 }
 
 absl::StatusOr<Segment> Client::Open(absl::string_view ticket, const OpenOptions& options) {

@@ -14,17 +14,21 @@ namespace {
 
 // Brings the program's segments into the wanted state.
 absl::Status Serve(const std::shared_ptr<internal::Session>& session,
-                   const SuspensionHandlers& handlers, bool resume, absl::Duration left) {
+                   const SuspensionHandlers& handlers, const internal::SuspensionRequest& request) {
+  const bool resume = request.resume;
   std::vector<Segment*> segments = handlers.segments();
-  std::erase_if(segments, [resume](const Segment* segment) {
-    return segment != nullptr && segment->valid() && segment->suspended() != resume;
+  std::erase_if(segments, [&request](const Segment* segment) {
+    if (segment == nullptr || !segment->valid()) return false;
+    const bool meant = request.tag.empty() || segment->tag() == request.tag;
+    return !meant || segment->suspended() != request.resume;
   });
   if (segments.empty()) return absl::OkStatus();
   absl::StatusOr<internal::Suspension> suspension =
       internal::Suspension::Of(session, segments, /*suspended=*/resume);
   if (!suspension.ok()) return suspension.status();
   if (!resume) return suspension->Suspend({.quiesce = handlers.quiesce});
-  const absl::Status status = suspension->Resume(left, std::nullopt, internal::Disturbance());
+  const absl::Status status =
+      suspension->Resume(request.left, std::nullopt, internal::Disturbance());
   if (status.ok() && handlers.resumed) handlers.resumed();
   return status;
 }
@@ -64,12 +68,12 @@ absl::StatusOr<std::unique_ptr<Watch>> Client::ServeSuspensions(SuspensionHandle
   }
   WatchHandlers events;
   events.ended = handlers.ended;
-  return internal::StartWatch(
-      session_, std::move(events),
-      [session = session_, handlers = std::move(handlers)](bool resume, absl::Duration left) {
-        const absl::Status status = Serve(session, handlers, resume, left);
-        if (!status.ok() && handlers.failed) handlers.failed(status);
-      });
+  return internal::StartWatch(session_, std::move(events),
+                              [session = session_, handlers = std::move(handlers)](
+                                  const internal::SuspensionRequest& request) {
+                                const absl::Status status = Serve(session, handlers, request);
+                                if (!status.ok() && handlers.failed) handlers.failed(status);
+                              });
 }
 
 }  // namespace gpumem

@@ -28,8 +28,9 @@ using ::testing::IsEmpty;
 
 constexpr uint64_t kBytes = 64 * 1024;
 
-v1::Event Asks(bool resume) {
+v1::Event Asks(bool resume, const std::string& tag = "") {
   v1::Event event;
+  event.mutable_suspension_requested()->set_tag(tag);
   event.mutable_suspension_requested()->set_resume(resume);
   event.mutable_suspension_requested()->set_deadline_ms(60'000);
   event.set_sent_ns(NodeClockNs());
@@ -114,6 +115,23 @@ TEST_F(SuspendRequestTest, OnlySegmentsInTheOtherStateAreTouched) {
   EXPECT_THAT(Notes(3), ElementsAre("quiesce", "resumed", "quiesce"));
   watch->reset();  // waits for the suspension
   EXPECT_TRUE(segments_[0].suspended());
+  EXPECT_TRUE(segments_[1].suspended());
+}
+
+TEST_F(SuspendRequestTest, ATagMeansItsSegmentsAlone) {
+  Start();
+  segments_[1] = client_->Acquire({.bytes = kBytes, .tag = "kv", .scratch = true}).value();
+  EXPECT_EQ(segments_[0].tag(), "");
+  EXPECT_EQ(segments_[1].tag(), "kv");
+  auto watch = client_->ServeSuspensions(Handlers());
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(/*resume=*/false, "weights"));  // there are none
+  daemon_->Tell(Asks(/*resume=*/false, "kv"));
+  daemon_->Tell(Asks(/*resume=*/true, "kv"));
+  daemon_->Tell(Asks(/*resume=*/false, "kv"));
+  EXPECT_THAT(Notes(3), ElementsAre("quiesce", "resumed", "quiesce"));
+  watch->reset();  // waits for the suspension
+  EXPECT_FALSE(segments_[0].suspended());
   EXPECT_TRUE(segments_[1].suspended());
 }
 

@@ -186,7 +186,9 @@ gpumem_segment_info InfoOf(const Segment& segment) {
           .segment_id = segment.segment_id(),
           .reused = segment.reused(),
           .registered = segment.registered(),
-          .revocable = segment.revocable()};
+          .revocable = segment.revocable(),
+          .scratch = segment.scratch(),
+          .tag = segment.tag().c_str()};
 }
 
 }  // namespace gpumem::c_api

@@ -50,7 +50,9 @@ absl::StatusOr<gpumem::AcquireOptions> ToAcquireOptions(const gpumem_acquire_opt
                                  .presses_others = c->without_pressure == 0,
                                  .wait = Time(c->wait_ms),
                                  .revocable = c->revocable != 0,
-                                 .timeout = Timeout(c->timeout_ms)};
+                                 .timeout = Timeout(c->timeout_ms),
+                                 .tag = Text(c->tag),
+                                 .scratch = c->scratch != 0};
   if (c->cancel != nullptr) options.cancel = c->cancel->token;
   return options;
 }

@@ -114,6 +114,13 @@ void* Segment::data() const {
 
 bool Segment::suspended() const { return valid() && state_->reserved.has_value(); }
 
+const std::string& Segment::tag() const {
+  static const std::string* const none = new std::string;
+  return valid() ? state_->tag : *none;
+}
+
+bool Segment::scratch() const { return valid() && state_->mapped.lease.scratch(); }
+
 uint64_t Segment::size() const { return valid() ? state_->mapped.lease.size_bytes() : 0; }
 
 const std::string& Segment::device_uuid() const {

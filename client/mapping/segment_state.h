@@ -34,6 +34,7 @@ struct Segment::State {
   internal::MappedLease mapped;
   std::optional<Reserved> reserved;  // set while it is suspended; mapped.mapping is null then
   UniqueFd fd;                       // set by Segment::fd()
+  std::string tag;                   // AcquireOptions::tag
   bool leased = true;                // false: the lease was released already
 };
 

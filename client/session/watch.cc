@@ -146,7 +146,9 @@ class Reader {
     } else if (event.has_suspension_requested() && suspension_) {
       const v1::SuspensionRequested& request = event.suspension_requested();
       const absl::Duration left = Left(request.deadline_ms(), AgeOf(event));
-      if (left > absl::ZeroDuration()) suspension_(request.resume(), left);
+      if (left > absl::ZeroDuration()) {
+        suspension_({.resume = request.resume(), .tag = request.tag(), .left = left});
+      }
     } else if (event.has_quota_changed() && handlers_.quota_changed) {
       handlers_.quota_changed(FromProto(event.quota_changed().quota()));
     }

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -12,9 +13,13 @@
 
 namespace gpumem::internal {
 
-// Called when an operator asks the session to suspend its segments, or to resume them. `left`: how
-// long the operator still waits; above zero.
-using SuspensionHandler = std::function<void(bool resume, absl::Duration left)>;
+// An operator asks the session to suspend its segments, or to resume them.
+struct SuspensionRequest {
+  bool resume = false;
+  std::string tag;      // of the segments; empty: all
+  absl::Duration left;  // how long the operator still waits; above zero
+};
+using SuspensionHandler = std::function<void(const SuspensionRequest&)>;
 
 // See Client::StartWatch. With `suspension`, the daemon may ask the session to suspend
 // (Client::ServeSuspensions). It is called as the handlers are.

@@ -70,7 +70,9 @@ void TestSegments(void) {
   struct gpumem_acquire_options acquire = {.struct_size = sizeof(acquire),
                                            .bytes = 2 * kMiB,
                                            .kind = GPUMEM_KIND_VMM,
-                                           .timeout_ms = 20000};
+                                           .timeout_ms = 20000,
+                                           .tag = "kv",
+                                           .scratch = 1};
   const struct gpumem_open_options read_only = {.struct_size = sizeof(read_only), .read_only = 1};
   struct gpumem_segment_info info = {.struct_size = sizeof(info)};
   struct gpumem_segment_info other = {.struct_size = sizeof(other)};
@@ -88,6 +90,7 @@ void TestSegments(void) {
   CHECK(strncmp(info.device_uuid, "HOST-00000000", 13) == 0 && info.kind == GPUMEM_KIND_VMM);
   CHECK(info.backend == GPUMEM_BACKEND_HOST && !info.reused && !info.registered);
   CHECK(info.lease_id != 0 && info.segment_id != 0);
+  CHECK(strcmp(info.tag, "kv") == 0 && info.scratch);
   memset(info.data, 0x5c, info.bytes);
 
   OK(gpumem_segment_share(segment, GPUMEM_SCOPE_TENANT, &tickets[0]));
@@ -98,6 +101,7 @@ void TestSegments(void) {
   EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_segment_share(segment, 2, &again));
   OK(gpumem_client_open(client, tickets[0], &read_only, &opened));
   OK(gpumem_segment_get_info(opened, &other));
+  CHECK(strcmp(other.tag, "") == 0 && other.scratch);
   CHECK(other.data != info.data && other.segment_id == info.segment_id);
   CHECK(memcmp(other.data, info.data, info.bytes) == 0);
   OK(gpumem_segment_release(opened));

@@ -37,6 +37,9 @@ struct gpumem_acquire_options {
   const gpumem_cancel_token* cancel; /* may be null; must live until the call returns */
   int32_t revocable;                 /* may be revoked (the watch's revocation) */
   int32_t without_pressure;          /* 1: asks no other session to give memory back */
+  const char* tag;  /* to select by: at most 32 letters, digits, '_', '.', '-'; null: none */
+  int32_t scratch;  /* 1: bytes are dropped when it is suspended (suspend.h); kind vmm only */
+  int32_t reserved; /* 0 */
 };
 int gpumem_client_acquire(gpumem_client* client, const struct gpumem_acquire_options* options,
                           gpumem_segment** segment);
@@ -75,7 +78,8 @@ struct gpumem_segment_info {
   int32_t reused;     /* 1: holds old bytes of this tenant; 0: zeroed */
   int32_t registered; /* of kind pinned: GPUs can use it, too */
   int32_t revocable;  /* may be revoked */
-  int32_t reserved;   /* 0 */
+  int32_t scratch;    /* its bytes are dropped when it is suspended */
+  const char* tag;    /* of gpumem_acquire_options, never null; valid as long as the segment */
 };
 int gpumem_segment_get_info(const gpumem_segment* segment, struct gpumem_segment_info* info);
 

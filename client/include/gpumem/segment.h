@@ -50,6 +50,11 @@ class Segment {
   bool revocable() const;
   // True if it is suspended (gpumem/suspend.h): no memory is mapped at data().
   bool suspended() const;
+  // Returns AcquireOptions::tag. Empty for memory that was opened or attached.
+  const std::string& tag() const;
+  // True if its bytes are dropped when it is suspended (AcquireOptions::scratch). False with a
+  // daemon that is too old for that: it keeps them.
+  bool scratch() const;
   // Kind pinned: true if GPUs can use data(), too. False if this process has no usable CUDA driver:
   // the memory is then an ordinary shared buffer. With a driver, mapping the first such segment
   // creates a CUDA context if none exists. The context is that of the device that the process sees

@@ -9,6 +9,10 @@
 //
 // Only kind vmm can be suspended. All calls are all or nothing.
 //
+// Scratch memory (AcquireOptions::scratch) gives its bytes up when it is suspended: that takes no
+// room in the tier and no copy. Resume brings zeroed memory to the same addresses. Only what never
+// left its device keeps its bytes: another session still used it, or Suspend has failed.
+//
 // While a segment is suspended:
 //   data()      returns the reserved address. A use of the memory is an error of the program. On
 //               the host backend the process gets SIGSEGV. With CUDA, copies and memsets fail at
@@ -39,6 +43,8 @@
 //   auto served = client->ServeSuspensions({.segments = [&] { return all; },
 //                                           .quiesce = [&] { return StopWork(); },
 //                                           .resumed = [&] { StartWork(); }});
+//
+// The operator may name a tag (AcquireOptions::tag), and means the segments with that tag alone.
 #pragma once
 
 #include <functional>
@@ -85,11 +91,12 @@ struct ResumeOptions {
 // that `segments` leaves out. Those of a Pool are among them.
 struct SuspensionHandlers {
   // Required. Returns the segments to suspend or to resume, of this Client. They belong to the
-  // program.
+  // program. The library leaves out those with another tag than the operator names.
   std::function<std::vector<Segment*>()> segments;
   // As SuspendOptions::quiesce. Not called if all segments are suspended already.
   std::function<absl::Status()> quiesce;
-  // All segments are back: the program may go on.
+  // All segments that were asked for are back: the program may go on. If the operator has named a
+  // tag, others may be suspended still (Segment::suspended()).
   std::function<void()> resumed;
   // Suspend or Resume has failed, with its status. Segments that are not suspended() can be used:
   // after a failed Suspend the program goes on. The operator learns only that time has passed.

@@ -241,6 +241,12 @@ struct AcquireOptions {
   bool revocable = false;
   // For the daemon's answer, counted from the end of the wait.
   std::optional<absl::Duration> timeout;
+  // A name to select the segments by (Segment::tag(), gpumemctl suspend --tag). At most 32 letters,
+  // digits, '_', '.' and '-'. Several segments may have the same one. Empty: none.
+  std::string tag;
+  // The bytes need not be kept while the segment is suspended (gpumem/suspend.h). Kind vmm only.
+  // It cannot be published.
+  bool scratch = false;
 };
 
 struct OpenOptions {
