@@ -43,19 +43,19 @@ PyObject* NewSegments(const std::vector<gpumem_segment*>& segments) {
 }
 
 // (client, bytes, device, kind, map_devices, address, timeout_ms, wait_ms, token, revocable,
-//  without_pressure, count) -> [Handle]
+//  without_pressure, tag, scratch, count) -> [Handle]
 PyObject* Acquire(PyObject*, PyObject* args) {
   Use client, token;
   TextList map_devices;
   gpumem_acquire_options options = {};
   options.struct_size = sizeof(options);
-  int revocable, without_pressure, kind;
+  int revocable, without_pressure, scratch, kind;
   unsigned count;
-  if (!PyArg_ParseTuple(args, "O&O&ziO&O&O&O&O&ppI", Use::Parse<Holds::kClient>, &client, ToUint64,
-                        &options.bytes, &options.device, &kind, TextList::Parse, &map_devices,
-                        ToPointer, &options.address, ToUint64, &options.timeout_ms, ToUint64,
-                        &options.wait_ms, Use::ParseOrNone<Holds::kCancelToken>, &token, &revocable,
-                        &without_pressure, &count)) {
+  if (!PyArg_ParseTuple(args, "O&O&ziO&O&O&O&O&ppspI", Use::Parse<Holds::kClient>, &client,
+                        ToUint64, &options.bytes, &options.device, &kind, TextList::Parse,
+                        &map_devices, ToPointer, &options.address, ToUint64, &options.timeout_ms,
+                        ToUint64, &options.wait_ms, Use::ParseOrNone<Holds::kCancelToken>, &token,
+                        &revocable, &without_pressure, &options.tag, &scratch, &count)) {
     return nullptr;
   }
   options.kind = kind;
@@ -64,6 +64,7 @@ PyObject* Acquire(PyObject*, PyObject* args) {
   options.cancel = token.get<gpumem_cancel_token>();
   options.revocable = revocable;
   options.without_pressure = without_pressure;
+  options.scratch = scratch;
   std::vector<gpumem_segment*> segments(count < 4096 ? count : 0);
   const int status = WithoutGil([&] {
     return gpumem_client_acquire_many(client.get<gpumem_client>(), &options, count,
@@ -118,11 +119,12 @@ int SegmentUses::Parse(PyObject* object, void* uses) {
 }
 
 PyObject* ToTuple(const gpumem_segment_info& info) {
-  return Py_BuildValue("NKNiiKKNNN", PyLong_FromVoidPtr(info.data), static_cast<U64>(info.bytes),
+  return Py_BuildValue("NKNiiKKNNNNN", PyLong_FromVoidPtr(info.data), static_cast<U64>(info.bytes),
                        Text(info.device_uuid), int{info.kind}, int{info.backend},
                        static_cast<U64>(info.lease_id), static_cast<U64>(info.segment_id),
                        PyBool_FromLong(info.reused), PyBool_FromLong(info.registered),
-                       PyBool_FromLong(info.revocable));
+                       PyBool_FromLong(info.revocable), Text(info.tag),
+                       PyBool_FromLong(info.scratch));
 }
 
 namespace {

@@ -14,7 +14,8 @@ namespace gpumem::python {
 // Returns a Handle, which takes ownership of the segment.
 PyObject* NewSegment(gpumem_segment* segment);
 
-// (pointer, bytes, device, kind, backend, lease, segment, reused, registered, revocable)
+// (pointer, bytes, device, kind, backend, lease, segment, reused, registered, revocable,
+//  tag, scratch)
 PyObject* ToTuple(const gpumem_segment_info& info);
 
 // Pins the segments of a list for this object's life.

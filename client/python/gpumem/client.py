@@ -180,16 +180,17 @@ class Client(Suspending):
     # ---- Segments
 
     def acquire(self, bytes: int, *,  # pylint: disable=redefined-builtin
-                kind: Optional[str] = None, device: DeviceLike = None,
-                map_devices: Sequence[str] = (), address: int = 0, wait: float = 0,
+                kind: Optional[str] = None, device: DeviceLike = None, tag: str = "",
+                map_devices: Sequence[str] = (), address: int = 0, scratch: bool = False,
                 timeout: Optional[float] = None, cancel: Optional[CancelToken] = None,
-                revocable: bool = False, presses_others: bool = True) -> Segment:
+                wait: float = 0, revocable: bool = False, presses_others: bool = True) -> Segment:
         """Acquires a new segment of `bytes`, rounded up to the device's granularity.
 
         kind: "vmm" or another that the device makes (Device.kinds); None: the device's default.
         device: a UUID, PCI bus id, ordinal or "most-free"; None: the first that serves.
         map_devices: the devices whose GPUs will use it. address: the address to map it at; 0: any.
         wait: seconds to wait for memory that others hold; Ctrl-C and `cancel` end the wait.
+        tag: a name to select it by. scratch: its bytes are dropped when it is suspended (kind vmm).
 
         Raises ResourceExhaustedError with its `denial` if a quota or the device refuses it, also
         after the wait; InvalidArgumentError; NotFoundError: no such device; UnimplementedError: the
@@ -197,24 +198,24 @@ class Client(Suspending):
         """
         return self.acquire_many(
             bytes, 1, kind=kind, device=device, map_devices=map_devices, address=address, wait=wait,
-            timeout=timeout, cancel=cancel, revocable=revocable, presses_others=presses_others)[0]
+            timeout=timeout, cancel=cancel, revocable=revocable, presses_others=presses_others,
+            tag=tag, scratch=scratch)[0]
 
     def acquire_many(self, bytes: int, count: int, *,  # pylint: disable=redefined-builtin
                      kind: Optional[str] = None, device: DeviceLike = None,
                      map_devices: Sequence[str] = (), address: int = 0, wait: float = 0,
                      timeout: Optional[float] = None, cancel: Optional[CancelToken] = None,
-                     revocable: bool = False, presses_others: bool = True) -> List[Segment]:
-        """Acquires `count` segments of one size, 1 to 253, all or none. Their addresses are
-        consecutive if the kind allows it. As acquire()."""
+                     revocable: bool = False, presses_others: bool = True, tag: str = "",
+                     scratch: bool = False) -> List[Segment]:
+        """As acquire(), for 1 to 253 segments, all or none, contiguous where the kind allows it."""
         if not 1 <= count <= MAX_AT_ONCE:
-            raise InvalidArgumentError(
-                f"one call acquires from 1 to {MAX_AT_ONCE} segments, not {count}")
+            raise InvalidArgumentError(f"one call acquires from 1 to {MAX_AT_ONCE}, not {count}")
 
         def work(token: Optional[CancelToken]) -> List[_gpumem.Handle]:
             return _gpumem.acquire(
                 self._handle, bytes, to_device(device), to_kind(kind), map_devices, address,
                 to_ms(timeout), to_ms(wait), None if token is None else token.handle, revocable,
-                not presses_others, count)
+                not presses_others, tag, scratch, count)
 
         return segments_of(work(cancel) if wait == 0 else call(work, cancel))
 

@@ -252,7 +252,7 @@ class Publication(Mapping[str, Array]):
                 "offset": offset, "framework": _of_type(row["framework"], str, "a framework")}
 
     def _place(self, index: int) -> Tuple[int, Place]:
-        pointer, _, device, kind, backend, _, _, _, registered, _ = self._infos[index]
+        pointer, _, device, kind, backend, _, _, _, registered = self._infos[index][:9]
         return pointer, Place(device, BACKENDS[backend], KINDS[kind], registered)
 
     def _array(self, row: Dict[str, Any]) -> Array:

@@ -149,13 +149,15 @@ class Segment(Memory):
     - reused: it holds old bytes of the tenant; else zeros
     - registered: pinned memory that GPUs can use, too
     - revocable: the daemon may take it back
+    - tag: the name that acquire() gave it, to select segments by; "": none
+    - scratch: its bytes are dropped when it is suspended
 
     Any thread may use it.
     """
 
     def __init__(self, handle: _gpumem.Handle, readonly: bool = False) -> None:
         (pointer, nbytes, device, kind, backend, self.lease_id, self.segment_id, self.reused,
-         self.registered, self.revocable) = _gpumem.segment_info(handle)
+         self.registered, self.revocable, self.tag, self.scratch) = _gpumem.segment_info(handle)
         place = Place(device, BACKENDS[backend], KINDS[kind], self.registered)
         super().__init__(handle, pointer, nbytes, place, readonly)
         self.renew_lock()

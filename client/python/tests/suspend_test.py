@@ -34,3 +34,13 @@ def test_lists_without_sense_are_refused(client):
 def test_it_is_for_segments(client):
     with pytest.raises(AttributeError):
         client.suspend(["segment"])
+
+
+def test_segments_have_tags_and_may_be_scratch(client):
+    plain = client.acquire(MIB)
+    assert plain.tag == "" and not plain.scratch
+    cache = client.acquire_many(MIB, 2, kind="vmm", tag="kv", scratch=True)
+    assert all(each.tag == "kv" and each.scratch for each in cache)
+    for wrong in ({"tag": "k v"}, {"tag": 33 * "x"}, {"kind": "pinned", "scratch": True}):
+        with pytest.raises(gpumem.InvalidArgumentError):
+            client.acquire(MIB, **wrong)
