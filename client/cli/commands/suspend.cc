@@ -25,9 +25,10 @@ using v1::Admin;
 constexpr absl::Duration kAnswerMargin = absl::Seconds(2);
 
 template <typename Request>
-Request RequestFor(uint64_t session, absl::Duration timeout) {
+Request RequestFor(const SuspendCommand& command, absl::Duration timeout) {
   Request request;
-  request.set_session_id(session);
+  request.set_session_id(command.session);
+  request.set_tag(command.tag);
   request.set_timeout_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(timeout)));
   return request;
 }
@@ -37,6 +38,10 @@ std::string SuspendedView(const v1::SuspendSessionResponse& response, bool exact
   std::string text =
       absl::StrCat("Suspended ", Counted(response.suspended_leases(), "lease"), ": moved ",
                    Size(response.moved_bytes(), exact), " to the host tier.\n");
+  if (response.dropped_bytes() > 0) {
+    absl::StrAppend(&text, "Dropped ", Size(response.dropped_bytes(), exact),
+                    " of scratch memory.\n");
+  }
   if (response.resident_bytes() > 0) {
     absl::StrAppend(&text, "Other sessions still use ", Size(response.resident_bytes(), exact),
                     ", which stays on its device.\n");
@@ -100,20 +105,20 @@ absl::Status Run(const SuspendCommand& command, const GlobalOptions& options) {
   const auto effects = [&]() -> absl::StatusOr<Effects> {
     auto sessions = Call(**admin, &Admin::Stub::ListSessions, v1::ListSessionsRequest());
     if (!sessions.ok()) return sessions.status();
-    return SuspendEffects(command.session, command.resume, *sessions, options.exact);
+    return SuspendEffects(command.session, command.resume, command.tag, *sessions, options.exact);
   };
   absl::StatusOr<bool> proceed =
       Proceed(command.caution, command.resume ? "resume" : "suspend", effects, options);
   if (!proceed.ok() || !*proceed) return proceed.status();
   if (command.resume) {
     auto response = Call(**admin, &Admin::Stub::ResumeSession,
-                         RequestFor<v1::ResumeSessionRequest>(command.session, timeout));
+                         RequestFor<v1::ResumeSessionRequest>(command, timeout));
     if (!response.ok()) return response.status();
     Print(options.json ? Document(ToJson(*response)) : ResumedView(*response, options.exact));
     return absl::OkStatus();
   }
   auto response = Call(**admin, &Admin::Stub::SuspendSession,
-                       RequestFor<v1::SuspendSessionRequest>(command.session, timeout));
+                       RequestFor<v1::SuspendSessionRequest>(command, timeout));
   if (!response.ok()) return response.status();
   Print(options.json ? Document(ToJson(*response)) : SuspendedView(*response, options.exact));
   return absl::OkStatus();

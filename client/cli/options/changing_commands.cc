@@ -82,6 +82,9 @@ void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
   SuspendCommand* const command = added.command;
   CLI::Option* const session = added.app->add_option(
       "SESSION", command->session, "The session of this number (see gpumemctl ps)");
+  CLI::Option* const tag =
+      added.app->add_option("--tag", command->tag, "Of the session only leases with this tag")
+          ->type_name("TAG");
   CLI::Option* const publication =
       added.app
           ->add_option("--publication", command->publication,
@@ -99,10 +102,13 @@ void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
               "With --process: have this much free on each GPU")
         ->type_name("BYTES");
   }
-  added.app->parse_complete_callback([command, session, publication, process] {
+  added.app->parse_complete_callback([command, session, tag, publication, process] {
     const bool whole = process->count() > 0;
     if (whole + (session->count() > 0) + (publication->count() > 0) != 1) {
       throw CLI::ValidationError("name one", "SESSION, --publication TENANT/NAME or --process PID");
+    }
+    if (tag->count() > 0 && session->count() == 0) {
+      throw CLI::ValidationError("--tag", "needs a SESSION");
     }
     if (!whole && command->bytes.has_value()) {
       throw CLI::ValidationError("--bytes", "needs --process");
@@ -131,6 +137,7 @@ void AddMaintenance(CommandSet* commands) {
       "  gpumemctl suspend --process 4711        and the process's own memory there\n"
       "  gpumemctl resume 12 --timeout 10m       afterwards\n"
       "  gpumemctl suspend --publication training/weights\n"
+      "  gpumemctl suspend 12 --tag kv           the leases with that tag alone\n"
       "The process of the session moves all that can be moved, and does not use the\n"
       "memory until gpumemctl resume. Its program must serve such requests\n"
       "(Client::ServeSuspensions), and the daemon must have a host tier with room.\n"

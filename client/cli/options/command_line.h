@@ -120,6 +120,7 @@ struct SuspendCommand {
   std::optional<pid_t> process;   // instead of a session: all of this process
   std::optional<uint64_t> bytes;  // of resume --process: what a restore needs on each device
   bool resume = false;            // the command is resume
+  std::string tag;                // of a session: only leases with it; empty: all
   Caution caution;
 };
 struct DrainCommand {

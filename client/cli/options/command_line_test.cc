@@ -54,6 +54,8 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "12"}).session, 12u);
   EXPECT_FALSE(Parsed<SuspendCommand>({"suspend", "12"}).resume);
   EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "12"}).resume);
+  EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "12"}).tag, "");
+  EXPECT_EQ(Parsed<SuspendCommand>({"resume", "12", "--tag", "kv"}).tag, "kv");
   EXPECT_THAT(ParseCommandLine({"suspend"}).error, ::testing::HasSubstr("SESSION"));
   EXPECT_NE(ParseCommandLine({"suspend", "x"}).error, "");
   EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "--publication", "t/w"}).publication, "t/w");

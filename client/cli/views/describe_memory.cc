@@ -51,7 +51,12 @@ std::string Describer::Segment(uint64_t id) {
   absl::StrAppend(&text,
                   Paragraph(absl::StrCat("It belongs to tenant ", segment.tenant(),
                                          ", which is charged for it. ", StateSentence(segment))));
-  if (!segment.home_uuid().empty()) {
+  if (segment.dropped_bytes() > 0) {
+    absl::StrAppend(&text, Paragraph(absl::StrCat(
+                               "It is suspended scratch memory: its ",
+                               Bytes(segment.dropped_bytes()), " on ", On(segment.home_uuid()),
+                               " were dropped, and come back zeroed when a session resumes it.")));
+  } else if (!segment.home_uuid().empty()) {
     absl::StrAppend(&text,
                     Paragraph(absl::StrCat(
                         "It is suspended: its contents were moved from ", On(segment.home_uuid()),
@@ -62,6 +67,10 @@ std::string Describer::Segment(uint64_t id) {
                    Counted(segment.suspended(), "lease"), " of ", segment.leases(),
                    segment.suspended() == 1 ? " is" : " are",
                    " suspended. It moves into the host tier when all are, and none maps it.")));
+  }
+  if (segment.scratch() && segment.dropped_bytes() == 0) {
+    absl::StrAppend(&text,
+                    Paragraph("It is scratch memory: its bytes are dropped when it is suspended."));
   }
   if (segment.revocable()) {
     absl::StrAppend(&text, Paragraph("It is revocable: it may be taken back when others need it."));

@@ -47,6 +47,7 @@ std::string Describer::Traits(const v1::LeaseInfo& lease) {
                                                 : absl::StrCat("publication ", lease.publication(),
                                                                ", version ", lease.version()));
   }
+  if (!lease.tag().empty()) absl::StrAppend(&text, ", with tag ", lease.tag());
   if (lease.suspended()) absl::StrAppend(&text, ", suspended");
   if (lease.shared()) absl::StrAppend(&text, ", with a ticket for its tenant");
   if (lease.shared_to_any()) absl::StrAppend(&text, ", with a ticket for any tenant");

@@ -160,6 +160,12 @@ TEST(DescribeTest, SuspendedMemory) {
               HasSubstr("It is suspended: its contents were moved from device 0"));
   EXPECT_THAT(Described(snapshot, Subject::kSession, "7"),
               HasSubstr("of which it has suspended 32.00 MiB"));
+  segment->set_scratch(true);
+  segment->set_dropped_bytes(32 * kMiB);
+  snapshot.holders.mutable_leases(0)->set_tag("kv");
+  EXPECT_THAT(Described(snapshot, Subject::kSegment, "40"),
+              AllOf(HasSubstr("It is suspended scratch memory: its 32.00 MiB"),
+                    HasSubstr("pid 4242), with tag kv, suspended, with a ticket")));
 }
 
 TEST(DescribeTest, Lease) {

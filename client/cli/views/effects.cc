@@ -73,17 +73,19 @@ absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
   return effects;
 }
 
-absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume,
+absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume, absl::string_view tag,
                                        const v1::ListSessionsResponse& sessions, bool exact) {
+  const std::string tagged = tag.empty() ? "" : absl::StrCat(" with tag ", tag);
   for (const v1::SessionInfo& each : sessions.sessions()) {
     if (each.session_id() != session || each.state() == v1::SessionInfo::STATE_LINGERING) continue;
     const std::string who =
         absl::StrCat("session ", session, " (tenant ", each.tenant(), ", pid ", each.pid(), ")");
     if (resume) {
-      return Effects{.lines = {absl::StrCat(who, " is asked to bring its suspended memory back")}};
+      return Effects{
+          .lines = {absl::StrCat(who, " is asked to bring its suspended memory", tagged, " back")}};
     }
-    return Effects{.lines = {absl::StrCat(who, " is asked to suspend what can be suspended of ",
-                                          Counted(each.leases(), "lease"), ", ",
+    return Effects{.lines = {absl::StrCat(who, " is asked to suspend what can be suspended", tagged,
+                                          " of ", Counted(each.leases(), "lease"), ", ",
                                           Size(each.leased_bytes(), exact)),
                              "it stops its use of that memory until gpumemctl resume"},
                    .takes = true};

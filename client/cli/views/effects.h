@@ -34,7 +34,7 @@ absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
 
 // Of gpumemctl suspend, and with `resume`, of resume.
 //   NOT_FOUND  there is no such live session in the list
-absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume,
+absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume, absl::string_view tag,
                                        const v1::ListSessionsResponse& sessions, bool exact);
 
 // Of the same commands for a publication, "TENANT/NAME".

@@ -138,22 +138,27 @@ TEST(EffectsTest, SuspendNamesTheSession) {
   session.set_pid(34);
   session.set_leases(2);
   session.set_leased_bytes(kGiB);
-  const auto suspend = SuspendEffects(12, /*resume=*/false, sessions, false);
+  const auto suspend = SuspendEffects(12, /*resume=*/false, "", sessions, false);
   ASSERT_TRUE(suspend.ok()) << suspend.status();
   EXPECT_TRUE(suspend->takes);
   EXPECT_THAT(suspend->lines,
               ElementsAre("session 12 (tenant a, pid 34) is asked to suspend what can be suspended "
                           "of 2 leases, 1.00 GiB",
                           "it stops its use of that memory until gpumemctl resume"));
-  const auto resume = SuspendEffects(12, /*resume=*/true, sessions, false);
+  const auto resume = SuspendEffects(12, /*resume=*/true, "", sessions, false);
   ASSERT_TRUE(resume.ok()) << resume.status();
   EXPECT_FALSE(resume->takes);
   EXPECT_THAT(
       resume->lines,
       ElementsAre("session 12 (tenant a, pid 34) is asked to bring its suspended memory back"));
-  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(13, false, sessions, false).status()));
+  const auto some = SuspendEffects(12, /*resume=*/false, "kv", sessions, false);
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(some->lines[0],
+            "session 12 (tenant a, pid 34) is asked to suspend what can be suspended with tag kv "
+            "of 2 leases, 1.00 GiB");
+  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(13, false, "", sessions, false).status()));
   session.set_state(v1::SessionInfo::STATE_LINGERING);
-  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(12, false, sessions, false).status()));
+  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(12, false, "", sessions, false).status()));
 }
 
 TEST(EffectsTest, UnpublishNamesThePublication) {

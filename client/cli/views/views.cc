@@ -284,6 +284,7 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                       segment.suspended() == 0                  ? ""
                       : segment.suspended() == segment.leases() ? ", suspended"
                                                                 : ", partly suspended",
+                      segment.dropped_bytes() > 0 ? ", dropped" : "",
                       segment.lost() ? ", lost" : ""),
          absl::StrCat(segment.leases()),
          segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),

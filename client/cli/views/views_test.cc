@@ -253,6 +253,8 @@ TEST(ViewsTest, SuspendedMemory) {
   EXPECT_THAT(SegmentsView(segments, devices, false),
               AllOf(HasSubstr("2 TIER of 1 HOST-00000001  tier"), HasSubstr("  leased, suspended "),
                     HasSubstr("  leased, partly suspended ")));
+  segments.mutable_segments(0)->set_dropped_bytes(kMiB);
+  EXPECT_THAT(SegmentsView(segments, devices, false), HasSubstr("  leased, suspended, dropped "));
 }
 
 TEST(ViewsTest, Publications) {
