@@ -3,6 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "gpumem/publication.h"
 #include "tests/contract/contract.h"
 #include "tests/support/pattern.h"
 
@@ -75,6 +76,31 @@ TEST_P(KindContract, SizesAreRoundedUpToTheGranularityOfTheDevice) {
     EXPECT_TRUE(EventuallyCharged(kept)) << Charged();
   }
   EXPECT_STATUS(client->Acquire({.bytes = 0, .kind = kind()}), kInvalidArgument, "");
+}
+
+TEST_P(KindContract, TagsAreShortNamesAndScratchIsForMemoryThatCanBeSuspended) {
+  const auto client = Connect();
+  const std::string longest(32, 'x');
+  for (const std::string& right : {std::string(), longest, std::string("KV_cache.0-a")}) {
+    const auto segment = client->Acquire({.bytes = bytes_, .kind = kind(), .tag = right});
+    ASSERT_OK(segment);
+    EXPECT_EQ(segment->tag(), right);
+    EXPECT_FALSE(segment->scratch());
+  }
+  for (const std::string& wrong :
+       {longest + "x", std::string("a b"), std::string("a\0b", 3), std::string("\n"),
+        std::string("\xc3\xa4"), std::string(100'000, 'x')}) {
+    EXPECT_STATUS(client->Acquire({.bytes = bytes_, .kind = kind(), .tag = wrong}),
+                  kInvalidArgument, "a tag has");
+  }
+  auto scratch = client->Acquire({.bytes = bytes_, .kind = kind(), .scratch = true});
+  if (kind() != Kind::kVmm) {
+    EXPECT_STATUS(scratch, kInvalidArgument, "cannot be suspended");
+    return;
+  }
+  ASSERT_OK(scratch);
+  EXPECT_TRUE(scratch->scratch());
+  EXPECT_STATUS(client->Publish("scratch", {&*scratch}, {}), kFailedPrecondition, "is scratch");
 }
 
 TEST_P(KindContract, ManySegmentsInOneCall) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks by suspended leases: calls that copy, and calls that only look as if they did.
+// Attacks by suspended leases: calls that copy, and calls that only look as if they did. Also by
+// tags and scratch memory, which are there for suspension.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,29 @@ void AddForAll(const std::vector<uint64_t>& leases, std::vector<Request>* reques
   }
 }
 
+// Adds requests for memory with wrong tags, and for scratch memory that there is not.
+void AddWrongAcquires(std::vector<Request>* requests) {
+  const auto add = [&](const std::string& bytes) {
+    requests->push_back({kAcquire, std::make_shared<const std::string>(GrpcMessage(bytes))});
+  };
+  v1::AcquireRequest acquire;
+  acquire.set_bytes(4096);
+  for (const std::string& tag :
+       {std::string(33, 'x'), std::string(1 << 20, 'x'), std::string("a/../b"),
+        std::string("a\0b", 3), std::string("\n"), std::string("\xc3\xa4")}) {
+    acquire.set_tag(tag);
+    add(acquire.SerializeAsString());
+  }
+  // No UTF-8, which the library would complain about: field 11, of two bytes.
+  acquire.clear_tag();
+  add(acquire.SerializeAsString() + "\x5a\x02\xff\xfe");
+  acquire.set_scratch(true);
+  for (v1::Kind kind : {v1::KIND_MEMPOOL, v1::KIND_IPC, v1::KIND_PINNED, v1::KIND_TIER}) {
+    acquire.set_kind(kind);
+    add(acquire.SerializeAsString());
+  }
+}
+
 // Right ones, wrong ones and huge ones, in turns.
 std::vector<Request> Requests(const std::vector<uint64_t>& leases) {
   constexpr uint64_t kForeign = 1 << 14;  // ids of three bytes
@@ -65,6 +89,7 @@ std::vector<Request> Requests(const std::vector<uint64_t>& leases) {
     requests.push_back({kCancelSuspend, std::make_shared<const std::string>(
                                             GrpcMessage(cancel.SerializeAsString()))});
   }
+  AddWrongAcquires(&requests);
   // Leases that are suspended, resumed and prepared again beside each other.
   AddForAll(leases, &requests);
   return requests;
@@ -86,9 +111,15 @@ Tally SuspendFlood(const Orders& orders) {
     acquire.set_count(kSegments);
     auto acquired = Call<v1::AcquireResponse>(*caller, kAcquire, acquire, Patience(orders));
     if (!acquired.ok()) continue;
+    acquire.set_count(kSegments / 2);
+    acquire.set_scratch(true);
+    acquire.set_tag(std::string(32, 'x'));
+    auto scratch = Call<v1::AcquireResponse>(*caller, kAcquire, acquire, Patience(orders));
+    if (!scratch.ok()) continue;
     v1::SuspendRequest suspend;
     std::vector<uint64_t> leases;
     for (const v1::Lease& lease : acquired->leases()) leases.push_back(lease.lease_id());
+    for (const v1::Lease& lease : scratch->leases()) leases.push_back(lease.lease_id());
     suspend.mutable_lease_ids()->Add(leases.begin(), leases.end());
     auto suspended = Call<v1::SuspendResponse>(*caller, kSuspend, suspend, Patience(orders));
     if (suspended.ok()) tally["moved_bytes"] += suspended->moved_bytes();

@@ -136,6 +136,49 @@ TEST_F(SuspendOperatorTest, AnotherSessionUsesTheMemoryMeanwhile) {
   EXPECT_EQ(Hear(child.channel()), "equal");
 }
 
+TEST_F(SuspendOperatorTest, ATagMeansItsMemoryAlone) {
+  Start();
+  auto client = daemon_->Connect();
+  ASSERT_OK(client);
+  auto weights = (*client)->Acquire({.bytes = 16 * kMiB, .tag = "weights"});
+  ASSERT_OK(weights);
+  auto cache = (*client)->Acquire({.bytes = 8 * kMiB, .tag = "kv", .scratch = true});
+  ASSERT_OK(cache);
+  EXPECT_OK(testing::Fill(MemoryOf(*weights), 1));
+  const auto watch = (*client)->ServeSuspensions({.segments = [&] {
+    return std::vector<Segment*>{&*weights, &*cache};
+  }});
+  ASSERT_OK(watch);
+  const uint64_t session = (*client)->session_id();
+  EXPECT_TRUE(Eventually([&] { return Resume(session).ok(); }));
+  v1::SuspendSessionRequest request;
+  request.set_session_id(session);
+  v1::SuspendSessionResponse suspended;
+  const auto suspend = [&](const std::string& tag) {
+    request.set_tag(tag);
+    return FromGrpcStatus(admin_->SuspendSession(ContextWith().get(), request, &suspended));
+  };
+  EXPECT_STATUS(suspend("a b"), kInvalidArgument, "a tag has");
+  EXPECT_STATUS(suspend("other"), kFailedPrecondition, "no lease with tag other");
+  ASSERT_OK(suspend("kv"));
+  EXPECT_EQ(suspended.suspended_leases(), 1u);
+  EXPECT_EQ(suspended.moved_bytes(), 0u);
+  EXPECT_EQ(suspended.dropped_bytes(), 8 * kMiB);
+  EXPECT_EQ(Ctl({"suspend", absl::StrCat(session), "--tag", "weights"}), 0);
+  EXPECT_EQ(Ctl({"resume", absl::StrCat(session), "--tag", "weights"}), 0);
+  v1::ListHoldersResponse holders;
+  ASSERT_TRUE(admin_->ListHolders(ContextWith().get(), {}, &holders).ok());
+  ASSERT_EQ(holders.leases_size(), 2);
+  for (const v1::LeaseInfo& lease : holders.leases()) {
+    EXPECT_EQ(lease.suspended(), lease.tag() == "kv") << lease.tag();
+  }
+  const auto resumed = Resume(session);
+  ASSERT_OK(resumed);
+  EXPECT_EQ(resumed->resumed_leases(), 1u);
+  EXPECT_OK(testing::Check(MemoryOf(*weights), 1));
+  EXPECT_OK(testing::CheckZero(MemoryOf(*cache)));
+}
+
 TEST_F(SuspendOperatorTest, RefusesWhatCannotBe) {
   Start();
   EXPECT_STATUS(Suspend(99), kNotFound, "no live session 99");

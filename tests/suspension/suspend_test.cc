@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
 #include "gpumem/client.h"
+#include "gpumem/publication.h"
 #include "tests/support/child.h"
 #include "tests/support/crash_load.h"
 #include "tests/support/expect_status.h"
@@ -161,6 +162,38 @@ TEST_F(SuspendTest, AFullTierRefusesBeforeAnythingMoves) {
   ExpectPatterns(segments);
 }
 
+TEST_F(SuspendTest, ScratchMemoryComesBackZeroed) {
+  Start("[tenant_defaults]\ntier_limit = \"16MiB\"\n");
+  std::vector<Segment> weights = AcquireFilled(16 * kMiB, 1);
+  auto cache = client_->Acquire({.bytes = 32 * kMiB, .tag = "kv", .scratch = true});
+  ASSERT_OK(cache);
+  EXPECT_EQ(cache->tag(), "kv");
+  EXPECT_TRUE(cache->scratch());
+  EXPECT_FALSE(weights[0].scratch());
+  EXPECT_OK(testing::Fill(MemoryOf(*cache), 7));
+  void* const address = cache->data();
+  const auto published = client_->Publish("cache", {&*cache}, {});
+  EXPECT_EQ(published.status().code(), absl::StatusCode::kFailedPrecondition) << published.status();
+
+  ASSERT_OK(client_->Suspend({&weights[0], &*cache}));
+  EXPECT_EQ(Look(), (Charges{0, 16 * kMiB}));
+  ASSERT_OK(daemon_->Kill());
+  ASSERT_OK(client_->Resume({&*cache}));
+  EXPECT_EQ(cache->data(), address);
+  EXPECT_OK(testing::CheckZero(MemoryOf(*cache)));
+  EXPECT_EQ(Look(), (Charges{32 * kMiB, 16 * kMiB}));
+  ASSERT_OK(client_->Resume(Pointers(weights)));
+  ExpectPatterns(weights);
+  EXPECT_TRUE(Becomes({48 * kMiB, 0}));
+
+  // With nothing but scratch memory, and to the end of the session.
+  EXPECT_OK(testing::Fill(MemoryOf(*cache), 7));
+  ASSERT_OK(client_->Suspend({&*cache}));
+  EXPECT_EQ(Look(), (Charges{16 * kMiB, 0}));
+  EXPECT_OK(cache->Release());
+  EXPECT_TRUE(Becomes({16 * kMiB, 0}));
+}
+
 TEST_F(SuspendTest, SharersSuspendEachOnItsOwn) {
   Start();
   std::vector<Segment> segments = AcquireFilled(8 * kMiB, 1);
@@ -202,6 +235,10 @@ TEST_F(SuspendTest, AKilledDaemonLosesNothing) {
 TEST_F(SuspendTest, AKillAtAnyStepLeavesTheBytesInOnePlace) {
   Start();
   std::vector<Segment> segments = AcquireFilled(4 * kMiB, 3);
+  auto scratch = client_->Acquire({.bytes = 4 * kMiB, .scratch = true});
+  ASSERT_OK(scratch);
+  std::vector<Segment*> all = Pointers(segments);
+  all.push_back(&*scratch);
   const char* const named[] = {"suspend-made",   "suspend-copied", "resume-made",  "resume-copied",
                                "deliver-before", "deliver-after",  "keep-before",  "keep-after",
                                "let-go-before",  "let-go-after",   "answer-before"};
@@ -216,10 +253,12 @@ TEST_F(SuspendTest, AKillAtAnyStepLeavesTheBytesInOnePlace) {
     const int passes = by_name ? 1 : 1 + static_cast<int>(random() % 16);
     SCOPED_TRACE(absl::StrCat(name, " ", passes));
     daemon_->ArmFailpoint(name, passes);
-    ASSERT_OK(client_->Suspend(Pointers(segments)));
-    ASSERT_OK(client_->Resume(Pointers(segments)));
+    ASSERT_OK(testing::Fill(MemoryOf(*scratch), 7));
+    ASSERT_OK(client_->Suspend(all));
+    ASSERT_OK(client_->Resume(all));
     ExpectPatterns(segments);
-    ASSERT_TRUE(Becomes({12 * kMiB, 0})) << ::testing::PrintToString(Look());
+    EXPECT_OK(testing::CheckZero(MemoryOf(*scratch)));
+    ASSERT_TRUE(Becomes({16 * kMiB, 0})) << ::testing::PrintToString(Look());
     daemon_->DisarmFailpoint();
     ASSERT_FALSE(HasFailure()) << daemon_->Log();
   }
