@@ -126,12 +126,13 @@ TEST(SharedLibraryTest, ExportsAllOfClientH) {
     if (third.suspended()) (*client)->Resume(some).IgnoreError();
     (*client)->GetUsage().value();
     (*client)->Devices().value();
-    const std::string words =
-        (*client)->tenant() + (*client)->rule() + (*client)->daemon_version() + third.device_uuid();
+    const std::string words = (*client)->tenant() + (*client)->rule() +
+                              (*client)->daemon_version() + third.device_uuid() + third.tag();
     const uint64_t numbers = (*client)->session_id() + third.size() + third.lease_id() +
                              third.segment_id() + third.reused() + third.revocable() +
-                             words.size() + told + moved.handle()[0] + third.registered() +
-                             third.ipc_handle().value()[0] + third.export_data().value()[0];
+                             third.scratch() + words.size() + told + moved.handle()[0] +
+                             third.registered() + third.ipc_handle().value()[0] +
+                             third.export_data().value()[0];
     if (third.fd().value() == third.pool_fd().value()) return absl::OkStatus();
     if (third.data() == nullptr || third.kind() != Kind::kVmm ||
         third.backend() != Backend::kHost || numbers == 0) {
