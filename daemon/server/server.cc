@@ -13,6 +13,7 @@
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/failpoint.h"
+#include "daemon/device/context/tier_lock.h"
 #include "daemon/device/self_test.h"
 #include "daemon/server/audit.h"
 #include "daemon/tier/tier_device.h"
@@ -78,7 +79,12 @@ absl::Status AddTier(const TierConfig& config, uint64_t capacity_bytes, Continui
                       .huge_pages = config.huge_pages,
                       .prefault = config.prefault};
   if (continuity != nullptr) options.file = continuity->TakeTierFile();
-  if (capacity_bytes == 0 && !options.file.valid()) return absl::OkStatus();
+  if (options.file.valid()) {
+    // gpumem-keeper starts this daemon while copiers of the one before may still write.
+    if (absl::Status ended = AwaitCopiers(options.file.get()); !ended.ok()) return ended;
+  } else if (capacity_bytes == 0) {
+    return absl::OkStatus();
+  }
   absl::StatusOr<std::unique_ptr<TierDevice>> tier = MakeTierDevice(std::move(options));
   if (!tier.ok()) return tier.status();
   const std::vector<std::string>& notices = (*tier)->notices();

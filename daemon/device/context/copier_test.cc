@@ -28,6 +28,7 @@
 #include "common/unique_fd.h"
 #include "daemon/device/context/context_device.h"
 #include "daemon/device/context/process.h"
+#include "daemon/device/context/tier_lock.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/testing/tier_memory.h"
 
@@ -300,6 +301,19 @@ TEST_F(CopierTest, AnotherTierTakesThePlaceOfTheFirst) {
   const CopyItem item{.from = segment.get(), .to = in_tier.get(), .bytes = 2 * kMiB};
   ASSERT_EQ(device_->Copy({item}), absl::OkStatus());
   EXPECT_TRUE(std::string(tier_->data() + 2 * kMiB, 2 * kMiB) == Contents(2 * kMiB, 7));
+}
+
+TEST_F(CopierTest, TheNextDaemonKnowsOfTheProcess) {
+  ASSERT_EQ(CopyOne(), absl::OkStatus());
+  const UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, device_->copier_pid(), 0)));
+  EXPECT_EQ(AwaitCopiers(tier_->fd(), absl::ZeroDuration()), absl::OkStatus());
+  pollfd exited = {pidfd.get(), POLLIN, 0};
+  EXPECT_EQ(poll(&exited, 1, 0), 1) << "it was killed";
+  CopyOne().IgnoreError();  // may be what notices it
+  ASSERT_EQ(CopyOne(), absl::OkStatus());
+  device_.reset();
+  // One that was idle has ended.
+  EXPECT_EQ(AwaitCopiers(tier_->fd(), absl::ZeroDuration()), absl::OkStatus());
 }
 
 TEST_F(CopierTest, AProcessWithTooFewDescriptorsSaysSo) {

@@ -24,6 +24,7 @@
 #include "daemon/device/context/copy_wire.h"
 #include "daemon/device/context/cuda_context.h"
 #include "daemon/device/context/host_context.h"
+#include "daemon/device/context/tier_lock.h"
 #include "daemon/device/context/wire.h"
 
 namespace gpumemd {
@@ -84,7 +85,7 @@ absl::StatusOr<pid_t> Spawn(const ContextSpec& spec, int socket) {
     if (!IsForParentOnly(*variable)) environment.push_back(*variable);
   }
   environment.push_back(nullptr);
-  std::string name = "gpumem-context", flag = kContextFlag, uuid = spec.device_uuid,
+  std::string name = kContextProcessName, flag = kContextFlag, uuid = spec.device_uuid,
               path = spec.socket_path;
   char* const argv[] = {name.data(), flag.data(), uuid.data(), path.data(), nullptr};
   pid_t pid = 0;

@@ -2,8 +2,8 @@
 // A process with a context on one device, which executes its parent's requests.
 //
 // It is this program, run again, at the other end of a socket. It ends when its context breaks, or
-// when the socket closes: at most some seconds later even if its driver hangs. So it does not
-// outlive its parent.
+// when the socket closes: at most some seconds later even if its driver hangs. Until then it may
+// copy to the host tier, and has the tier's file locked (tier_lock.h).
 #pragma once
 
 #include <sys/types.h>

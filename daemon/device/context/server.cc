@@ -18,6 +18,7 @@
 #include "common/unix_channel.h"
 #include "daemon/device/context/copy_wire.h"
 #include "daemon/device/context/process.h"
+#include "daemon/device/context/tier_lock.h"
 #include "daemon/device/context/wire.h"
 
 namespace gpumemd {
@@ -31,15 +32,33 @@ constexpr int kBroken = 3;
 constexpr int kHung = 4;
 constexpr int kGraceMs = 5'000;
 
-absl::Status StartCopy(Context& context, const ContextRequest& request,
+// What requests are executed for and with.
+struct Serving {
+  const int socket;
+  Context& context;
+  TierLock& lock;
+};
+
+// True if the parent is gone. Its requests may still be in the socket.
+bool IsOrphan(int socket) {
+  pollfd closed = {socket, 0, 0};  // POLLHUP comes unasked
+  return poll(&closed, 1, 0) > 0;
+}
+
+absl::Status StartCopy(const Serving& serving, const ContextRequest& request,
                        const gpumem::UnixMessage& message) {
   const absl::StatusOr<CopyBatch> batch = DecodeCopy(request, message);
-  return batch.ok() ? context.StartCopy(*batch) : batch.status();
+  if (!batch.ok()) return batch.status();
+  if (absl::Status held = serving.lock.Hold(batch->tier_fd); !held.ok()) return held;
+  // In this order: the next daemon, which looks for the lock, may have the file by now.
+  if (IsOrphan(serving.socket)) return absl::CancelledError("the parent is gone");
+  return serving.context.StartCopy(*batch);
 }
 
 // `message` is the request with what came with it.
-absl::Status Do(Context& context, const ContextRequest& request, const gpumem::UnixMessage& message,
-                ContextAnswer& answer, UniqueFd& fd) {
+absl::Status Do(const Serving& serving, const ContextRequest& request,
+                const gpumem::UnixMessage& message, ContextAnswer& answer, UniqueFd& fd) {
+  Context& context = serving.context;
   switch (request.op) {
     case ContextOp::kCreateIpc:
     case ContextOp::kAllocate: {
@@ -71,7 +90,7 @@ absl::Status Do(Context& context, const ContextRequest& request, const gpumem::U
     case ContextOp::kTrimPool:
       return context.TrimPool(request.pool, request.bytes);
     case ContextOp::kStartCopy:
-      return StartCopy(context, request, message);
+      return StartCopy(serving, request, message);
     case ContextOp::kFinishCopies:
       return context.FinishCopies();
   }
@@ -95,7 +114,8 @@ void EndWithParent(int socket) {
 }
 
 // Returns when no client is left.
-int Serve(int socket, Context& context) {
+int Serve(const Serving& serving) {
+  const int socket = serving.socket;
   while (true) {
     const absl::StatusOr<gpumem::UnixMessage> message =
         gpumem::ReceiveMessage(socket, absl::InfiniteFuture());
@@ -112,9 +132,9 @@ int Serve(int socket, Context& context) {
         Unpack<ContextRequest>(absl::string_view(message->bytes).substr(0, sizeof(ContextRequest)));
     if (!request.ok()) return 1;
     UniqueFd fd;
-    answer.set_status(Do(context, *request, *message, answer, fd));
+    answer.set_status(Do(serving, *request, *message, answer, fd));
     // Nothing can be freed in a broken context: the kernel does that, at our end.
-    if (context.broken()) _exit(kBroken);
+    if (serving.context.broken()) _exit(kBroken);
     if (!Send(socket, answer, fd)) return 0;
   }
 }
@@ -131,7 +151,10 @@ int MakeAndServe(int socket, const ContextSpec& spec, const ContextFactory& make
   ContextAnswer hello;
   hello.set_status(context.status());
   if (!Send(socket, hello, UniqueFd()) || !context.ok()) return 1;
-  const int status = Serve(socket, **context);
+  TierLock lock;
+  const int status = Serve({socket, **context, lock});
+  // The copies that are in progress end before the lock does.
+  (*context)->FinishCopies().IgnoreError();
   context->reset();
   // Not exit(): the driver's handlers there would free memory that other processes still have open;
   // the kernel lets them keep it.
@@ -144,7 +167,7 @@ std::optional<int> RunAsContextProcess(int argc, char** argv, const ContextFacto
   if (argc != 4 || strcmp(argv[1], kContextFlag) != 0) return std::nullopt;
   // Whatever the parent's libraries left open for a child.
   close_range(kContextSocket + 1, ~0U, 0);
-  prctl(PR_SET_NAME, "gpumem-context");
+  prctl(PR_SET_NAME, kContextProcessName);
   // A service manager that stops the daemon signals all its processes; the daemon decides
   // when the memory here goes.
   signal(SIGTERM, SIG_IGN);
