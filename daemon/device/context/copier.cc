@@ -87,6 +87,8 @@ absl::Status TierCopier::Copy(absl::Span<const CopyItem> items) {
   // Until then the copy engine may write to the targets.
   (*process)->Kill();
   (*process)->AwaitEnd();
+  pid_t ended = (*process)->pid();
+  pid_.compare_exchange_strong(ended, 0);  // its watcher may not have come to it yet
   return Ended(spec_.device_uuid);
 }
 
