@@ -191,6 +191,9 @@ class Device {
   virtual absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
                                                             gpumem::UniqueFd fd);
 
+  // Begins to make ready for a Copy() that is likely to come: what its first call would start,
+  // starts in the background. Does not block. Errors are those of the Copy().
+  virtual void PrepareCopies() {}
   // Copies the contents of suspended segments out to the host tier, or back. Returns when all bytes
   // have arrived. On an error the contents of the targets are undefined. Requires that the
   // Allocations live until it returns and that no process writes to the sources.

@@ -16,9 +16,14 @@ namespace gpumemd {
 
 absl::StatusOr<Suspensions::Reservation> BrokerSuspensions::Prepare(
     const BrokerCall& call, absl::Span<const LeaseId> leases) {
-  Broker::Update update(&broker_);
-  auto reserved = broker_.ledger_.suspensions().Prepare(call.session(), leases);
-  if (!reserved.ok()) return broker_.Denied(call.session(), "suspend", reserved.status());
+  absl::StatusOr<Suspensions::Reservation> reserved;
+  {
+    Broker::Update update(&broker_);
+    reserved = broker_.ledger_.suspensions().Prepare(call.session(), leases);
+    if (!reserved.ok()) return broker_.Denied(call.session(), "suspend", reserved.status());
+  }
+  // While the program stops its work.
+  for (const size_t device : reserved->devices) broker_.devices_[device]->PrepareCopies();
   return reserved;
 }
 

@@ -35,6 +35,7 @@ class BrokerSuspensionsTest : public BrokerWaitFixture {
     std::vector<std::unique_ptr<Device>> devices;
     devices.push_back(InjectFaults(*MakeHostDevice({.capacity_bytes = 10 * kGranule}),
                                    [this](const DeviceOp& op) {
+                                     if (op.type == DeviceOp::Type::kPrepareCopies) ++prepared_;
                                      if (op.type != DeviceOp::Type::kCopy) return absl::OkStatus();
                                      if (Gate* const gate = gate_; gate != nullptr) gate->Pass();
                                      return copies_;
@@ -61,6 +62,7 @@ class BrokerSuspensionsTest : public BrokerWaitFixture {
   uint64_t InTier() { return broker_->views().Devices(false).at(1).charged; }
 
   absl::Status copies_;  // what they return
+  std::atomic<int> prepared_ = 0;
   std::unique_ptr<Gate> slow_;
   std::atomic<Gate*> gate_ = nullptr;
 };
@@ -80,6 +82,20 @@ TEST_F(BrokerSuspensionsTest, ResumeThatIsGivenUpKeepsItsLeases) {
   client.call.reset();
   Suspend(client, leases);
   EXPECT_EQ(InTier(), 2 * kGranule);
+}
+
+TEST_F(BrokerSuspensionsTest, PrepareMakesReadyForTheCopyOfWhatWouldMove) {
+  Client client = Open("a");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  const auto prepare = [&](const std::vector<LeaseId>& named) {
+    return broker_->suspensions().Prepare(*CallOf(client), named).status();
+  };
+  EXPECT_EQ(prepare(leases), absl::OkStatus());
+  EXPECT_EQ(prepared_, 1);
+  EXPECT_TRUE(absl::IsNotFound(prepare({LeaseId{99}})));
+  Suspend(client, leases);
+  EXPECT_EQ(prepare(leases), absl::OkStatus()) << "nothing would move";
+  EXPECT_EQ(prepared_, 1);
 }
 
 TEST_F(BrokerSuspensionsTest, ResumeWaitsForACopyWithoutAThread) {

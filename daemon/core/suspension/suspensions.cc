@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/ledger/bounds.h"
@@ -178,7 +177,9 @@ absl::StatusOr<Suspensions::Reservation> Suspensions::Prepare(SessionId id,
   session.tier_reservation = state_.next_reservation++;
   Reservation reservation{.id = session.tier_reservation};
   for (const records::TierRoom& room : session.tier_rooms) {
-    reservation.bytes += state_.segments.at(room.to)->charge.bytes();
+    const Segment& segment = *state_.segments.at(room.to);
+    reservation.bytes += segment.charge.bytes();
+    reservation.devices.insert(segment.home);
   }
   return reservation;
 }

@@ -31,6 +31,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -67,6 +68,7 @@ class Suspensions {
   struct Reservation {
     uint64_t id = 0;
     uint64_t bytes = 0;
+    absl::btree_set<size_t> devices;  // from which these bytes would move
   };
   // Reserves room in the tier for the segments that Begin would move. The session's earlier
   // reservation ends.

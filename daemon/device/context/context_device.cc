@@ -48,6 +48,11 @@ class ContextDevice : public Device {
     return base_->Adopt(spec, std::move(fd));
   }
 
+  void PrepareCopies() override {
+    if (copier_ == nullptr) return base_->PrepareCopies();
+    copier_->Prepare();
+  }
+
   absl::Status Copy(absl::Span<const CopyItem> items) override {
     return copier_ == nullptr ? base_->Copy(items) : copier_->Copy(items);
   }

@@ -42,7 +42,7 @@ struct ContextDeviceOptions {
 // the tenant's later pools.
 //
 // A copy holds up no other call: the copier is a separate process, and its end loses no segment.
-// Copy() of no items only starts it.
+// PrepareCopies() and Copy() of no items only start it.
 std::unique_ptr<Device> AddContextKinds(std::unique_ptr<Device> base, ContextDeviceOptions options);
 
 }  // namespace gpumemd

@@ -22,13 +22,30 @@ absl::Status Ended(const std::string& device_uuid) {
 }  // namespace
 
 TierCopier::~TierCopier() {
+  std::thread background;
   {
     absl::MutexLock lock(&mutex_);
     destroying_ = true;
+    background = std::move(background_);
   }
+  if (background.joinable()) background.join();
   absl::MutexLock lock(&copying_);
-  if (idle_watch_.joinable()) idle_watch_.join();
   End();
+}
+
+absl::Status TierCopier::EnsureBackground() {
+  if (background_.joinable() || destroying_) return absl::OkStatus();
+  absl::StatusOr<std::thread> thread = gpumem::StartThread([this] { StartAndEnd(); });
+  if (!thread.ok()) return thread.status();
+  background_ = *std::move(thread);
+  return absl::OkStatus();
+}
+
+void TierCopier::Prepare() {
+  absl::MutexLock lock(&mutex_);
+  used_ = true;  // one that is idle stays
+  if (process_ != nullptr && !process_->broken()) return;
+  wanted_ = EnsureBackground().ok();  // otherwise the copy reports what is missing
 }
 
 void TierCopier::End() {
@@ -47,15 +64,11 @@ absl::StatusOr<std::shared_ptr<ContextProcess>> TierCopier::Process() {
   {
     absl::MutexLock lock(&mutex_);
     if (process_ != nullptr && !process_->broken()) return process_;
+    if (absl::Status status = EnsureBackground(); !status.ok()) return status;
     dead = std::move(process_);
     ends = ends_;
   }
   dead.reset();
-  if (!idle_watch_.joinable()) {
-    absl::StatusOr<std::thread> watch = gpumem::StartThread([this] { EndWhenIdle(); });
-    if (!watch.ok()) return watch.status();
-    idle_watch_ = *std::move(watch);
-  }
   absl::StatusOr<std::shared_ptr<ContextProcess>> started =
       ContextProcess::Start(spec_, [this](pid_t pid) { pid_.compare_exchange_strong(pid, 0); });
   if (!started.ok()) return started;
@@ -103,15 +116,25 @@ absl::Status TierCopier::CopyIn(ContextProcess& process, absl::Span<const CopyBa
   return status;
 }
 
-void TierCopier::EndWhenIdle() {
+void TierCopier::StartAndEnd() {
+  const auto called = [this]()
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return destroying_ || wanted_; };
   while (true) {
     std::shared_ptr<ContextProcess> idle;  // ended without the lock
-    absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&destroying_), idle_)) return;
-    const bool used = std::exchange(used_, false) || copies_ > 0;
-    if (used || process_ == nullptr) continue;
-    pid_ = 0;
-    idle = std::move(process_);
+    bool start = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.AwaitWithTimeout(absl::Condition(&called), idle_);
+      if (destroying_) return;
+      start = std::exchange(wanted_, false);
+      const bool used = std::exchange(used_, false) || copies_ > 0;
+      if (!start && !used && process_ != nullptr) {
+        pid_ = 0;
+        idle = std::move(process_);
+      }
+    }
+    // On an error the copy tries again, and reports it.
+    if (start) Copy({}).IgnoreError();
   }
 }
 

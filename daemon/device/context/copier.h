@@ -24,14 +24,16 @@
 
 namespace gpumemd {
 
-// Thread-safe. The process starts with the first copy. It ends with this, by End(), or once it has
-// been idle for `idle` to twice as long. Its end also returns the GPU memory of its context, and
-// lets go of the tier's registered memory.
+// Thread-safe. The process starts with the first copy, or before it by Prepare(). It ends with
+// this, by End(), or once it has been idle for `idle` to twice as long. Its end also returns the
+// GPU memory of its context, and lets go of the tier's registered memory.
 class TierCopier {
  public:
   TierCopier(ContextSpec spec, absl::Duration idle) : spec_(std::move(spec)), idle_(idle) {}
   ~TierCopier();
 
+  // As Device::PrepareCopies.
+  void Prepare();
   // As Device::Copy. Calls run one at a time.
   absl::Status Copy(absl::Span<const CopyItem> items);
   // Returns the process; 0: none now.
@@ -44,21 +46,24 @@ class TierCopier {
   absl::StatusOr<std::shared_ptr<ContextProcess>> Process() ABSL_EXCLUSIVE_LOCKS_REQUIRED(copying_)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CopyIn(ContextProcess& process, absl::Span<const CopyBatch> batches);
-  // Runs in idle_watch_.
-  void EndWhenIdle();
+  // Starts background_ if there is none.
+  absl::Status EnsureBackground() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Starts the process when it is wanted, and ends it when it is idle. Runs in background_.
+  void StartAndEnd();
 
   const ContextSpec spec_;
   const absl::Duration idle_;
   std::atomic<pid_t> pid_{0};
 
-  absl::Mutex copying_ ABSL_ACQUIRED_BEFORE(mutex_);  // held during a copy
-  std::thread idle_watch_ ABSL_GUARDED_BY(copying_);
+  absl::Mutex copying_ ABSL_ACQUIRED_BEFORE(mutex_);  // held during a start and a copy
 
-  absl::Mutex mutex_;                                                // held for moments
+  absl::Mutex mutex_;  // held for moments
+  std::thread background_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<ContextProcess> process_ ABSL_GUARDED_BY(mutex_);  // null: none now
-  int copies_ ABSL_GUARDED_BY(mutex_) = 0;     // in progress or waiting for their turn
-  uint64_t ends_ ABSL_GUARDED_BY(mutex_) = 0;  // calls of End()
-  bool used_ ABSL_GUARDED_BY(mutex_) = false;  // since idle_watch_ looked
+  int copies_ ABSL_GUARDED_BY(mutex_) = 0;       // in progress or waiting for their turn
+  uint64_t ends_ ABSL_GUARDED_BY(mutex_) = 0;    // calls of End()
+  bool used_ ABSL_GUARDED_BY(mutex_) = false;    // since background_ looked
+  bool wanted_ ABSL_GUARDED_BY(mutex_) = false;  // by Prepare(), and not started yet
   bool destroying_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

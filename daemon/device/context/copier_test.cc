@@ -42,6 +42,15 @@ using gpumem::UniqueFd;
 // The environment variable with the path of a pipe. A copier that has it reads the pipe to its end
 // before each batch.
 constexpr char kHoldVariable[] = "GPUMEM_TEST_HOLD_COPIES";
+// That with the path of a pipe which a copier reads to its end before it makes its context.
+constexpr char kHoldStartVariable[] = "GPUMEM_TEST_HOLD_START";
+
+void ReadToEnd(const std::string& path) {
+  const UniqueFd pipe(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  char byte;
+  while (read(pipe.get(), &byte, 1) > 0) {
+  }
+}
 
 // Forwards copies.
 class HeldContext : public Context {
@@ -49,10 +58,7 @@ class HeldContext : public Context {
   HeldContext(std::unique_ptr<Context> context, std::string pipe)
       : context_(std::move(context)), pipe_(std::move(pipe)) {}
   absl::Status StartCopy(const CopyBatch& batch) override {
-    const UniqueFd pipe(open(pipe_.c_str(), O_RDONLY | O_CLOEXEC));
-    char byte;
-    while (read(pipe.get(), &byte, 1) > 0) {
-    }
+    ReadToEnd(pipe_);
     return context_->StartCopy(batch);
   }
   absl::Status FinishCopies() override { return context_->FinishCopies(); }
@@ -74,6 +80,7 @@ class HeldContext : public Context {
 };
 
 absl::StatusOr<std::unique_ptr<Context>> MakeTestContext(const ContextSpec& spec) {
+  if (const char* const start = getenv(kHoldStartVariable); start != nullptr) ReadToEnd(start);
   absl::StatusOr<std::unique_ptr<Context>> context = MakeContext(spec);
   const char* const pipe = getenv(kHoldVariable);
   // The context of kind ipc has a socket.
@@ -90,6 +97,7 @@ class CopierTest : public testing::Test {
   }
   ~CopierTest() override {
     unsetenv(kHoldVariable);
+    unsetenv(kHoldStartVariable);
     device_.reset();
     std::filesystem::remove_all(dir_);
   }
@@ -134,13 +142,13 @@ class CopierTest : public testing::Test {
     return device_->Copy({item});
   }
 
-  // Lets later copiers of this test wait in a copy.
-  void HoldCopies() {
+  // Lets later copiers of this test wait in a copy, or in their start.
+  void HoldCopies(const char* variable = kHoldVariable) {
     pipe_ = absl::StrCat(dir_, "/pipe");
     ASSERT_EQ(mkfifo(pipe_.c_str(), 0600), 0);
-    ASSERT_EQ(setenv(kHoldVariable, pipe_.c_str(), 1), 0);
+    ASSERT_EQ(setenv(variable, pipe_.c_str(), 1), 0);
   }
-  // Returns once the copier is in a copy, which goes on when the descriptor is closed.
+  // Returns once the copier is there. It goes on when the descriptor is closed.
   UniqueFd AwaitCopy() const { return UniqueFd(open(pipe_.c_str(), O_WRONLY | O_CLOEXEC)); }
 
   std::string dir_, pipe_;
@@ -216,6 +224,29 @@ TEST_F(CopierTest, TheProcessStartsWithTheFirstCopyAndStays) {
   EXPECT_EQ(errno, ESRCH);
   ASSERT_EQ(CopyOne(), absl::OkStatus());
   EXPECT_NE(device_->copier_pid(), pid);
+}
+
+TEST_F(CopierTest, TheProcessIsStartedAheadAndOnlyOnce) {
+  HoldCopies(kHoldStartVariable);
+  device_->PrepareCopies();
+  UniqueFd held = AwaitCopy();  // it has not blocked
+  device_->PrepareCopies();
+  std::thread copy([this] { EXPECT_EQ(CopyOne(), absl::OkStatus()); });
+  held.reset();
+  copy.join();
+  // A second start would block at the pipe.
+  const pid_t pid = device_->copier_pid();
+  EXPECT_GT(pid, 0);
+  device_->PrepareCopies();
+  ASSERT_EQ(CopyOne(), absl::OkStatus());
+  EXPECT_EQ(device_->copier_pid(), pid);
+}
+
+TEST_F(CopierTest, ADeviceEndsWithAStartThatNoCopyAwaits) {
+  HoldCopies(kHoldStartVariable);
+  device_->PrepareCopies();
+  AwaitCopy().reset();
+  device_.reset();
 }
 
 TEST_F(CopierTest, TheProcessEndsWhenItIsIdle) {

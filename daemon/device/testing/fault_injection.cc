@@ -48,6 +48,11 @@ class FaultyDevice : public Device {
     return device_->Adopt(spec, std::move(fd));
   }
 
+  void PrepareCopies() override {
+    (*plan_)({.type = DeviceOp::Type::kPrepareCopies}).IgnoreError();
+    device_->PrepareCopies();
+  }
+
   absl::Status Copy(absl::Span<const CopyItem> items) override {
     absl::Status fault = (*plan_)({.type = DeviceOp::Type::kCopy});
     return fault.ok() ? device_->Copy(items) : fault;

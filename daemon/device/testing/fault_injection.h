@@ -17,6 +17,7 @@ struct DeviceOp {
     kCreate,           // the answer is Create's, if it is an error
     kDestroy,          // of an Allocation; the answer is ignored
     kDriverFreeBytes,  // the answer is DriverFreeBytes', if it is an error
+    kPrepareCopies,    // the answer is ignored
     kCopy,             // the answer is Copy's, if it is an error
   };
   Type type = Type::kCreate;
