@@ -244,7 +244,7 @@ Server::~Server() {
     broker_->Park();
     Failpoint("stop-parked");
   } else {
-    broker_->operators().SetDraining(true);
+    broker_->operators().Close();
   }
   if (api_servers_ != nullptr) api_servers_->StopConnecting();
   if (admin_listener_ != nullptr) admin_listener_->StopAccepting();

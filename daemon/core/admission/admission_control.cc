@@ -87,7 +87,7 @@ absl::Status AdmissionControl::CheckResume(SessionId session, const Request& req
 }
 
 absl::StatusOr<Operation> AdmissionControl::BeginResume(PublicationId publication) {
-  if (state_.draining) return Draining();
+  if (state_.RefusesAcquire(/*resumes=*/true)) return Draining();
   absl::StatusOr<Request> request = ResumeRequestOf(publication);
   if (!request.ok()) return request.status();
   if (request->bytes == 0) return operations_.GrantResume(SessionId{}, *request);
@@ -104,7 +104,7 @@ absl::StatusOr<Operation> AdmissionControl::BeginResume(PublicationId publicatio
 
 absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
                                                          const AcquireSpec& spec) {
-  if (state_.draining) return Draining();
+  if (state_.RefusesAcquire(spec.BringsBack())) return Draining();
   absl::StatusOr<Request> checked = RequestOf(session_id, spec);
   if (!checked.ok()) return checked.status();
   const Request& request = *checked;
@@ -209,7 +209,8 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
     admitted.push_back({id, std::move(status)});
     return false;
   };
-  absl::Status may = state_.draining ? Draining() : absl::OkStatus();
+  absl::Status may =
+      state_.RefusesAcquire(request.BringsBack()) ? Draining() : absl::OkStatus();
   // A publication comes back without a lease.
   if (may.ok() && !request.publication)
     may = CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);

@@ -63,7 +63,7 @@ class AdmissionControl {
   // to the ledger. Their calls are in flight again. Stops after `max_grants` grants or
   // `max_checked` checked waiters; the next call continues (QueueMoves). Refuses:
   // - Waiters whose session has ended (ABORTED).
-  // - All waiters while draining (UNAVAILABLE).
+  // - All waiters but resumptions while draining (UNAVAILABLE).
   // - With the denial, a waiter whose turn it is and whose session has too many leases by now.
   // - With the denial, a waiter that did not ask to wait, once its request no longer looks as if it
   //   would fit soon.

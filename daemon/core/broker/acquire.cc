@@ -73,7 +73,8 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
 }
 
 bool Broker::BeginsAnew(const Acquisition& it, const absl::Status& refused) const {
-  return it.spec.BringsBack() && absl::IsUnavailable(refused) && !ledger_.state().draining;
+  return it.spec.BringsBack() && absl::IsUnavailable(refused) &&
+         !ledger_.state().RefusesAcquire(/*resumes=*/true);
 }
 
 absl::StatusOr<bool> Broker::MayBegin(WaitingRequest& it) {

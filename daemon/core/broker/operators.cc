@@ -73,6 +73,13 @@ void BrokerOperators::SetDraining(bool draining) {
   if (broker_.observer_ != nullptr) broker_.observer_->DrainingChanged(draining);
 }
 
+void BrokerOperators::Close() {
+  Broker::Update update(&broker_);
+  const bool drained = broker_.ledger_.state().draining;
+  broker_.ledger_.Close();
+  if (!drained && broker_.observer_ != nullptr) broker_.observer_->DrainingChanged(true);
+}
+
 void BrokerOperators::SetHoldersShown(HoldersShown shown) {
   TimedLock lock(&broker_.mutex_);
   broker_.holders_shown_ = shown;

@@ -60,6 +60,8 @@ class BrokerOperators {
   absl::StatusOr<Moved> MoveSession(SessionId session, bool resume, absl::string_view tag,
                                     absl::Time deadline, absl::FunctionRef<bool()> cancelled);
   void SetDraining(bool draining);
+  // As Ledger::Close: for the end of the daemon.
+  void Close();
   // Sets which holders of the requested memory a denial names to workers. Operators see all.
   void SetHoldersShown(HoldersShown shown);
   // As Ledger::SetUnbrokered.

@@ -28,6 +28,11 @@ void Ledger::SetDraining(bool draining) {
   publications_.EndAllWaits();
 }
 
+void Ledger::Close() {
+  base_.state.closing = true;
+  SetDraining(true);
+}
+
 void Ledger::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
   LedgerState& state = base_.state;
   state.unbrokered = std::move(uses);

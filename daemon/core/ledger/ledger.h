@@ -122,8 +122,11 @@ class Ledger {
                                         const Secret& token);
   // Ends the charge of a doomed segment whose memory the driver has back.
   void Destroyed(SegmentId segment) { tenants_.ForgetIfIdle(segments_.Destroyed(segment)); }
-  // While draining, new sessions and operations are refused with UNAVAILABLE.
+  // While draining, new sessions and operations are refused with UNAVAILABLE. Suspended leases can
+  // be resumed.
   void SetDraining(bool draining);
+  // Drains for good, and refuses resumptions, too.
+  void Close();
   // Replaces all known uses of memory past the broker with `uses`. They count against no limit, but
   // may deny their tenant new memory. A session's uses go with it.
   void SetUnbrokered(std::vector<UnbrokeredBytes> uses);

@@ -48,6 +48,10 @@ struct LedgerState {
   LedgerState(const LedgerState&) = delete;
   LedgerState& operator=(const LedgerState&) = delete;
 
+  // True if a request to acquire is refused. `resumes`: it brings suspended leases back. Their
+  // holder had them before, and may need them to come to an end.
+  bool RefusesAcquire(bool resumes) const { return closing || (draining && !resumes); }
+
   // --- Devices and segments
 
   // Returns the index of a device.
@@ -121,7 +125,8 @@ struct LedgerState {
   const std::vector<DeviceInfo> devices;
   const Bounds bounds;
   const std::function<absl::Time()> now;
-  bool draining = false;
+  bool draining = false;     // refuses new sessions and operations, but no resumption
+  bool closing = false;      // refuses resumptions, too
   bool queue_stale = false;  // quotas have changed: the order of the waiters is out of date
 
   std::vector<Account> device_accounts;

@@ -121,6 +121,48 @@ TEST_F(SuspensionLimitsTest, MemoryPastTheBrokerDeniesAResume) {
   ExpectContents();
 }
 
+TEST_F(SuspensionLimitsTest, DrainingRefusesNoResume) {
+  const SessionId session = OpenSession("team"), full = OpenSession("full");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const Operation::Item waits = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease, waits.lease});
+  DestroyDoomed();
+  ledger.SetDraining(true);
+  EXPECT_TRUE(absl::IsUnavailable(Ask(session, {.bytes = kGranule}).status()));
+  Resume(session, {item.lease});
+  ledger.SetDraining(false);
+  const Operation::Item all = AcquireFilled(full, kCapacity - kGranule);
+  const auto waiter =
+      ledger.admission().BeginAcquire(session, {.waits = true, .resumes = {waits.lease}});
+  ASSERT_TRUE(waiter.ok() && waiter->waiter.has_value()) << waiter.status();
+  ledger.SetDraining(true);
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_TRUE(ledger.leases().Release(full, {all.lease}).ok());
+  DestroyDoomed();
+  const auto admitted = ledger.admission().AdmitWaiting();
+  ASSERT_THAT(admitted, SizeIs(1));
+  ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
+  FillFrom(*admitted[0].operation);
+  EXPECT_TRUE(ledger.operations().Commit(*admitted[0].operation).ok());
+  ExpectContents();
+}
+
+TEST_F(SuspensionLimitsTest, TheEndOfTheDaemonRefusesResumes) {
+  const SessionId session = OpenSession("team"), full = OpenSession("full");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease});
+  DestroyDoomed();
+  AcquireFilled(full, kCapacity);
+  const auto waiter =
+      ledger.admission().BeginAcquire(session, {.waits = true, .resumes = {item.lease}});
+  ASSERT_TRUE(waiter.ok()) << waiter.status();
+  ledger.Close();
+  const auto admitted = ledger.admission().AdmitWaiting();
+  ASSERT_THAT(admitted, SizeIs(1));
+  EXPECT_TRUE(absl::IsUnavailable(admitted[0].operation.status()));
+  EXPECT_TRUE(absl::IsUnavailable(AskResume(session, {item.lease}).status()));
+}
+
 // The memory of the tier counts as kind vmm, which any tenant may open.
 TEST_F(SuspensionLimitsTest, SuspendedLeaseIsSharedWithAnyTenant) {
   const SessionId session = OpenSession("team");

@@ -275,7 +275,9 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
           copying.pop_back();
           break;
         case 6: {
+          ledger.SetDraining(below(4) == 0);
           auto operation = AskResume(session, some);
+          ledger.SetDraining(false);
           if (!Granted(operation)) break;
           FillFrom(**operation);
           resuming.push_back(**operation);
