@@ -45,7 +45,7 @@ void TierCopier::Prepare() {
   absl::MutexLock lock(&mutex_);
   used_ = true;  // one that is idle stays
   if (process_ != nullptr && !process_->broken()) return;
-  wanted_ = EnsureBackground().ok();  // otherwise the copy reports what is missing
+  wanted_ = EnsureBackground().ok();  // otherwise the copy reports the error
 }
 
 void TierCopier::End() {
