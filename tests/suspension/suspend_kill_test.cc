@@ -76,7 +76,7 @@ class SuspendKillTest : public testing::SuspendFixture {
     ASSERT_OK(ticket);
     ticket_ = ticket->value;
     ASSERT_OK(client_->Suspend({&kept_[0]}));
-    UseAll();  // what is made once and kept is made now
+    UseAll();  // the keeper makes now what it makes once and keeps
     keeper_fds_ = CountFds(daemon_->keeper_pid());
   }
 
@@ -194,7 +194,7 @@ int HoldTierFile(const std::string& file) {
   return 0;
 }
 
-// The failpoint of a worker, in its own process.
+// The failpoint at which the worker that runs this kills itself.
 struct Own {
   std::string name;
   std::atomic<int> passes{0};
