@@ -26,6 +26,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "daemon/core/admission/revocable_charges.h"
+#include "daemon/core/ids.h"
+
 namespace gpumemd {
 
 enum class SegmentState {
@@ -54,6 +57,9 @@ class Account {
   uint64_t revocable() const { return revocable_; }  // of the held bytes
   uint64_t revoking() const { return revoking_; }    // of the revocable bytes: being taken back
   uint64_t firm() const { return held() - revocable_; }
+  // Returns the charges that a request with priority may take back: those of the revocable ones
+  // that a process holds, without those that are being taken back or could not be.
+  const RevocableCharges& to_revoke() const { return to_revoke_; }
 
   // Grows with every change of the account, of those under it and of their guarantees, and with
   // MarkChanged.
@@ -125,7 +131,14 @@ class Account {
     uint64_t bytes = 0;
     bool revocable = false;
     bool revoking = false;
+    bool stuck = false;
+    bool ranked = false;  // `rank` is set
+    ChargeRank rank;
     uint64_t firm() const { return IsHeld(state) && !revocable ? bytes : 0; }
+    bool may_be_revoked() const {
+      return ranked && revocable && !revoking && !stuck &&
+             (state == SegmentState::kLeased || state == SegmentState::kLingering);
+    }
   };
 
   void Add(const Part& part) {
@@ -164,6 +177,7 @@ class Account {
       revocable_ += part.bytes;
       if (part.revoking) revoking_ += part.bytes;
     }
+    if (part.may_be_revoked()) to_revoke_.Add(part.rank, part.bytes);
     peak_ = std::max(peak_, charged_);
   }
   void RemoveHere(const Part& part) {
@@ -176,6 +190,7 @@ class Account {
       revocable_ -= part.bytes;
       if (part.revoking) revoking_ -= part.bytes;
     }
+    if (part.may_be_revoked()) to_revoke_.Remove(part.rank, part.bytes);
   }
 
   void AddAll(const Account& other) {
@@ -189,6 +204,7 @@ class Account {
     count_ += other.count_;
     revocable_ += other.revocable_;
     revoking_ += other.revoking_;
+    to_revoke_.AddAll(other.to_revoke_);
     peak_ = std::max(peak_, charged_);
   }
   void Subtract(const Account& other) {
@@ -202,6 +218,7 @@ class Account {
     count_ -= other.count_;
     revocable_ -= other.revocable_;
     revoking_ -= other.revoking_;
+    to_revoke_.RemoveAll(other.to_revoke_);
   }
 
   void ChangeNeedsBelow(uint64_t from, uint64_t to) {
@@ -236,6 +253,7 @@ class Account {
   uint64_t peak_ = 0;
   uint64_t revocable_ = 0;
   uint64_t revoking_ = 0;
+  RevocableCharges to_revoke_;
 
   Account* parent_ = nullptr;
   uint64_t guarantee_ = 0;
@@ -250,8 +268,22 @@ class Account {
 class Charge {
  public:
   Charge() = default;
+  // What ranks a charge among those that can be taken back. `priority` must outlive the charge, and
+  // is read at each change of it.
+  struct Owner {
+    const int32_t* priority = nullptr;
+    SegmentId segment{};
+  };
   Charge(Account* account, uint64_t bytes, bool revocable = false)
-      : account_(account), part_{.bytes = bytes, .revocable = revocable} {
+      : Charge(account, bytes, revocable, Owner()) {}
+  Charge(Account* account, uint64_t bytes, bool revocable, const Owner& owner)
+      : account_(account),
+        priority_(owner.priority),
+        part_{.bytes = bytes,
+              .revocable = revocable,
+              .ranked = owner.priority != nullptr,
+              .rank = {.segment = owner.segment}} {
+    if (priority_ != nullptr) part_.rank.priority = *priority_;
     account_->Add(part_);
   }
   Charge(Charge&& other) noexcept { *this = std::move(other); }
@@ -259,6 +291,7 @@ class Charge {
     if (this == &other) return *this;
     Refund();
     account_ = std::exchange(other.account_, nullptr);
+    priority_ = other.priority_;
     part_ = std::exchange(other.part_, {});
     return *this;
   }
@@ -270,6 +303,7 @@ class Charge {
   uint64_t bytes() const { return part_.bytes; }
   bool revocable() const { return part_.revocable; }
   bool revoking() const { return part_.revoking; }
+  bool stuck() const { return part_.stuck; }
 
   // As Account::MarkChanged.
   void MarkChanged() {
@@ -290,12 +324,21 @@ class Charge {
     to.revoking = revoking;
     ChangeTo(to);
   }
+  // The daemon tried to end the holders, and they still have it: no request counts on it any more.
+  void SetStuck() {
+    Part to = part_;
+    to.stuck = true;
+    ChangeTo(to);
+  }
+  // Ranks the charge anew, since its owner's priority has changed.
+  void Rank() { ChangeTo(part_); }
 
  private:
   using Part = Account::Part;
 
-  void ChangeTo(const Part& to) {
+  void ChangeTo(Part to) {
     if (account_ == nullptr) return;
+    if (priority_ != nullptr) to.rank.priority = *priority_;
     account_->Change(part_, to);
     part_ = to;
   }
@@ -306,6 +349,7 @@ class Charge {
   }
 
   Account* account_ = nullptr;
+  const int32_t* priority_ = nullptr;
   Part part_;
 };
 

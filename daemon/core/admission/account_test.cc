@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -55,6 +56,51 @@ TEST_F(AccountTest, ADestroyedChargeRefundsTheStateThatItIsIn) {
   charge->MoveTo(SegmentState::kLingering);
   charge.reset();
   ExpectBoth(0, 0, SegmentState::kLingering);
+}
+
+TEST_F(AccountTest, RevocableChargesAreRanked) {
+  int32_t low = -1, high = 1;
+  Account other;
+  other.SetParent(&device);
+  const auto ranked = [](const Account& account) {
+    std::vector<uint64_t> segments;
+    for (const auto& [rank, bytes] : account.to_revoke().ranked()) {
+      segments.push_back(ToInt(rank.segment));
+    }
+    return segments;
+  };
+  const auto make = [](Account& account, const int32_t& priority, uint64_t id, bool revocable) {
+    Charge charge(&account, 10, revocable, {&priority, SegmentId{id}});
+    charge.MoveTo(SegmentState::kLeased);
+    return charge;
+  };
+  using Ids = std::vector<uint64_t>;
+  Charge first = make(tenant, high, 1, true);
+  Charge second = make(tenant, high, 2, true);
+  Charge firm = make(tenant, high, 3, false);
+  Charge third = make(other, low, 4, true);
+  EXPECT_EQ(ranked(device), (Ids{4, 2, 1}));
+  EXPECT_EQ(ranked(tenant), (Ids{2, 1}));
+  EXPECT_EQ(device.to_revoke().BytesBelow(1), 10u);
+  EXPECT_EQ(device.to_revoke().BytesBelow(2), 30u);
+  first.SetRevoking(true);
+  EXPECT_EQ(ranked(device), (Ids{4, 2}));
+  first.SetRevoking(false);
+  firm.SetRevocable(true);
+  low = 2;
+  EXPECT_EQ(ranked(device), (Ids{4, 3, 2, 1})) << "the rank is that of the last change";
+  third.Rank();
+  EXPECT_EQ(ranked(device), (Ids{3, 2, 1, 4}));
+  other.SetParent(&tenant);
+  EXPECT_EQ(ranked(tenant), (Ids{3, 2, 1, 4}));
+  second.SetStuck();
+  first.MoveTo(SegmentState::kReleasing);
+  third = Charge();
+  EXPECT_EQ(ranked(device), (Ids{3}));
+  EXPECT_EQ(ranked(tenant), (Ids{3}));
+  other.SetParent(nullptr);
+  EXPECT_EQ(ranked(tenant), (Ids{3}));
+  EXPECT_EQ(device.to_revoke().BytesBelow(2), 10u);
 }
 
 TEST_F(AccountTest, MovingHandsTheChargeOn) {

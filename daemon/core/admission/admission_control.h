@@ -98,6 +98,8 @@ class AdmissionControl {
                                                       absl::string_view device) const;
   // Returns how often AdmitWaiting has checked a waiter: the queue's cost.
   uint64_t checked() const { return checked_; }
+  // As Room::looks().
+  uint64_t looks() const { return room_.looks(); }
   absl::Status CheckInvariants() const { return queue_.CheckInvariants(); }
 
  private:

@@ -3,10 +3,10 @@
 //
 // Memory is taken back for a request that is covered by a guarantee, from every tenant; and for one
 // of a tenant with a higher priority. The holders with the lowest priority lose theirs first. Among
-// them the newest segments go first, since least work is lost with them.
+// them the newest segments go first, since least work is lost with them (ChargeRank).
 #include <algorithm>
-#include <tuple>
-#include <utility>
+#include <limits>
+#include <optional>
 
 #include "daemon/core/admission/room.h"
 
@@ -18,66 +18,56 @@ uint64_t Room::Deficit(const Request& request) {
   return request.bytes * request.count <= unused ? unused : 0;
 }
 
-bool Room::MayRevokeFrom(const Request& request, const Tenant& tenant) {
-  return Deficit(request) > 0 || request.tenant->quota.priority > tenant.quota.priority;
-}
-
 std::vector<SegmentId> Room::RevocationCandidates(const Request& request,
                                                   const std::vector<Standing>& standings,
                                                   const Claims& claims) const {
-  struct Shortage {
-    const Tenant* whose;
-    size_t device;
-    uint64_t bytes;
+  const int64_t below = Deficit(request) > 0 ? std::numeric_limits<int64_t>::max()
+                                             : int64_t{request.tenant->quota.priority};
+  std::vector<uint64_t> shortages;  // of each limit
+  // The next charge to take at a limit, on one device.
+  struct Cursor {
+    RevocableCharges::Ranked::const_iterator at, end;
+    size_t shortage = 0;
   };
-  // A limit over all devices does not count pinned memory.
-  const auto counts = [this](const Shortage& shortage, const Segment& segment) {
-    return (shortage.device == kAllDevices ? !IsHostMemory(state_.devices[segment.device])
-                                           : shortage.device == segment.device) &&
-           (shortage.whose == nullptr || state_.IsUnder(*segment.tenant, *shortage.whose));
-  };
-  std::vector<Shortage> shortages;
+  std::vector<Cursor> cursors;
   for (const Standing& standing : standings) {
     const Claim claim = ClaimOn(claims, standing);
     if (FitOf(standing, claim, /*may_revoke=*/true) != Fit::kRevoked) continue;
     const uint64_t wanted =
         standing.used - standing.recoverable - standing.revoking + standing.asked + claim.asked;
-    shortages.push_back({standing.whose, standing.device, wanted - standing.limit});
-  }
-  // Before all segments are looked at, checks whether any tenant has segments to take.
-  const bool any =
-      std::any_of(state_.tenants.begin(), state_.tenants.end(), [&](const auto& entry) {
-        return MayRevokeFrom(request, *entry.second) &&
-               std::any_of(entry.second->accounts.begin(), entry.second->accounts.end(),
-                           [](const Account& on) { return on.revocable() > on.revoking(); });
-      });
-  if (!any) return {};
-  std::vector<std::pair<SegmentId, const Segment*>> candidates;
-  for (const auto& [id, segment] : state_.segments) {
-    const SegmentState state = segment->charge.state();
-    const bool held = state == SegmentState::kLeased || state == SegmentState::kLingering;
-    if (held && segment->charge.revocable() && !segment->charge.revoking() && !segment->stuck &&
-        MayRevokeFrom(request, *segment->tenant)) {
-      candidates.emplace_back(id, segment.get());
+    uint64_t there = 0;
+    for (size_t d = 0; d < state_.devices.size(); ++d) {
+      // A limit over all devices does not count pinned memory.
+      if (standing.device == kAllDevices ? IsHostMemory(state_.devices[d]) : standing.device != d) {
+        continue;
+      }
+      const Account& account =
+          standing.whose == nullptr ? state_.device_accounts[d] : standing.whose->accounts[d];
+      there += account.to_revoke().BytesBelow(below);
+      const RevocableCharges::Ranked& ranked = account.to_revoke().ranked();
+      cursors.push_back({ranked.begin(), ranked.end(), shortages.size()});
     }
+    shortages.push_back(wanted - standing.limit);
+    if (there < shortages.back()) return {};
   }
-  std::sort(candidates.begin(), candidates.end(), [](const auto& a, const auto& b) {
-    return std::make_tuple(a.second->tenant->quota.priority, b.first) <
-           std::make_tuple(b.second->tenant->quota.priority, a.first);
-  });
   std::vector<SegmentId> chosen;
-  for (const auto& [id, segment] : candidates) {
-    bool helps = false;
-    for (Shortage& shortage : shortages) {
-      if (shortage.bytes == 0 || !counts(shortage, *segment)) continue;
-      shortage.bytes -= std::min(shortage.bytes, segment->charge.bytes());
-      helps = true;
+  while (true) {
+    // Each charge at a limit with a shortage helps there. A charge may be at several limits.
+    std::optional<ChargeRank> next;
+    for (const Cursor& cursor : cursors) {
+      ++looks_;
+      if (shortages[cursor.shortage] == 0 || cursor.at == cursor.end) continue;
+      if (!next || cursor.at->first < *next) next = cursor.at->first;
     }
-    if (helps) chosen.push_back(id);
+    if (!next) return chosen;
+    chosen.push_back(next->segment);
+    for (Cursor& cursor : cursors) {
+      if (cursor.at == cursor.end || cursor.at->first != *next) continue;
+      uint64_t& shortage = shortages[cursor.shortage];
+      shortage -= std::min(shortage, cursor.at->second);
+      ++cursor.at;
+    }
   }
-  const bool enough = std::all_of(shortages.begin(), shortages.end(),
-                                  [](const Shortage& shortage) { return shortage.bytes == 0; });
-  return enough ? chosen : std::vector<SegmentId>();
 }
 
 }  // namespace gpumemd

@@ -62,7 +62,7 @@ std::vector<Revocations::Overdue> Revocations::TakeOverdue() {
     if (ended || !IsWaitedFor(segment)) {
       // If the holders do not end even by force, others are asked instead. If the waiter has gone,
       // the holders may keep the segment.
-      segment.stuck = ended;
+      if (ended) segment.charge.SetStuck();
       state_.revoking.erase(id);
       segment.charge.SetRevoking(false);
       auditor_.RevocationChanged(AuditEvent::kRevocationEnded, {id},

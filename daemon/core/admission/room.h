@@ -47,6 +47,8 @@ class Room {
   // Returns the bytes that are guaranteed to the tenant, or to those above it, and not held, if
   // they cover the request; else 0.
   static uint64_t Deficit(const records::Request& request);
+  // Returns how often a charge was compared with others to be taken back: the cost of that.
+  uint64_t looks() const { return looks_; }
 
  private:
   using Request = records::Request;
@@ -58,12 +60,13 @@ class Room {
   void AddHolders(const Standing& standing, Denial& denial) const;
   std::string HelpFor(const Tenant& tenant, const Denial& denial) const;
   // Returns segments to be taken back so that the shortages become 0; none if that is not possible.
+  // Takes time in proportion to these, to the limits and to the devices, not to what else there is.
   std::vector<SegmentId> RevocationCandidates(const Request& request,
                                               const std::vector<Standing>& standings,
                                               const Claims& claims) const;
-  static bool MayRevokeFrom(const Request& request, const Tenant& tenant);
 
   const LedgerState& state_;
+  mutable uint64_t looks_ = 0;
 };
 
 }  // namespace gpumemd

@@ -13,7 +13,7 @@ SegmentId Operations::ChargeFresh(SegmentId tier, bool revocable) {
   auto segment = std::make_unique<Segment>();
   segment->tenant = source.tenant;
   segment->device = source.home;
-  segment->charge = Charge(&source.tenant->accounts[source.home], source.size(), revocable);
+  segment->charge = source.tenant->ChargeFor(id, source.home, source.size(), revocable);
   segment->created = state_.now();
   segment->shared_out = source.shared_out;
   segment->scratch = source.scratch;

@@ -139,7 +139,7 @@ Operation Operations::Grant(SessionId session, const Request& request,
     segment->device = request.device;
     segment->kind = request.kind;
     segment->charge =
-        Charge(&request.tenant->accounts[request.device], request.bytes, request.revocable);
+        request.tenant->ChargeFor(id, request.device, request.bytes, request.revocable);
     segment->created = state_.now();
     segment->scratch = request.scratch;
     state_.segments.emplace(id, std::move(segment));

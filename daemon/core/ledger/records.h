@@ -23,6 +23,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/ledger/retained_pool.h"
+#include "daemon/core/ledger/retainers.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
 
@@ -45,6 +46,7 @@ struct Tenant {
   uint32_t children = 0;
   std::vector<Account> accounts;       // by device, including tenants under it
   std::vector<RetainedPool> retained;  // by device
+  std::vector<Retainers> retainers;    // by device: itself and tenants under it
   std::vector<Pool> pools;             // by device
   uint32_t sessions = 0;               // live and lingering
   uint32_t live_sessions = 0;
@@ -60,6 +62,11 @@ struct Tenant {
   uint32_t watches = 0;
   uint64_t leases = 0;  // of its sessions, and those that operations are about to give
   std::map<Denial::Cause, uint64_t> denials;
+
+  // Returns the charge for a new segment of this tenant. The tenant outlives it.
+  Charge ChargeFor(SegmentId segment, size_t device, uint64_t bytes, bool revocable) {
+    return Charge(&accounts[device], bytes, revocable, {&quota.priority, segment});
+  }
 };
 // Room in the host tier for the contents of a segment.
 struct TierRoom {
@@ -130,8 +137,6 @@ struct Segment {
   // The last step of its revocation, and when the next step is due.
   enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
   absl::Time due = absl::InfiniteFuture();
-  // The daemon tried to end its holders, and they still have it. No waiter counts on it any more.
-  bool stuck = false;
   uint32_t pins = 0;  // operations under way on it
   uint32_t leases = 0;
   uint32_t publications = 0;  // that contain it

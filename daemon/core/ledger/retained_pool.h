@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <utility>
@@ -16,10 +17,14 @@ namespace gpumemd {
 
 class RetainedPool {
  public:
+  // Is called with bytes() before and after each change.
+  using Changed = std::function<void(uint64_t before, uint64_t after)>;
+  void OnChange(Changed changed) { changed_ = std::move(changed); }
+
   void Add(SegmentId id, Kind kind, uint64_t bytes) {
     by_size_[{kind, bytes}].emplace(id, next_);
     by_age_.emplace(next_++, Entry{id, kind, bytes});
-    bytes_ += bytes;
+    SetBytes(bytes_ + bytes);
   }
 
   // Takes a segment of exactly this kind and size.
@@ -73,12 +78,17 @@ class RetainedPool {
     auto entry = it->second.find(id);
     by_age_.erase(entry->second);
     it->second.erase(entry);
-    bytes_ -= bytes;
     if (it->second.empty()) by_size_.erase(it);
+    SetBytes(bytes_ - bytes);
+  }
+  void SetBytes(uint64_t bytes) {
+    const uint64_t before = std::exchange(bytes_, bytes);
+    if (changed_ != nullptr) changed_(before, bytes);
   }
 
   uint64_t next_ = 0;
   uint64_t bytes_ = 0;
+  Changed changed_;
   std::map<uint64_t, Entry> by_age_;
   std::map<std::pair<Kind, uint64_t>, std::map<SegmentId, uint64_t>> by_size_;
 };

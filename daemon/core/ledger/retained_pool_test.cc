@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/ledger/retained_pool.h"
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -43,6 +47,18 @@ TEST(RetainedPoolTest, TheOldestIsTheOneThatWasAddedFirst) {
   EXPECT_EQ(pool.TakeOldest(), SegmentId{2});
   EXPECT_EQ(pool.TakeOldest(), SegmentId{3});
   EXPECT_EQ(pool.TakeOldest(), std::nullopt);
+}
+
+TEST(RetainedPoolTest, EachChangeOfItsBytesIsTold) {
+  RetainedPool pool;
+  std::vector<std::pair<uint64_t, uint64_t>> told;
+  pool.OnChange([&](uint64_t before, uint64_t after) { told.emplace_back(before, after); });
+  pool.Add(SegmentId{1}, Kind::kVmm, 512);
+  pool.Add(SegmentId{2}, Kind::kVmm, 64);
+  pool.TakeFit(Kind::kVmm, 512);
+  pool.Take(SegmentId{2}, Kind::kVmm, 64);
+  EXPECT_EQ(told,
+            (std::vector<std::pair<uint64_t, uint64_t>>{{0, 512}, {512, 576}, {576, 64}, {64, 0}}));
 }
 
 TEST(RetainedPoolTest, SegmentTakenForReuseIsNoLongerTheOldest) {

@@ -79,16 +79,7 @@ void Segments::DoomAllRetained(Tenant& tenant) {
 }
 
 records::Tenant* Segments::RichestRetainer(size_t device, const Tenant* above) {
-  Tenant* richest = nullptr;
-  uint64_t most = 0;
-  for (auto& [name, tenant] : state_.tenants) {
-    const uint64_t retained = tenant->retained[device].bytes();
-    if (retained > most && (above == nullptr || state_.IsUnder(*tenant, *above))) {
-      most = retained;
-      richest = tenant.get();
-    }
-  }
-  return richest;
+  return (above == nullptr ? state_.retainers : above->retainers)[device].richest();
 }
 
 absl::StatusOr<std::vector<SegmentId>> Segments::Trim(absl::string_view tenant_name,

@@ -18,6 +18,7 @@ LedgerState::LedgerState(std::vector<DeviceInfo> infos, Bounds limits,
       bounds(limits),
       now(std::move(clock)),
       device_accounts(devices.size()),
+      retainers(devices.size()),
       reclaimed(devices.size(), 0),
       suspended(devices.size(), 0),
       resumed(devices.size(), 0) {}

@@ -26,6 +26,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/bounds.h"
 #include "daemon/core/ledger/records.h"
+#include "daemon/core/ledger/retainers.h"
 #include "daemon/core/ledger/sharded_map.h"
 #include "daemon/core/publication/versions.h"
 #include "daemon/core/quota/quota.h"
@@ -130,6 +131,7 @@ struct LedgerState {
   bool queue_stale = false;  // quotas have changed: the order of the waiters is out of date
 
   std::vector<Account> device_accounts;
+  std::vector<Retainers> retainers;          // by device: all tenants
   std::vector<uint64_t> reclaimed;           // by device: bytes that only ended processes still had
   std::vector<uint64_t> suspended, resumed;  // by device: bytes that moved to the tier, and back
   std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants;

@@ -16,8 +16,17 @@ records::Tenant& Tenants::Ensure(absl::string_view name) {
   tenant->quota = state_.default_quota;
   tenant->accounts.resize(state_.devices.size());
   tenant->retained.resize(state_.devices.size());
+  tenant->retainers.resize(state_.devices.size());
   tenant->pools.resize(state_.devices.size());
   Tenant& ref = *tenant;
+  for (size_t d = 0; d < state_.devices.size(); ++d) {
+    ref.retained[d].OnChange([this, &ref, d](uint64_t before, uint64_t after) {
+      for (Tenant* each = &ref; each != nullptr; each = each->parent) {
+        each->retainers[d].Change(&ref, ref.name, before, after);
+      }
+      state_.retainers[d].Change(&ref, ref.name, before, after);
+    });
+  }
   state_.versions.Recall(ref);
   state_.tenants.emplace(ref.name, std::move(tenant));
   for (size_t d = 0; d < state_.devices.size(); ++d)
@@ -38,6 +47,9 @@ void Tenants::PutUnder(Tenant& tenant, Tenant* parent) {
     above->tree_sessions -= tenant.tree_sessions;
     above->tree_waiting -= tenant.tree_waiting;
     above->tree_publications -= tenant.tree_publications;
+    for (size_t d = 0; d < state_.devices.size(); ++d) {
+      above->retainers[d].RemoveAll(tenant.retainers[d]);
+    }
   }
   if (tenant.parent != nullptr) --tenant.parent->children;
   tenant.parent = parent;
@@ -46,6 +58,9 @@ void Tenants::PutUnder(Tenant& tenant, Tenant* parent) {
     above->tree_sessions += tenant.tree_sessions;
     above->tree_waiting += tenant.tree_waiting;
     above->tree_publications += tenant.tree_publications;
+    for (size_t d = 0; d < state_.devices.size(); ++d) {
+      above->retainers[d].AddAll(tenant.retainers[d]);
+    }
   }
   for (size_t d = 0; d < state_.devices.size(); ++d) {
     tenant.accounts[d].SetParent(parent == nullptr ? &state_.device_accounts[d]
@@ -79,9 +94,23 @@ void Tenants::ForgetIfIdle(Tenant& tenant) {
   state_.tenants.erase(std::string(tenant.name));
 }
 
+void Tenants::RankCharges(const Tenant& tenant) {
+  for (const Account& account : tenant.accounts) {
+    std::vector<SegmentId> own;
+    for (const auto& [rank, bytes] : account.to_revoke().ranked()) {
+      if (rank.priority != tenant.quota.priority &&
+          state_.segments.at(rank.segment)->tenant == &tenant) {
+        own.push_back(rank.segment);
+      }
+    }
+    for (SegmentId id : own) state_.segments.at(id)->charge.Rank();
+  }
+}
+
 void Tenants::ApplyQuota(Tenant& tenant, const Quota& quota) {
   tenant.quota = quota;
   Link(tenant);
+  RankCharges(tenant);
   state_.queue_stale = true;
   // Retained segments above the new limit are doomed at once.
   for (size_t device = 0; device < state_.devices.size(); ++device) {

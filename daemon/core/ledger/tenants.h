@@ -56,6 +56,8 @@ class Tenants {
   using Tenant = records::Tenant;
 
   void ApplyQuota(Tenant& tenant, const Quota& quota);
+  // Gives the tenant's charges in RevocableCharges the rank of its present priority.
+  void RankCharges(const Tenant& tenant);
   // Puts the tenant under the one that its quota names.
   void Link(Tenant& tenant);
   void PutUnder(Tenant& tenant, Tenant* parent);

@@ -144,7 +144,8 @@ absl::Status Suspensions::Reserve(Tenant& tenant, absl::Span<const SegmentId> se
     segment->home = source.device;
     segment->scratch = source.scratch;
     segment->dropped_bytes = source.scratch ? source.size() : 0;
-    segment->charge = Charge(&tenant.accounts[tier], source.size() - segment->dropped_bytes);
+    segment->charge = tenant.ChargeFor(id, tier, source.size() - segment->dropped_bytes,
+                                       /*revocable=*/false);
     segment->created = state_.now();
     segment->shared_out = source.shared_out;
     segment->pins = 1;

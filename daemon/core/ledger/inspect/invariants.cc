@@ -3,8 +3,11 @@
 
 #include <array>
 #include <map>
+#include <type_traits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace gpumemd {
 namespace {
@@ -15,6 +18,56 @@ using Lease = records::Lease;
 using Pool = records::Pool;
 using TicketEntry = records::TicketEntry;
 using ProcessKey = LedgerState::ProcessKey;
+
+// Checks the indexes of retained memory, and of memory that can be taken back.
+absl::Status CheckIndexes(const LedgerState& ledger) {
+  using Key = std::pair<const Tenant*, size_t>;  // a null tenant: of the device
+  std::map<Key, Retainers> retainers;
+  std::map<Key, RevocableCharges> to_revoke;
+  for (const auto& [name, tenant] : ledger.tenants) {
+    for (size_t i = 0; i < ledger.devices.size(); ++i) {
+      const uint64_t bytes = tenant->retained[i].bytes();
+      if (bytes == 0) continue;
+      retainers[{nullptr, i}].Change(tenant.get(), name, 0, bytes);
+      for (const Tenant* each = tenant.get(); each != nullptr; each = each->parent) {
+        retainers[{each, i}].Change(tenant.get(), name, 0, bytes);
+      }
+    }
+  }
+  for (const auto& [id, segment] : ledger.segments) {
+    const Charge& charge = segment->charge;
+    const bool held =
+        charge.state() == SegmentState::kLeased || charge.state() == SegmentState::kLingering;
+    if (!held || !charge.revocable() || charge.revoking() || charge.stuck()) continue;
+    const ChargeRank rank = {segment->tenant->quota.priority, id};
+    to_revoke[{nullptr, segment->device}].Add(rank, charge.bytes());
+    for (const Tenant* each = segment->tenant; each != nullptr; each = each->parent) {
+      to_revoke[{each, segment->device}].Add(rank, charge.bytes());
+    }
+  }
+  const auto is = [](const auto& index, const auto& expected, const Key& key) {
+    const auto found = expected.find(key);
+    if (found != expected.end()) return index == found->second;
+    return index == std::decay_t<decltype(index)>();
+  };
+  const auto wrong = [](absl::string_view name, size_t device) {
+    return absl::InternalError(absl::StrCat("the index of what can be taken from ", name,
+                                            " on device ", device, " is wrong"));
+  };
+  for (size_t i = 0; i < ledger.devices.size(); ++i) {
+    if (!is(ledger.retainers[i], retainers, {nullptr, i}) ||
+        !is(ledger.device_accounts[i].to_revoke(), to_revoke, {nullptr, i})) {
+      return wrong("all tenants", i);
+    }
+    for (const auto& [name, tenant] : ledger.tenants) {
+      if (!is(tenant->retainers[i], retainers, {tenant.get(), i}) ||
+          !is(tenant->accounts[i].to_revoke(), to_revoke, {tenant.get(), i})) {
+        return wrong(name, i);
+      }
+    }
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace
 
@@ -319,7 +372,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     }
   }
   if (lease_count != ledger.lease_count) return wrong("the daemon miscounts its leases");
-  return absl::OkStatus();
+  return CheckIndexes(ledger);
 }
 
 }  // namespace gpumemd

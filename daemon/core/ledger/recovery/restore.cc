@@ -126,7 +126,7 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     segment->kind = record.kind;
     segment->dropped_bytes = dropped ? record.bytes : 0;
     segment->charge =
-        Charge(&tenant.accounts[*device], record.bytes - segment->dropped_bytes, record.revocable);
+        tenant.ChargeFor(id, *device, record.bytes - segment->dropped_bytes, record.revocable);
     segment->created = absl::FromUnixNanos(record.created_ns);
     segment->made = true;
     segment->lost = !there;
