@@ -18,7 +18,8 @@ enum class QuotaUnit {
   kSwitch,       // bool
   kKind,
   kRelease,
-  kTenant,  // the parent: only the configuration sets it
+  kDuration,  // uint64, in milliseconds; a day at most
+  kTenant,    // the parent: only the configuration sets it
 };
 
 struct QuotaKey {
@@ -38,7 +39,9 @@ struct QuotaKey {
   absl::string_view row = {};
   // Field of gpumem.v1.Usage that it limits; empty: none. "devices": its bytes of host memory.
   absl::string_view usage = {};
-  bool hidden_if_unused = false;  // true: no row without usage and limit
+  // True: no row without usage and limit; for other settings, none of a tenant that is not
+  // swappable.
+  bool hidden_if_unused = false;
 };
 
 // In the order of gpumemctl quota set --help.
@@ -156,6 +159,28 @@ inline constexpr QuotaKey kQuotaKeys[] = {
      .help = "Make all leases revocable",
      .help_off = "Make only leases revocable that request it",
      .row = "revocable"},
+    {.field = "swappable",
+     .number = 20,
+     .key = "swappable",
+     .unit = QuotaUnit::kSwitch,
+     .help = "Ask sessions to suspend when others need their memory",
+     .help_off = "Ask only sessions that offer it",
+     .row = "swappable",
+     .hidden_if_unused = true},
+    {.field = "min_residence_ms",
+     .number = 21,
+     .key = "min_residence",
+     .unit = QuotaUnit::kDuration,
+     .help = "Ask a session no earlier after it resumed (10s)",
+     .row = "minimum residence",
+     .hidden_if_unused = true},
+    {.field = "idle_suspend_ms",
+     .number = 22,
+     .key = "idle_suspend",
+     .unit = QuotaUnit::kDuration,
+     .help = "Ask a session that was idle for as long (0s: never)",
+     .row = "suspend when idle for",
+     .hidden_if_unused = true},
     {.field = "parent",
      .number = 17,
      .key = "parent",

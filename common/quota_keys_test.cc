@@ -16,6 +16,7 @@ using google::protobuf::FieldDescriptor;
 FieldDescriptor::CppType TypeOf(QuotaUnit unit) {
   switch (unit) {
     case QuotaUnit::kBytes:
+    case QuotaUnit::kDuration:
       return FieldDescriptor::CPPTYPE_UINT64;
     case QuotaUnit::kDeviceBytes:
       return FieldDescriptor::CPPTYPE_MESSAGE;

@@ -73,6 +73,7 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
               &config->refuse_when_store_full);
   reader.Read("revocation_grace", DurationForm(), &config->revocation_grace);
   reader.Read("revocation_kill_after", DurationForm(), &config->revocation_kill_after);
+  reader.Read("suspension_grace", DurationForm(), &config->suspension_grace);
   std::string group;
   reader.Read("admin_group", TextForm(), &group);
   if (!group.empty()) {
@@ -170,6 +171,9 @@ Form<int32_t> FormOf(const gpumem::QuotaKey& key, const int32_t&) {
   return IntegerForm(key.least, key.most);
 }
 Form<bool> FormOf(const gpumem::QuotaKey&, const bool&) { return BoolForm(); }
+Form<absl::Duration> FormOf(const gpumem::QuotaKey&, const absl::Duration&) {
+  return DurationForm();
+}
 Form<std::string> FormOf(const gpumem::QuotaKey&, const std::string&) { return ParentForm(); }
 Form<Kind> FormOf(const gpumem::QuotaKey&, const std::optional<Kind>&) { return KindForm(); }
 Form<ReleasePolicy> FormOf(const gpumem::QuotaKey&, const ReleasePolicy&) {

@@ -54,6 +54,9 @@ struct QuotaConfig {
   std::optional<Kind> kind;
   bool scrub = false;
   bool revocable = false;
+  bool swappable = false;
+  absl::Duration min_residence = absl::Seconds(10);
+  absl::Duration idle_suspend = absl::ZeroDuration();
   std::string parent;  // the name of a [[tenant]]; empty: none
   ReleasePolicy release = ReleasePolicy::kTrust;
 
@@ -82,6 +85,9 @@ constexpr void ForEachQuotaKey(Visit visit) {
   visit("kind", &QuotaConfig::kind, &Quota::kind);
   visit("scrub", &QuotaConfig::scrub, &Quota::scrub);
   visit("revocable", &QuotaConfig::revocable, &Quota::revocable);
+  visit("swappable", &QuotaConfig::swappable, &Quota::swappable);
+  visit("min_residence", &QuotaConfig::min_residence, &Quota::min_residence);
+  visit("idle_suspend", &QuotaConfig::idle_suspend, &Quota::idle_suspend);
   visit("parent", &QuotaConfig::parent, &Quota::parent);
   visit("release", &QuotaConfig::release, &Quota::release);
 }
@@ -196,6 +202,8 @@ struct Config {
   // Time for holders to give up revoked leases; and then, asked to end, to do so.
   absl::Duration revocation_grace = absl::Seconds(10);
   absl::Duration revocation_kill_after = absl::Seconds(5);
+  // Time for sessions to suspend when other requests need their memory.
+  absl::Duration suspension_grace = absl::Seconds(30);
 
   // For the host backend alone.
   uint32_t host_devices = 1;

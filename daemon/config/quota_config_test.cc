@@ -52,6 +52,9 @@ TEST(QuotaConfig, HasNoOtherFields) {
                         .kind = Kind::kIpc,
                         .scrub = true,
                         .revocable = true,
+                        .swappable = true,
+                        .min_residence = absl::Seconds(1),
+                        .idle_suspend = absl::Seconds(2),
                         .parent = "team",
                         .release = ReleasePolicy::kOnExit};
   QuotaConfig copy;
@@ -67,6 +70,7 @@ TEST(QuotaConfig, EachKeyIsReadToldAndResolved) {
     std::string value = "1";
     if (key.unit == QuotaUnit::kDeviceBytes || key.key == "guarantee") continue;  // no defaults
     if (key.unit == QuotaUnit::kSwitch) value = "true";
+    if (key.unit == QuotaUnit::kDuration) value = "\"1s\"";
     if (key.unit == QuotaUnit::kKind) value = "\"ipc\"";
     if (key.unit == QuotaUnit::kRelease) value = "\"on-exit\"";
     if (key.unit == QuotaUnit::kTenant) value = "\"team\"";

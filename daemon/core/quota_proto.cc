@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/kind_proto.h"
 #include "daemon/core/requested_kind.h"
 
@@ -20,6 +22,8 @@ using google::protobuf::RepeatedPtrField;
 namespace {
 
 using BytesByDevice = std::map<std::string, uint64_t>;
+
+constexpr uint64_t kMostMilliseconds = 24 * 3600 * 1000;
 
 // Returns the field of that name, which v1::Quota has.
 const FieldDescriptor* Field(absl::string_view name) {
@@ -42,6 +46,10 @@ void Write(int32_t value, const FieldDescriptor* field, v1::Quota* quota) {
 }
 void Write(bool value, const FieldDescriptor* field, v1::Quota* quota) {
   quota->GetReflection()->SetBool(quota, field, value);
+}
+void Write(absl::Duration value, const FieldDescriptor* field, v1::Quota* quota) {
+  quota->GetReflection()->SetUInt64(quota, field,
+                                    static_cast<uint64_t>(absl::ToInt64Milliseconds(value)));
 }
 void Write(const std::string& value, const FieldDescriptor* field, v1::Quota* quota) {
   quota->GetReflection()->SetString(quota, field, value);
@@ -86,6 +94,15 @@ absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field, int32_t*
 }
 absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field, bool* value) {
   *value = quota.GetReflection()->GetBool(quota, field);
+  return absl::OkStatus();
+}
+absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field, absl::Duration* value) {
+  const uint64_t ms = quota.GetReflection()->GetUInt64(quota, field);
+  if (ms > kMostMilliseconds) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field->name(), " is at most ", kMostMilliseconds, ", a day, not ", ms));
+  }
+  *value = absl::Milliseconds(static_cast<int64_t>(ms));
   return absl::OkStatus();
 }
 absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field, std::string* value) {

@@ -35,6 +35,9 @@ TEST(QuotaProto, EveryFieldGoesThereAndBack) {
   EXPECT_EQ(proto.quota().max_publications(), 13u);
   EXPECT_TRUE(proto.quota().scrub());
   EXPECT_TRUE(proto.quota().revocable());
+  EXPECT_TRUE(proto.quota().swappable());
+  EXPECT_EQ(proto.quota().min_residence_ms(), 15u);
+  EXPECT_EQ(proto.quota().idle_suspend_ms(), 16u);
   EXPECT_EQ(proto.quota().kind(), v1::KIND_IPC);
   EXPECT_EQ(proto.quota().release(), v1::RELEASE_POLICY_ON_EXIT);
   absl::StatusOr<QuotaOverride> back = FromProto(proto);
@@ -91,6 +94,16 @@ TEST(QuotaProto, RefusesUnknownValues) {
   EXPECT_EQ(FromProto(release).status(),
             absl::InvalidArgumentError(
                 "a release policy is RELEASE_POLICY_TRUST or RELEASE_POLICY_ON_EXIT"));
+}
+
+TEST(QuotaProto, RefusesMoreThanADay) {
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_min_residence_ms(86'400'001);
+  EXPECT_EQ(
+      FromProto(request).status(),
+      absl::InvalidArgumentError("min_residence_ms is at most 86400000, a day, not 86400001"));
+  request.mutable_quota()->set_min_residence_ms(86'400'000);
+  EXPECT_EQ(FromProto(request)->values.min_residence, absl::Hours(24));
 }
 
 TEST(QuotaProto, PercentagesOfRetainedBytesAreNotTold) {

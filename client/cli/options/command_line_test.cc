@@ -221,9 +221,9 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
   EXPECT_EQ(
       ErrorOf({"quota", "set", "t", "--clear", "limits"}),
       "--clear: \"limits\" is not a limit (expected one of device, device-guarantee, "
-      "guarantee, kind, limit, max-in-flight, max-publications, max-retained, max-segments, "
-      "max-sessions, max-waiting, pinned-limit, priority, release, revocable, scrub, tier-limit, "
-      "total-limit)");
+      "guarantee, idle-suspend, kind, limit, max-in-flight, max-publications, max-retained, "
+      "max-segments, max-sessions, max-waiting, min-residence, pinned-limit, priority, release, "
+      "revocable, scrub, swappable, tier-limit, total-limit)");
   EXPECT_THAT(ErrorOf({"quota", "set", "t", "--max-sessions", "-1"}), HasSubstr("--max-sessions"));
   EXPECT_EQ(ErrorOf({"--json"}), "A command is required");
   EXPECT_EQ(ErrorOf({"frobnicate"}), "unknown command \"frobnicate\"");

@@ -24,6 +24,8 @@ std::vector<std::string> Setting(const QuotaKey& key) {
     case QuotaUnit::kCount:
     case QuotaUnit::kNumber:
       return {option, "7"};
+    case QuotaUnit::kDuration:
+      return {option, "7s"};
     case QuotaUnit::kSwitch:
       return {option};
     case QuotaUnit::kKind:

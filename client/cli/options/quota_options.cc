@@ -70,6 +70,16 @@ void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
              option, [=](int32_t number) { reflection->SetInt32(quota, field, number); }, help)
           ->type_name("N");
       return;
+    case QuotaUnit::kDuration:
+      AddParsed(
+          set, option, ParseDuration,
+          [=](absl::Duration time) {
+            reflection->SetUInt64(quota, field,
+                                  static_cast<uint64_t>(absl::ToInt64Milliseconds(time)));
+          },
+          help)
+          ->type_name("TIME");
+      return;
     case QuotaUnit::kSwitch:
       AddSwitch(set, key, field, quota);
       return;

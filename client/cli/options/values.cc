@@ -50,14 +50,21 @@ std::function<absl::StatusOr<std::string>(const std::string&)> OneOfWords(
   };
 }
 
-absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {
   absl::Duration duration;
-  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
       duration == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms)"));
   }
   return duration;
+}
+
+absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text) {
+  absl::StatusOr<absl::Duration> duration = ParseDuration(text);
+  if (!duration.ok() || *duration > absl::ZeroDuration()) return duration;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a duration (expected one such as 10s, 1m30s, 500ms)"));
 }
 
 absl::StatusOr<absl::Duration> ParseWait(const std::string& text) {

@@ -21,6 +21,7 @@ namespace gpumem::cli {
 // Returns a parser that accepts these words, in any case, and yields them as they are here.
 std::function<absl::StatusOr<std::string>(const std::string&)> OneOfWords(
     std::vector<std::string> words);
+absl::StatusOr<absl::Duration> ParseDuration(const std::string& text);          // "10s", or "0s"
 absl::StatusOr<absl::Duration> ParsePositiveDuration(const std::string& text);  // "10s"
 absl::StatusOr<absl::Duration> ParseWait(const std::string& text);              // or "forever"
 // "10m" before `now`, or a time such as "2030-01-31T12:00:00Z".

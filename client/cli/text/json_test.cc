@@ -36,13 +36,15 @@ TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
   v1::Quota quota;
   quota.set_limit_bytes(0);
   quota.set_max_segments(7);
-  EXPECT_EQ(OneLine(ToJson(quota)),
-            R"({"limit_bytes":0,"total_limit_bytes":null,"max_segments":7,"max_sessions":null,)"
-            R"("max_in_flight":null,"max_retained_bytes":null,"devices":[],)"
-            R"("pinned_limit_bytes":null,"guarantee_bytes":null,"guarantees":[],)"
-            R"("priority":null,"max_waiting":null,"scrub":null,"revocable":null,"kind":null,)"
-            R"("release":null,"parent":"","max_publications":null,"tier_limit_bytes":null})"
-            "\n");
+  EXPECT_EQ(
+      OneLine(ToJson(quota)),
+      R"({"limit_bytes":0,"total_limit_bytes":null,"max_segments":7,"max_sessions":null,)"
+      R"("max_in_flight":null,"max_retained_bytes":null,"devices":[],)"
+      R"("pinned_limit_bytes":null,"guarantee_bytes":null,"guarantees":[],)"
+      R"("priority":null,"max_waiting":null,"scrub":null,"revocable":null,"kind":null,)"
+      R"("release":null,"parent":"","max_publications":null,"tier_limit_bytes":null,"swappable":null,)"
+      R"("min_residence_ms":null,"idle_suspend_ms":null})"
+      "\n");
   EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())),
             "{\"quota\":null,\"usage\":null,\"overridden\":[]}\n");
 }

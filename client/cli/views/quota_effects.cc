@@ -46,6 +46,8 @@ std::string ValueOf(const v1::Quota& quota, const QuotaKey& key, const DeviceLis
       return absl::StrCat(reflection.GetUInt32(quota, field));
     case QuotaUnit::kNumber:
       return absl::StrCat(reflection.GetInt32(quota, field));
+    case QuotaUnit::kDuration:
+      return DurationText(reflection.GetUInt64(quota, field));
     case QuotaUnit::kSwitch:
       return reflection.GetBool(quota, field) ? "on" : "off";
     case QuotaUnit::kKind:

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "client/cli/text/format.h"
 #include "proto/gpumem/v1/quota.pb.h"
 
@@ -43,6 +44,10 @@ class OverrideMarks {
 
 inline std::string ByteLimit(bool present, uint64_t bytes, bool exact) {
   return present ? Size(bytes, exact) : kNoLimit;
+}
+
+inline std::string DurationText(uint64_t milliseconds) {
+  return absl::FormatDuration(absl::Milliseconds(static_cast<int64_t>(milliseconds)));
 }
 
 // Returns the tenant's charge on the devices whose UUID matches.

@@ -36,6 +36,8 @@ std::string ValueText(const v1::Quota& quota, const QuotaKey& key, bool exact) {
                                                : kNoLimit;
     case QuotaUnit::kNumber:
       return absl::StrCat(reflection.GetInt32(quota, field));
+    case QuotaUnit::kDuration:
+      return DurationText(reflection.GetUInt64(quota, field));
     case QuotaUnit::kSwitch:
       return reflection.GetBool(quota, field) ? "yes" : "no";
     case QuotaUnit::kKind: {
@@ -90,9 +92,10 @@ void AddLimits(const v1::Quota& quota, const v1::Usage& usage, bool exact, Overr
 // Settings with a row, by unit.
 void AddSettings(const v1::Quota& quota, bool exact, OverrideMarks* marks, Table* table) {
   for (const QuotaUnit unit : {QuotaUnit::kTenant, QuotaUnit::kNumber, QuotaUnit::kKind,
-                               QuotaUnit::kSwitch, QuotaUnit::kRelease}) {
+                               QuotaUnit::kSwitch, QuotaUnit::kDuration, QuotaUnit::kRelease}) {
     for (const QuotaKey& key : kQuotaKeys) {
       if (key.unit != unit || key.row.empty()) continue;
+      if (key.hidden_if_unused && !quota.swappable()) continue;
       table->AddRow({std::string(key.row), (*marks)(ValueText(quota, key, exact), {key.field})});
     }
   }

@@ -86,7 +86,8 @@ TEST(Overrides, RefuseWhatMakesNoSense) {
             "a quota has no field \"limits\" to clear; it has limit_bytes, total_limit_bytes, "
             "max_segments, max_sessions, max_in_flight, max_retained_bytes, devices, "
             "pinned_limit_bytes, guarantee_bytes, guarantees, priority, max_waiting, scrub, "
-            "revocable, kind, release, max_publications, tier_limit_bytes");
+            "revocable, kind, release, max_publications, tier_limit_bytes, swappable, "
+            "min_residence_ms, idle_suspend_ms");
   EXPECT_THAT(refused({.set = {"max_in_flight"}, .values = {.max_in_flight = 0}}),
               HasSubstr("no call"));
   EXPECT_THAT(refused({.set = {"parent"}, .values = {.parent = "team"}}),

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
@@ -48,6 +49,11 @@ struct Quota {
   std::optional<Kind> kind;  // of requests that name none; absent: the device's default
   bool scrub = false;        // memory is never reused with its old contents
   bool revocable = false;    // all leases may be revoked
+  bool swappable = false;    // sessions may be asked to suspend when others need their memory
+  // How long a session keeps what it got or resumed, before it may be asked.
+  absl::Duration min_residence = absl::Seconds(10);
+  // After what time without activity it is asked although no request waits. Zero: never.
+  absl::Duration idle_suspend = absl::ZeroDuration();
   ReleasePolicy release = ReleasePolicy::kTrust;
   // The tenant whose quota this one's charges also count against; empty: none.
   std::string parent;
@@ -78,6 +84,9 @@ constexpr void ForEachQuotaField(Visit visit) {
   visit("kind", &Quota::kind);
   visit("scrub", &Quota::scrub);
   visit("revocable", &Quota::revocable);
+  visit("swappable", &Quota::swappable);
+  visit("min_residence_ms", &Quota::min_residence);
+  visit("idle_suspend_ms", &Quota::idle_suspend);
   visit("release", &Quota::release);
   visit("parent", &Quota::parent);
 }

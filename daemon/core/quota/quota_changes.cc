@@ -7,6 +7,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 
 namespace gpumemd {
 namespace {
@@ -23,6 +24,7 @@ std::string Shown(const std::optional<Kind>& value) {
 std::string Shown(const std::string& value) { return value.empty() ? kNone : value; }
 std::string Shown(bool value) { return value ? "true" : "false"; }
 std::string Shown(int32_t value) { return absl::StrCat(value); }
+std::string Shown(absl::Duration value) { return absl::FormatDuration(value); }
 std::string Shown(ReleasePolicy value) {
   return value == ReleasePolicy::kTrust ? "trust" : "on-exit";
 }

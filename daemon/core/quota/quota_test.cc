@@ -25,6 +25,7 @@ constexpr QuotaUnit UnitOf() {
   if (std::is_same_v<T, std::map<std::string, uint64_t>>) return QuotaUnit::kDeviceBytes;
   if (std::is_same_v<T, std::optional<uint32_t>>) return QuotaUnit::kCount;
   if (std::is_same_v<T, int32_t>) return QuotaUnit::kNumber;
+  if (std::is_same_v<T, absl::Duration>) return QuotaUnit::kDuration;
   if (std::is_same_v<T, bool>) return QuotaUnit::kSwitch;
   if (std::is_same_v<T, std::optional<Kind>>) return QuotaUnit::kKind;
   if (std::is_same_v<T, ReleasePolicy>) return QuotaUnit::kRelease;

@@ -24,6 +24,9 @@ TEST(Convert, AbsentLimitsStayAbsent) {
   plain.set_scrub(false);
   plain.set_revocable(false);
   plain.set_release(v1::RELEASE_POLICY_TRUST);
+  plain.set_swappable(false);
+  plain.set_min_residence_ms(10'000);
+  plain.set_idle_suspend_ms(0);
   EXPECT_EQ(ToProto(Quota()).SerializeAsString(), plain.SerializeAsString());
   const v1::Quota proto = ToProto(Quota{.limit_bytes = 5, .device_limits = {{"GPU-1", 3}}});
   EXPECT_EQ(proto.limit_bytes(), 5u);

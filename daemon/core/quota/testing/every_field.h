@@ -26,6 +26,9 @@ inline QuotaOverride EveryField() {
                                   .kind = Kind::kIpc,
                                   .scrub = true,
                                   .revocable = true,
+                                  .swappable = true,
+                                  .min_residence = absl::Milliseconds(15),
+                                  .idle_suspend = absl::Milliseconds(16),
                                   .release = ReleasePolicy::kOnExit}};
   for (const gpumem::QuotaKey& key : gpumem::kQuotaKeys) {
     if (key.unit != gpumem::QuotaUnit::kTenant) change.set.emplace(key.field);
