@@ -168,6 +168,18 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
         {{"kind", KindName(acquires.kind)}, {"waited", acquires.waited ? "true" : "false"}},
         acquires.latency);
   }
+  const SwapCounts& swaps = facts.measures.swaps;
+  page.Family("gpumem_suspension_requests_total", Type::kCounter,
+              "Requests of the daemon that a session suspends: for waiting requests, or since the "
+              "session was idle.");
+  page.Sample({{"cause", "memory_needed"}}, swaps.asked_for_waiters);
+  page.Sample({{"cause", "idle"}}, swaps.asked_idle);
+  page.Family("gpumem_suspension_requests_ended_total", Type::kCounter,
+              "Such requests that have ended, by what the session did.");
+  page.Sample({{"result", "suspended"}}, swaps.suspended);
+  page.Sample({{"result", "ignored"}}, swaps.ignored);
+  page.Sample({{"result", "refused"}}, swaps.refused);
+  page.Sample({{"result", "gone"}}, swaps.gone);
   page.Family("gpumem_suspend_seconds", Type::kHistogram,
               "Time of a Suspend until the contents were in the host tier.");
   page.Histogram({}, facts.measures.suspends);

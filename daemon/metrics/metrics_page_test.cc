@@ -82,6 +82,7 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   latency.Observe(absl::Milliseconds(3));
   facts.measures.acquires = {{.kind = Kind::kMempool, .waited = true, .latency = latency.Read()}};
   facts.measures.resumes[1] = latency.Read();
+  facts.measures.swaps = {.asked_for_waiters = 3, .asked_idle = 4, .suspended = 2, .ignored = 5};
   facts.measures.lock_holds = latency.Read();
   facts.measures.longest_lock_hold = absl::Milliseconds(4);
 
@@ -109,6 +110,10 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
         std::string("gpumem_reclaimed_bytes_total{device=\"GPU-0\"} 7\n"),
         std::string("gpumem_suspended_bytes_total{device=\"GPU-0\"} 8\n"),
         std::string("gpumem_resumed_bytes_total{device=\"GPU-0\"} 9\n"),
+        std::string("gpumem_suspension_requests_total{cause=\"memory_needed\"} 3\n"),
+        std::string("gpumem_suspension_requests_total{cause=\"idle\"} 4\n"),
+        std::string("gpumem_suspension_requests_ended_total{result=\"suspended\"} 2\n"),
+        std::string("gpumem_suspension_requests_ended_total{result=\"ignored\"} 5\n"),
         std::string("\ngpumem_suspend_seconds_count 0\n"),
         std::string("gpumem_resume_seconds_sum{waited=\"true\"} 0.003\n"),
         std::string("gpumem_acquire_seconds_sum{kind=\"mempool\",waited=\"true\"} 0.003\n"),

@@ -58,6 +58,7 @@ BrokerOptions BrokerOptionsOf(const Config& config, Devices devices, BrokerObser
                         config.max_sessions_per_uid.value_or(std::max(1u, config.max_sessions / 4)),
                     .reserved_sessions = config.max_sessions / 16,
                     .max_segments = config.max_segments};
+  options.swaps.grace = config.suspension_grace;
   options.revocation = {.grace = config.revocation_grace,
                         .kill_after = config.revocation_kill_after};
   options.random = RandomSecret;

@@ -95,8 +95,9 @@ absl::StatusOr<Operation> AdmissionControl::BeginResume(PublicationId publicatio
   Decision decision;
   const Claims claims =
       queue_.ClaimsBefore({RankOf(*request), WaiterId{state_.next_waiter}}, *request);
+  absl::Time swap_until = absl::InfinitePast();
   absl::StatusOr<std::optional<Operation>> granted =
-      TryGrant(SessionId{}, *request, claims, &decision);
+      TryGrant({SessionId{}, *request, /*waits=*/false, swap_until}, claims, &decision);
   if (!granted.ok()) return granted.status();
   if (*granted) return **std::move(granted);
   return DenialError(room_.Explain(*request, decision));
@@ -118,8 +119,9 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
   Decision decision;
   const Claims claims =
       queue_.ClaimsBefore({RankOf(request), WaiterId{state_.next_waiter}}, request);
+  absl::Time swap_until = absl::InfinitePast();
   absl::StatusOr<std::optional<Operation>> granted =
-      TryGrant(session_id, request, claims, &decision);
+      TryGrant({session_id, request, spec.waits, swap_until}, claims, &decision);
   if (!granted.ok()) return granted.status();
   if (*granted) return Admission{.operation = *std::move(granted)};
   // A request that no holder can make room for does not wait.
@@ -135,20 +137,37 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
                     .request = request,
                     .asked_to = spec.waits,
                     .since = state_.now(),
-                    .revokes = decision.fit == Fit::kRevoked},
+                    .revokes = decision.fit == Fit::kRevoked,
+                    .swap_until = swap_until},
              decision);
   return Admission{.waiter = id};
 }
 
-absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId session,
-                                                                    const Request& request,
+bool AdmissionControl::AwaitsSuspensions(const Asker& asker, const Claims& claims,
+                                         Decision& decision) {
+  // A revocable request takes what others leave.
+  const Request& request = asker.request;
+  if (decision.hopeless || decision.awaits_end || request.revocable || !suspensions_.HasTier()) {
+    return false;
+  }
+  decision.awaits_suspension = true;
+  return swaps_.Ask(asker.session, request, decision, claims, asker.swap_until);
+}
+
+void AdmissionControl::RunSwaps() {
+  if (swaps_.Tick()) queue_.WakeAwaitingSuspension();
+}
+
+absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(const Asker& asker,
                                                                     const Claims& claims,
                                                                     Decision* decision) {
+  const auto& [session, request, waits, swap_until] = asker;
   const bool resumes = request.BringsBack();
   const uint32_t reused = Reusable(request);
   RetainedPool& reusable = PoolFor(request);
   *decision = room_.Check(request, reused, claims);
   if (decision->fit == Fit::kBlocked || decision->awaits_end) {
+    if (waits) AwaitsSuspensions(asker, claims, *decision);
     return std::optional<Operation>();
   }
   if (decision->fit == Fit::kNow && resumes) {
@@ -171,7 +190,9 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(SessionId se
   // device. Two waiters that each do so would then be checked in turn for ever.
   TrimForShortfall(state_, segments_, request, request.count - reused, claims);
   for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
-  revocations_.Revoke(decision->candidates, request);
+  const bool revokes =
+      decision->fit == Fit::kRevoked && !AwaitsSuspensions(asker, claims, *decision);
+  if (revokes) revocations_.Revoke(decision->candidates, request);
   return std::optional<Operation>();
 }
 
@@ -209,8 +230,7 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
     admitted.push_back({id, std::move(status)});
     return false;
   };
-  absl::Status may =
-      state_.RefusesAcquire(request.BringsBack()) ? Draining() : absl::OkStatus();
+  absl::Status may = state_.RefusesAcquire(request.BringsBack()) ? Draining() : absl::OkStatus();
   // A publication comes back without a lease.
   if (may.ok() && !request.publication)
     may = CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);
@@ -219,7 +239,8 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
   if (!may.ok()) return refuse(std::move(may));
 
   Decision decision;
-  absl::StatusOr<std::optional<Operation>> granted = TryGrant(session, request, claims, &decision);
+  absl::StatusOr<std::optional<Operation>> granted =
+      TryGrant({session, request, waiter.asked_to, waiter.swap_until}, claims, &decision);
   if (granted.ok() && granted->has_value()) {
     queue_.Remove(id);
     admitted.push_back({id, **std::move(granted)});

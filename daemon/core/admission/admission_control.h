@@ -31,6 +31,7 @@
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/suspension/suspensions.h"
+#include "daemon/core/suspension/swap_policy.h"
 
 namespace gpumemd {
 
@@ -38,12 +39,14 @@ class AdmissionControl {
  public:
   // All must outlive this.
   AdmissionControl(LedgerBase* base, const Room* room, Segments* segments, Tenants* tenants,
-                   Operations* operations, const Suspensions* suspensions, Revocations* revocations)
+                   Operations* operations, const Suspensions* suspensions, SwapPolicy* swaps,
+                   Revocations* revocations)
       : state_(base->state),
         room_(*room),
         segments_(*segments),
         operations_(*operations),
         suspensions_(*suspensions),
+        swaps_(*swaps),
         revocations_(*revocations),
         queue_(&base->state, room, tenants) {}
 
@@ -87,6 +90,11 @@ class AdmissionControl {
   // memory was revoked for them.
   void EndingsDone() { queue_.WakeAwaitingEnd(); }
 
+  // Lets SwapPolicy act on the time, and checks the waiters again that this may serve. Due at
+  // NextSwap.
+  void RunSwaps();
+  absl::Time NextSwap() const { return swaps_.NextDue(queue_.AwaitsSuspension()); }
+
   // Returns the denial of a waiter for which others would have to make room, or nothing if the
   // memory is on its way back already.
   std::optional<Denial> BlockedBy(WaiterId waiter) const;
@@ -117,10 +125,19 @@ class AdmissionControl {
   absl::StatusOr<Request> ResumeRequestOf(PublicationId publication) const;
   // Returns OK if a waiting request to bring memory back is still as it came.
   absl::Status CheckResume(SessionId session, const Request& request) const;
+  // A request that is being checked.
+  struct Asker {
+    SessionId session{};
+    const Request& request;
+    bool waits = false;      // for memory that others hold
+    absl::Time& swap_until;  // as of its waiter
+  };
   // Grants the request if it fits now; else sets `decision`.
   //   RESOURCE_EXHAUSTED  it fits now, and would be too many leases
-  absl::StatusOr<std::optional<Operation>> TryGrant(SessionId session, const Request& request,
-                                                    const Claims& claims, Decision* decision);
+  absl::StatusOr<std::optional<Operation>> TryGrant(const Asker& asker, const Claims& claims,
+                                                    Decision* decision);
+  // Asks sessions to suspend for the request. True if it is expected to fit once they have.
+  bool AwaitsSuspensions(const Asker& asker, const Claims& claims, Decision& decision);
   // Checks one waiter, and grants it, refuses it or lets it wait. True if it was granted.
   bool CheckOne(const QueuePlace& place, std::vector<Admitted>& admitted);
   // Visits each waiter and its decision in that order, until `visit` returns false.
@@ -131,6 +148,7 @@ class AdmissionControl {
   Segments& segments_;
   Operations& operations_;
   const Suspensions& suspensions_;
+  SwapPolicy& swaps_;
   Revocations& revocations_;
   WaitQueue queue_;
   std::vector<std::pair<WaiterId, absl::Status>> refused_;  // whose session has ended

@@ -18,11 +18,19 @@ uint64_t Room::Deficit(const Request& request) {
   return request.bytes * request.count <= unused ? unused : 0;
 }
 
+int64_t Room::RevokesBelow(const Request& request) {
+  return Deficit(request) > 0 ? std::numeric_limits<int64_t>::max()
+                              : int64_t{request.tenant->quota.priority};
+}
+
+uint64_t Room::Revocable(const Request& request) const {
+  return state_.device_accounts[request.device].to_revoke().BytesBelow(RevokesBelow(request));
+}
+
 std::vector<SegmentId> Room::RevocationCandidates(const Request& request,
                                                   const std::vector<Standing>& standings,
                                                   const Claims& claims) const {
-  const int64_t below = Deficit(request) > 0 ? std::numeric_limits<int64_t>::max()
-                                             : int64_t{request.tenant->quota.priority};
+  const int64_t below = RevokesBelow(request);
   std::vector<uint64_t> shortages;  // of each limit
   // The next charge to take at a limit, on one device.
   struct Cursor {

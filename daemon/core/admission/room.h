@@ -49,6 +49,9 @@ class Room {
   static uint64_t Deficit(const records::Request& request);
   // Returns how often a charge was compared with others to be taken back: the cost of that.
   uint64_t looks() const { return looks_; }
+  // Returns the bytes on the request's device that may be revoked for it at most, and are not being
+  // revoked yet.
+  uint64_t Revocable(const records::Request& request) const;
 
  private:
   using Request = records::Request;
@@ -59,6 +62,8 @@ class Room {
                    Fit fit) const;
   void AddHolders(const Standing& standing, Denial& denial) const;
   std::string HelpFor(const Tenant& tenant, const Denial& denial) const;
+  // Returns the priority below which tenants' revocable leases may be taken back for the request.
+  static int64_t RevokesBelow(const Request& request);
   // Returns segments to be taken back so that the shortages become 0; none if that is not possible.
   // Takes time in proportion to these, to the limits and to the devices, not to what else there is.
   std::vector<SegmentId> RevocationCandidates(const Request& request,

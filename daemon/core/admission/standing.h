@@ -78,6 +78,8 @@ struct Decision {
   // For kSoon: true if it is not yet known whether ending sessions make room for it.
   bool awaits_end = false;
   std::vector<SegmentId> candidates;  // for kRevoked: to be taken back
+  // For kRevoked and kBlocked: true if sessions that suspend could make room for it.
+  bool awaits_suspension = false;
   // True if a limit of the request's tenant, or of an ancestor, blocks it: no change on the
   // device unblocks it.
   bool kept_by_tenants = false;

@@ -121,6 +121,7 @@ void WaitQueue::Remove(WaiterId id) {
   }
   if (tree->second.waiters.empty()) trees_.erase(tree);
   await_end_.erase(id);
+  await_suspension_.erase(id);
   state_.waiters.erase(it);
   if (state_.waiters.empty()) swept_.reset();
   moves_ = true;
@@ -215,6 +216,11 @@ void WaitQueue::SetDecision(WaiterId id, Waiter& waiter, const Decision& decisio
     await_end_.insert(id);
   } else {
     await_end_.erase(id);
+  }
+  if (decision.awaits_suspension) {
+    await_suspension_.insert(id);
+  } else {
+    await_suspension_.erase(id);
   }
 
   Limit& device = limits_[request.device];

@@ -25,6 +25,8 @@
 //   - All others wait for memory on its way back. They depend on their tree, and on every
 //     change on their device (Limit::restless). Waiters that the daemon's limit of segments keeps
 //     out depend on every change on any device.
+//   - A waiter for which sessions could suspend also depends on SwapPolicy. It says when others can
+//     be asked, and when no more is to be expected of those that were (WakeAwaitingSuspension).
 //
 // A waiter that comes, goes, or claims more or less changes the sums for those behind it. In its
 // tree it wakes those behind it that sums alone do not keep asleep. It wakes others only if they
@@ -80,6 +82,10 @@ class WaitQueue {
 
   // Wakes waiters that no ending session keeps waiting any more.
   void WakeAwaitingEnd();
+
+  // Wakes waiters for which sessions could suspend. AwaitsSuspension is true if there are any.
+  void WakeAwaitingSuspension();
+  bool AwaitsSuspension() const { return !await_suspension_.empty(); }
 
   // --- A pass over the waiters that are awake
 
@@ -182,7 +188,8 @@ class WaitQueue {
   uint64_t woken_at_ = 0;  // the sum of all devices' versions at the end of Wake
   bool changed_ = false;   // a tree or a limit has changed
   bool moves_ = false;     // a waiter has come, gone or woken, or a pass is unfinished
-  absl::btree_set<WaiterId> await_end_;  // that an ending session keeps from a decision
+  absl::btree_set<WaiterId> await_end_;         // that an ending session keeps from a decision
+  absl::btree_set<WaiterId> await_suspension_;  // Decision::awaits_suspension
   std::map<ProcessKey, absl::btree_set<WaiterId>> waiting_processes_;
   absl::btree_set<std::pair<PublicationId, WaiterId>> for_publications_;
 };

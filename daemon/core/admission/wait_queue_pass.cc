@@ -148,6 +148,11 @@ void WaitQueue::WakeAwaitingEnd() {
   moves_ = true;
 }
 
+void WaitQueue::WakeAwaitingSuspension() {
+  for (WaiterId id : await_suspension_) awake_.insert(PlaceOf(id, state_.waiters.at(id)));
+  moves_ |= !await_suspension_.empty();
+}
+
 std::optional<QueuePlace> WaitQueue::NextAwake() const {
   std::optional<QueuePlace> first;
   const auto consider = [&](const std::optional<QueuePlace>& place) {

@@ -190,6 +190,12 @@ std::string Tell(const AuditRecord& record) {
       return absl::StrCat("resumed on request: ", Who(record), ", ", What(record), By(record));
     case AuditEvent::kPublicationSuspended:
       return absl::StrCat(Publication(record), " suspended: ", What(record), By(record));
+    case AuditEvent::kSuspensionAsked:
+      return absl::StrCat("asked to suspend ", FormatBytes(record.bytes.value_or(0)), ": ",
+                          Who(record), Why(record));
+    case AuditEvent::kSuspensionEnded:
+      return absl::StrCat("no longer asked to suspend: ", Who(record), ", maps ",
+                          FormatBytes(record.bytes.value_or(0)), Why(record));
     case AuditEvent::kRefused:
       return absl::StrCat("refused ", Who(record), Why(record));
     case AuditEvent::kSessionOpened:

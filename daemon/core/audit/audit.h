@@ -40,6 +40,9 @@ enum class AuditEvent {
   kLeasesSuspended,  // by a session that an operator asked to
   kLeasesResumed,    // likewise
   kPublicationSuspended,
+  // The policy of suspensions.
+  kSuspensionAsked,
+  kSuspensionEnded,  // the session has suspended, or not
   // Sessions.
   kRefused,  // a connection or a ticket, to a process that may not have it
   kSessionOpened,

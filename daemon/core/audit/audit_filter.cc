@@ -35,6 +35,8 @@ bool IsOfClients(AuditEvent event) {
     case AuditEvent::kRevoking:
     case AuditEvent::kRevoked:
     case AuditEvent::kRevocationEnded:
+    case AuditEvent::kSuspensionAsked:
+    case AuditEvent::kSuspensionEnded:
       return true;
     default:
       return false;

@@ -52,6 +52,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   if (it.begun == absl::InfinitePast()) it.begun = now_();
   Update update(this);
   if (it.operation) return true;
+  ledger_.swaps().Active(it.session);
   if (absl::StatusOr<bool> may = MayBegin(it); !may.ok() || !*may) return may;
   it.operation = ledger_.reconciliation().Regrant(it.session, it.spec.request_id, it.spec.count);
   if (it.operation) return true;

@@ -47,6 +47,7 @@ Broker::Broker(BrokerOptions options)
   {
     TimedLock lock(&mutex_);
     ledger_.revocations().SetTimes(options.revocation);
+    ledger_.swaps().SetTimes(options.swaps);
     ledger_.SetAudit(audit_);
   }
   clock_ = std::thread([this] { TimerLoop(); });
@@ -115,18 +116,21 @@ BrokerCall::~BrokerCall() {
   if (broker_ == nullptr) return;
   Broker::Update update(broker_);
   if (!watch_) --broker_->calls_;
-  if (accepts_suspension_) broker_->ledger_.suspension_requests().RemoveWatch(session_);
+  if (accepts_suspension_) {
+    broker_->ledger_.suspension_requests().RemoveWatch(session_, swappable_);
+  }
   watch_ ? broker_->ledger_.sessions().EndWatch(session_)
          : broker_->ledger_.sessions().EndCall(session_);
 }
 
-absl::Status BrokerCall::BecomeWatch(bool accepts_suspension) {
-  TimedLock lock(&broker_->mutex_);
+absl::Status BrokerCall::BecomeWatch(bool accepts_suspension, std::optional<bool> swappable) {
+  Broker::Update update(broker_);
   absl::Status become = broker_->ledger_.sessions().BecomeWatch(session_);
   watch_ = become.ok();
   if (watch_) --broker_->calls_;
   accepts_suspension_ = watch_ && accepts_suspension;
-  if (accepts_suspension_) broker_->ledger_.suspension_requests().AddWatch(session_);
+  swappable_ = swappable;
+  if (accepts_suspension_) broker_->ledger_.suspension_requests().AddWatch(session_, swappable_);
   return broker_->Denied(session_, "watch", std::move(become));
 }
 
@@ -177,8 +181,13 @@ void Broker::Settle() {
   ResumeCopied();
   ResumeAttaches();
   DropEndedPublications();
+  ledger_.swaps().Refresh();
   // The clock's thread goes on with it, after other threads have had the mutex.
-  times_changed_ |= ledger_.admission().QueueMoves();
+  times_changed_ |=
+      ledger_.admission().QueueMoves() || ledger_.admission().NextSwap() < watched_swap_;
+  for (SessionId id : Drain(ledger_.effects().asked)) {
+    if (observer_ != nullptr) observer_->SuspensionRequested(id);
+  }
   for (SessionId id : Drain(ledger_.effects().revoked)) {
     times_changed_ = true;
     if (observer_ != nullptr) observer_->Revoked(id);

@@ -374,6 +374,7 @@ class Broker {
       ABSL_GUARDED_BY(mutex_);
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  absl::Time watched_swap_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   // Of the heartbeat: whether anything has changed since the last one, and its time.
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time last_heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -35,7 +35,8 @@ constexpr uint64_t kPressTurns = 8;
 
 absl::Time Broker::NextTime() const {
   return std::min({ledger_.revocations().NextOverdue(), ledger_.publications().NextExpiry(),
-                   acquiring_.NextDue(), attaching_.NextDue(), NextHeartbeat()});
+                   ledger_.admission().NextSwap(), acquiring_.NextDue(), attaching_.NextDue(),
+                   NextHeartbeat()});
 }
 
 absl::Time Broker::NextHeartbeat() const {
@@ -49,6 +50,7 @@ bool Broker::AwaitNextTimer() {
   while (!stopping_) {
     times_changed_ = false;
     watched_expiry_ = ledger_.publications().NextExpiry();
+    watched_swap_ = ledger_.admission().NextSwap();
     const auto wake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       return stopping_ || times_changed_;
     };
@@ -150,6 +152,7 @@ std::vector<Revocations::Overdue> Broker::RunDueTimers() {
     Resume(waiting, Denied(*waiting, denials[i]));
   }
   EndOverduePublications(now);
+  ledger_.admission().RunSwaps();
   return ledger_.revocations().TakeOverdue();
 }
 

@@ -16,6 +16,7 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
                                                     Deliver deliver) {
   absl::StatusOr<Operation> operation = [&]() -> absl::StatusOr<Operation> {
     Update update(this);
+    ledger_.swaps().Active(call.session());
     const auto count = static_cast<uint32_t>(tickets.size());
     if (auto regrant = ledger_.reconciliation().Regrant(call.session(), request_id, count))
       return *regrant;

@@ -37,7 +37,8 @@ class BrokerObserver {
   virtual void Pressed(const Pressure& pressure) = 0;
   // Some of the session's leases are being revoked.
   virtual void Revoked(SessionId session) = 0;
-  // An operator has asked the session to suspend its leases, or to resume them.
+  // An operator has asked the session to suspend its leases or to resume them, or the policy to
+  // suspend them.
   virtual void SuspensionRequested(SessionId /*session*/) {}
   // The session's process did not give up revoked memory in time. It is to be asked to end
   // (SIGTERM), or with `kill` ended by force (SIGKILL).

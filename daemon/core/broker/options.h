@@ -23,6 +23,7 @@ struct BrokerOptions {
   std::vector<std::unique_ptr<Device>> devices;
   Bounds bounds;
   Revocations::Times revocation;
+  SwapPolicy::Times swaps;
   std::function<absl::Time()> now = absl::Now;
   // Returns unguessable bits.
   std::function<Secret()> random;

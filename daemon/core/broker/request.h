@@ -103,14 +103,17 @@ class BrokerCall {
       : broker_(std::exchange(other.broker_, nullptr)),
         session_(other.session_),
         watch_(other.watch_),
-        accepts_suspension_(other.accepts_suspension_) {}
+        accepts_suspension_(other.accepts_suspension_),
+        swappable_(other.swappable_) {}
   BrokerCall& operator=(BrokerCall&&) = delete;
   ~BrokerCall();
   SessionId session() const { return session_; }
   // Makes the call one of the session's watches, which do not count as in flight.
-  // `accepts_suspension`: the client obeys requests of operators to suspend (SuspensionRequests).
+  // `accepts_suspension`: the client obeys requests to suspend (SuspensionRequests). `swappable`:
+  // as SuspensionRequests::AddWatch.
   //   RESOURCE_EXHAUSTED  the session has too many
-  absl::Status BecomeWatch(bool accepts_suspension = false);
+  absl::Status BecomeWatch(bool accepts_suspension = false,
+                           std::optional<bool> swappable = std::nullopt);
 
  private:
   friend class Broker;
@@ -119,6 +122,7 @@ class BrokerCall {
   SessionId session_;
   bool watch_ = false;
   bool accepts_suspension_ = false;
+  std::optional<bool> swappable_;
 };
 
 }  // namespace gpumemd

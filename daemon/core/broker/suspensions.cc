@@ -19,7 +19,11 @@ absl::StatusOr<Suspensions::Reservation> BrokerSuspensions::Prepare(
   absl::StatusOr<Suspensions::Reservation> reserved;
   {
     Broker::Update update(&broker_);
+    broker_.ledger_.swaps().Active(call.session());
     reserved = broker_.ledger_.suspensions().Prepare(call.session(), leases);
+    if (absl::IsResourceExhausted(reserved.status())) {
+      broker_.ledger_.swaps().Refused(call.session());
+    }
     if (!reserved.ok()) return broker_.Denied(call.session(), "suspend", reserved.status());
   }
   // While the program stops its work.
@@ -38,13 +42,15 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
   Suspensions::Begun begun;
   {
     Broker::Update update(&broker_);
+    broker_.ledger_.swaps().Active(call.session());
     auto result = broker_.ledger_.suspensions().Begin(call.session(), leases, reservation);
     if (!result.ok()) return broker_.Denied(call.session(), "suspend", result.status());
     begun = *std::move(result);
   }
   const absl::Status copied = Carry(begun.moves);
   {
-    TimedLock lock(&broker_.mutex_);
+    Broker::Update update(&broker_);
+    broker_.ledger_.swaps().Suspended(call.session());
     broker_.ledger_.suspensions().Audit(call.session(), leases, begun, copied);
     if (copied.ok()) broker_.suspends_.Observe(broker_.now_() - began);
   }
@@ -65,6 +71,11 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
         "the memory is in the host tier, and the driver has not yet taken that of the device back");
   }
   return suspended;
+}
+
+void BrokerSuspensions::ReportActivity(const BrokerCall& call) {
+  Broker::Update update(&broker_);
+  broker_.ledger_.swaps().Reported(call.session());
 }
 
 std::optional<SuspensionRequests::Request> BrokerSuspensions::Requested(

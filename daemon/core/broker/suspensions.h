@@ -40,8 +40,10 @@ class BrokerSuspensions {
   // Blocks until the contents are in the tier and the devices' memory is free.
   absl::StatusOr<Suspended> Suspend(const BrokerCall& call, absl::Span<const LeaseId> leases,
                                     uint64_t reservation);
-  // Returns the present request of an operator to the session.
+  // Returns the present request to the session, of an operator or of the policy.
   std::optional<SuspensionRequests::Request> Requested(const BrokerCall& call) const;
+  // As SwapPolicy::Reported.
+  void ReportActivity(const BrokerCall& call);
 
   // Of operators, for a publication "TENANT/NAME". Statuses as SuspendPublication and
   // ResumePublication in proto/gpumem/v1/admin.proto (operator_suspensions.cc).

@@ -146,6 +146,7 @@ Measures BrokerViews::Measure() const {
   {
     TimedLock lock(&broker_.mutex_);
     static_cast<LedgerMeasures&>(measures) = broker_.ledger_.look().Measure();
+    measures.swaps = broker_.ledger_.swaps().counts();
   }
   HoldTimes times = broker_.mutex_.Read();
   measures.lock_holds = times.holds;

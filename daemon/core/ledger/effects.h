@@ -15,6 +15,7 @@ struct Effects {
   std::vector<SegmentId> doomed;        // to be destroyed, each exactly once (Segments::Destroyed)
   std::vector<SessionId> forgotten;     // sessions that no longer need to be watched
   absl::btree_set<SessionId> revoked;   // sessions with leases whose revocation has begun
+  absl::btree_set<SessionId> asked;     // sessions that the policy asks to suspend (SwapPolicy)
   absl::btree_set<SessionId> orphaned;  // sessions with leases on segments that were lost
   // Attach waiters that stopped waiting: their version exists, their session has ended, or the
   // daemon drains. Their calls are in flight again. Operations::BeginAttach gives the result.

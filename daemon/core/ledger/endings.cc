@@ -19,6 +19,7 @@ void Endings::EndSession(SessionId id, Session& session) {
   admission_.RefuseWaitersOf(session);
   publications_.EndWaitsOf(session);
   suspensions_.Cancel(id, /*reservation=*/0);
+  if (session.suspension_watches > 0) state_.swaps_changed.insert(id);
   --session.tenant->live_sessions;
 }
 

@@ -77,6 +77,9 @@ void Leases::End(LeaseId id, bool unmapped) {
   publications_.Detach(lease.publication, lease.session);
   --segment.leases;
   segment.suspended.erase(id);
+  if (!lease.suspended) {
+    state_.CountMapped(lease.session, session, segment, /*mapped=*/false);
+  }
   if (unmapped && !lease.suspended)
     segments_.Unexpose(lease.segment, segment, lease.session, /*all=*/false);
   segments_.Settle(lease.segment, segment);

@@ -73,6 +73,7 @@
 #include "daemon/core/publication/publications.h"
 #include "daemon/core/suspension/suspension_requests.h"
 #include "daemon/core/suspension/suspensions.h"
+#include "daemon/core/suspension/swap_policy.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
@@ -97,6 +98,8 @@ class Ledger {
   Suspensions& suspensions() { return suspensions_; }
   SuspensionRequests& suspension_requests() { return suspension_requests_; }
   const SuspensionRequests& suspension_requests() const { return suspension_requests_; }
+  SwapPolicy& swaps() { return swaps_; }
+  const SwapPolicy& swaps() const { return swaps_; }
   Operations& operations() { return operations_; }
   const Operations& operations() const { return operations_; }
   Revocations& revocations() { return revocations_; }
@@ -162,10 +165,11 @@ class Ledger {
   Leases leases_{&base_, &segments_, &publications_};
   Suspensions suspensions_{&base_, &room_, &segments_, &leases_};
   SuspensionRequests suspension_requests_{&base_, &suspensions_};
+  SwapPolicy swaps_{&base_, &room_, &suspensions_, &suspension_requests_};
   Operations operations_{&base_, &segments_, &sessions_, &publications_, &suspensions_};
   Revocations revocations_{&base_, &room_};
-  AdmissionControl admission_{&base_,       &room_,        &segments_,   &tenants_,
-                              &operations_, &suspensions_, &revocations_};
+  AdmissionControl admission_{&base_,       &room_,        &segments_, &tenants_,
+                              &operations_, &suspensions_, &swaps_,    &revocations_};
   Endings endings_{&base_,        &segments_, &sessions_, &publications_,
                    &suspensions_, &leases_,   &admission_};
   Events events_{&base_, &sessions_};

@@ -87,6 +87,7 @@ size_t Operations::CommitResumed(SessionId session, const Operation::Item& item)
   }
   lease->suspended = false;
   segment.suspended.erase(item.lease);
+  state_.CountMapped(session, *state_.sessions.at(session), segment, /*mapped=*/true);
   changes_.Touch(item.lease);
   return moved;
 }

@@ -73,12 +73,24 @@ struct TierRoom {
   SegmentId from{};
   SegmentId to{};
 };
-// A request of an operator that a session suspends its leases, or resumes them.
+// Why a session is asked to suspend.
+enum class SuspensionCause {
+  kOperator,
+  kWaiter,  // another request waits for the memory
+  kIdle,    // the session was idle for long
+};
+// A request that a session suspends its leases, or resumes them.
 struct SuspensionRequest {
   uint64_t number = 0;
   bool resume = false;
   absl::Time until;
   std::string tag;  // of the leases; empty: all
+  SuspensionCause cause = SuspensionCause::kOperator;
+};
+// What a session maps of a device's memory and could suspend.
+struct Residence {
+  uint64_t bytes = 0;  // by lease: a segment counts for each mapped lease of it
+  absl::Time since;    // when it last got or resumed a lease there
 };
 struct Session {
   Tenant* tenant = nullptr;
@@ -121,9 +133,19 @@ struct Session {
   // reservation; 0: none.
   uint64_t tier_reservation = 0;
   std::vector<TierRoom> tier_rooms;
-  // Watches that accept requests of operators to suspend, and the present request.
+  // Watches that accept requests to suspend, and the present request. `swap_watches` of them opt in
+  // to requests of the policy (SwapPolicy), whatever the tenant's quota says; `no_swap_watches` opt
+  // out.
   uint32_t suspension_watches = 0;
+  uint32_t swap_watches = 0;
+  uint32_t no_swap_watches = 0;
   std::optional<SuspensionRequest> suspension_request;
+  // For the policy: its last activity, and by device what it maps. It is not asked before
+  // `swap_after`, since it has ignored a request; and once for the idle time since `idle_asked`.
+  absl::Time active = absl::InfinitePast();
+  absl::btree_map<size_t, Residence> residences;
+  absl::Time swap_after = absl::InfinitePast();
+  absl::Time idle_asked = absl::InfiniteFuture();
 };
 struct Segment {
   Tenant* tenant = nullptr;
@@ -221,6 +243,9 @@ struct Waiter {
   bool asked_to = false;  // false: it waits only for memory that is on its way back
   absl::Time since;
   bool revokes = false;
+  // Until then nothing is revoked for it while sessions are asked to suspend. Infinite past: no
+  // session was asked yet.
+  absl::Time swap_until = absl::InfinitePast();
   // How many of its standings it claims. Later waiters get no memory there that it waits for.
   size_t claims = 0;
 

@@ -73,7 +73,7 @@ absl::StatusOr<SessionId> Sessions::Open(absl::string_view name, SessionDetails 
   session->tenant = &tenant;
   session->details = std::move(details);
   session->token = token;
-  session->opened = state_.now();
+  session->opened = session->active = state_.now();
   CountSession(*session, 1);
   by_process_.emplace(state_.ProcessOf(*session), id);
   state_.sessions.emplace(id, std::move(session));

@@ -169,7 +169,20 @@ void LedgerState::AddLease(LeaseId id, records::Lease lease) {
     session.leased_bytes += segment.charge.bytes();
     if (segment.kind == Kind::kTier) session.tier_bytes += segment.charge.bytes();
   }
+  if (!lease.suspended) CountMapped(lease.session, session, segment, /*mapped=*/true);
   leases.Insert(id, lease);
+}
+
+void LedgerState::CountMapped(SessionId id, Session& session, const Segment& segment, bool mapped) {
+  if (!IsSuspendable(session, segment)) return;
+  records::Residence& residence = session.residences[segment.device];
+  if (mapped) {
+    residence.bytes += segment.charge.bytes();
+    residence.since = now();
+  } else {
+    residence.bytes -= segment.charge.bytes();
+  }
+  if (session.suspension_watches > 0) swaps_changed.insert(id);
 }
 
 void LedgerState::CountLeases(Tenant& tenant, int64_t change) {

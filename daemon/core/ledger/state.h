@@ -17,6 +17,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -109,6 +110,13 @@ struct LedgerState {
   // operation that is about to give it.
   void AddLease(LeaseId id, records::Lease lease);
   void CountLeases(Tenant& tenant, int64_t change);
+  // Counts a lease that the session's process maps now, or no more, if it could be suspended.
+  void CountMapped(SessionId id, Session& session, const Segment& segment, bool mapped);
+  // True if the session may suspend leases of this segment, once the segment's kind allows it.
+  static bool IsSuspendable(const Session& session, const Segment& segment) {
+    return TraitsOf(segment.kind).suspendable && !segment.charge.revocable() &&
+           segment.tenant == session.tenant;
+  }
   // Returns the answer that the session's request was given before, if it is still remembered.
   static std::optional<uint64_t> AnswerTo(const Session& session, uint64_t request);
   // Return the bytes that processes took past the broker.
@@ -143,6 +151,10 @@ struct LedgerState {
   absl::flat_hash_map<uid_t, uint32_t> sessions_of_uid;  // live and lingering
   std::map<ProcessKey, records::Process> processes;
   std::vector<UnbrokeredBytes> unbrokered;
+  // Sessions with watches that accept requests to suspend, whose entries in the index of SwapPolicy
+  // are out of date; and whether all are.
+  absl::flat_hash_set<SessionId> swaps_changed;
+  bool swaps_stale = false;
 
   absl::flat_hash_map<SegmentId, std::unique_ptr<Segment>> segments;
   absl::btree_set<SegmentId> revoking;

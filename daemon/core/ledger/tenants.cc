@@ -112,6 +112,7 @@ void Tenants::ApplyQuota(Tenant& tenant, const Quota& quota) {
   Link(tenant);
   RankCharges(tenant);
   state_.queue_stale = true;
+  state_.swaps_stale = true;
   // Retained segments above the new limit are doomed at once.
   for (size_t device = 0; device < state_.devices.size(); ++device) {
     while (tenant.retained[device].bytes() > state_.MaxRetainedOn(tenant, device)) {

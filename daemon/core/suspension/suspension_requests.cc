@@ -8,12 +8,19 @@
 
 namespace gpumemd {
 
-void SuspensionRequests::AddWatch(SessionId session) {
-  ++state_.sessions.at(session)->suspension_watches;
+void SuspensionRequests::CountWatch(SessionId id, std::optional<bool> swappable, uint32_t change) {
+  records::Session& session = *state_.sessions.at(id);
+  session.suspension_watches += change;
+  if (swappable) (*swappable ? session.swap_watches : session.no_swap_watches) += change;
+  state_.swaps_changed.insert(id);
 }
 
-void SuspensionRequests::RemoveWatch(SessionId session) {
-  --state_.sessions.at(session)->suspension_watches;
+void SuspensionRequests::AddWatch(SessionId session, std::optional<bool> swappable) {
+  CountWatch(session, swappable, 1);
+}
+
+void SuspensionRequests::RemoveWatch(SessionId session, std::optional<bool> swappable) {
+  CountWatch(session, swappable, UINT32_MAX);  // one less
 }
 
 absl::Status SuspensionRequests::Check(SessionId id) const {
@@ -32,11 +39,11 @@ absl::Status SuspensionRequests::Check(SessionId id) const {
 }
 
 absl::StatusOr<uint64_t> SuspensionRequests::Begin(SessionId id, bool resume, absl::Time until,
-                                                   absl::string_view tag) {
+                                                   absl::string_view tag, Cause cause) {
   if (absl::Status possible = Check(id); !possible.ok()) return possible;
   const uint64_t number = next_request_++;
-  state_.sessions.at(id)->suspension_request =
-      Request{.number = number, .resume = resume, .until = until, .tag = std::string(tag)};
+  state_.sessions.at(id)->suspension_request = Request{
+      .number = number, .resume = resume, .until = until, .tag = std::string(tag), .cause = cause};
   return number;
 }
 

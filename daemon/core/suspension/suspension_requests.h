@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Requests of operators that a session suspends all its leases, or those with one tag, or resumes
-// them.
+// them; and of the policy that it suspends all (SwapPolicy).
 //
 // The session's client does it, by the calls of any client. A request says what to do until when; a
 // session has at most one. It is not recorded for the next daemon: the operator's call ends with
-// this one.
+// this one, and the next daemon's policy decides anew.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +28,16 @@ namespace gpumemd {
 class SuspensionRequests {
  public:
   using Request = records::SuspensionRequest;
+  using Cause = records::SuspensionCause;
 
   // Both must outlive this.
   SuspensionRequests(LedgerBase* base, const Suspensions* suspensions)
       : state_(base->state), suspensions_(*suspensions) {}
 
-  // Count the session's watches that accept requests. Require that the session exists.
-  void AddWatch(SessionId session);
-  void RemoveWatch(SessionId session);
+  // Count the session's watches that accept requests. Require that the session exists. `swappable`:
+  // true if the watch opts in to requests of the policy, false if it opts out.
+  void AddWatch(SessionId session, std::optional<bool> swappable = std::nullopt);
+  void RemoveWatch(SessionId session, std::optional<bool> swappable = std::nullopt);
 
   // Checks that Begin can succeed.
   //   NOT_FOUND            there is no such live session
@@ -44,7 +46,7 @@ class SuspensionRequests {
   // Begins a request, in place of the session's earlier one. Returns its number. Statuses as Check.
   // `tag`: of the leases; empty: all.
   absl::StatusOr<uint64_t> Begin(SessionId session, bool resume, absl::Time until,
-                                 absl::string_view tag = "");
+                                 absl::string_view tag = "", Cause cause = Cause::kOperator);
   // Ends the request, unless it has ended.
   void End(SessionId session, uint64_t request);
   // Returns the session's request; null if it has none, or is not live. Valid until the next
@@ -76,6 +78,8 @@ class SuspensionRequests {
   void Add(absl::Span<const LeaseId> leases, bool resume, Moved& moved) const;
 
  private:
+  void CountWatch(SessionId session, std::optional<bool> swappable, uint32_t change);
+
   LedgerState& state_;
   const Suspensions& suspensions_;
   uint64_t next_request_ = 1;

@@ -14,13 +14,6 @@
 namespace gpumemd {
 namespace {
 
-std::optional<size_t> FindTier(const LedgerState& state) {
-  for (size_t device = 0; device < state.devices.size(); ++device) {
-    if (IsHostTier(state.devices[device])) return device;
-  }
-  return std::nullopt;
-}
-
 // Checks the number of leases in one request, and that none is there twice.
 absl::Status CheckList(absl::Span<const LeaseId> leases, size_t most) {
   if (leases.empty() || leases.size() > most) {
@@ -42,7 +35,12 @@ absl::Status NoHostTier() {
       "this daemon has no host tier for suspended memory; its operator can set [tier] capacity");
 }
 
-bool Suspensions::HasTier() const { return FindTier(state_).has_value(); }
+std::optional<size_t> Suspensions::Tier() const {
+  for (size_t device = 0; device < state_.devices.size(); ++device) {
+    if (IsHostTier(state_.devices[device])) return device;
+  }
+  return std::nullopt;
+}
 
 absl::Status Suspensions::CheckLease(const Session& session, LeaseId lease) const {
   const SegmentId segment_id = state_.leases.at(lease).segment;
@@ -118,7 +116,7 @@ std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const 
 absl::Status Suspensions::Reserve(Tenant& tenant, absl::Span<const SegmentId> segments,
                                   std::vector<records::TierRoom>& rooms, bool asked) {
   if (segments.empty()) return absl::OkStatus();
-  const size_t tier = *FindTier(state_);
+  const size_t tier = *Tier();
   records::Request request{
       .tenant = &tenant, .device = tier, .kind = Kind::kTier, .bytes = 0, .count = 1};
   for (SegmentId id : segments) {
@@ -236,6 +234,7 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
     Segment& segment = *state_.segments.at(lease.segment);
     lease.suspended = true;
     segment.suspended.insert(lease_id);
+    state_.CountMapped(id, session, segment, /*mapped=*/false);
     changes_.Touch(lease_id);
     segments_.Unexpose(lease.segment, segment, id, /*all=*/false);
   }

@@ -135,8 +135,9 @@ class Suspensions {
   //   FAILED_PRECONDITION  a segment is lost
   absl::StatusOr<ResumeTerms> TermsOf(PublicationId publication) const;
 
-  // True if there is a host tier.
-  bool HasTier() const;
+  // Returns the index of the host tier among the devices; nothing if there is none.
+  std::optional<size_t> Tier() const;
+  bool HasTier() const { return Tier().has_value(); }
   // Returns OK if the lease, of this session, can be suspended or is suspended. Statuses as
   // Prepare, without those about the list and the room.
   absl::Status CheckLease(const records::Session& session, LeaseId lease) const;

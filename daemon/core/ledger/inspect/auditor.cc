@@ -233,6 +233,15 @@ void Auditor::RevocationChanged(AuditEvent event, absl::Span<const SegmentId> se
   }
 }
 
+void Auditor::SwapChanged(AuditEvent event, SessionId id, uint64_t bytes,
+                          absl::string_view why) const {
+  if (sink_ == nullptr) return;
+  AuditRecord record = Inspector(&state_).AuditOf(event, id);
+  record.bytes = bytes;
+  record.why = std::string(why);
+  Record(std::move(record));
+}
+
 void Auditor::Lost(const absl::flat_hash_set<SegmentId>& segments) const {
   if (sink_ == nullptr) return;
   for (SegmentId id : absl::btree_set<SegmentId>(segments.begin(), segments.end())) {

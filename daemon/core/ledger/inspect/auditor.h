@@ -45,6 +45,10 @@ class Auditor {
   void Reclaimed(SessionId session, absl::Span<const SegmentId> mapped) const;
   void RevocationChanged(AuditEvent event, absl::Span<const SegmentId> segments,
                          absl::string_view why) const;
+  // Records that the policy has asked the session to suspend `bytes`, or that the request has ended
+  // and the session still maps that many.
+  void SwapChanged(AuditEvent event, SessionId session, uint64_t bytes,
+                   absl::string_view why) const;
   void Lost(const absl::flat_hash_set<SegmentId>& segments) const;
   void Published(SessionId session, const records::Publication& publication) const;
   void PublicationEnded(const records::Publication& publication, bool replaced,

@@ -84,6 +84,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
   absl::flat_hash_map<SegmentId, uint32_t> leases_of;
   absl::flat_hash_map<std::pair<SessionId, SegmentId>, uint32_t> leases_of_session;
   std::map<const Tenant*, uint64_t> tenants_leases;
+  std::map<std::pair<SessionId, size_t>, uint64_t> mapped;
   size_t tickets = 0;
   const auto check_lease = [&](LeaseId id, const Lease& lease) -> absl::Status {
     auto session = ledger.sessions.find(lease.session);
@@ -101,6 +102,9 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     }
     ++leases_of[lease.segment];
     ++leases_of_session[{lease.session, lease.segment}];
+    if (!lease.suspended && LedgerState::IsSuspendable(*session->second, *segment->second)) {
+      mapped[{lease.session, segment->second->device}] += segment->second->charge.bytes();
+    }
     ++tenants_leases[session->second->tenant];
     for (const auto& ticket : lease.tickets) {
       if (!ticket) continue;
@@ -288,6 +292,12 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     if (leased_bytes != session->leased_bytes || tier_bytes != session->tier_bytes) {
       return wrong("session ", ToInt(id), " miscounts the bytes that it leases");
     }
+    for (const auto& [device, residence] : session->residences) {
+      const auto bytes = mapped.extract({id, device});
+      if ((bytes.empty() ? 0 : bytes.mapped()) != residence.bytes) {
+        return wrong("session ", ToInt(id), " miscounts the bytes that it maps");
+      }
+    }
     tenants_leases[session->tenant] += session->arriving;
     arriving += session->arriving;
     if (session->operations == 0 && session->arriving != 0) {
@@ -305,6 +315,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       }
     }
   }
+  if (!mapped.empty()) return wrong("a session does not count the bytes that it maps");
   if (!leases_of_session.empty()) return wrong("the index of a session's leases is wrong");
   if (waiters != ledger.waiters.size()) return wrong("a waiter outlived its session");
   if (of_uid != ledger.sessions_of_uid) return wrong("a user's sessions are miscounted");

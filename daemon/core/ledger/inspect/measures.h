@@ -50,6 +50,12 @@ struct LedgerMeasures {
   bool draining = false;
 };
 
+// Requests of the daemon that sessions suspend (SwapPolicy), since it began.
+struct SwapCounts {
+  uint64_t asked_for_waiters = 0, asked_idle = 0;
+  uint64_t suspended = 0, ignored = 0, refused = 0, gone = 0;  // how they ended
+};
+
 struct Measures : LedgerMeasures {
   std::vector<DeviceInfo> device_infos;
   struct Acquires {
@@ -58,8 +64,9 @@ struct Measures : LedgerMeasures {
     LatencyCounts latency;  // from the request until its client had its descriptors
   };
   std::vector<Acquires> acquires;  // of all kinds that the devices make
-  LatencyCounts suspends;          // until the contents were in the host tier
-  LatencyCounts resumes[2];        // until the client had its descriptors, by whether it waited
+  SwapCounts swaps;
+  LatencyCounts suspends;    // until the contents were in the host tier
+  LatencyCounts resumes[2];  // until the client had its descriptors, by whether it waited
   // How long the broker's mutex was held: each time, and at most.
   LatencyCounts lock_holds;
   absl::Duration longest_lock_hold;

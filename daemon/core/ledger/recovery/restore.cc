@@ -64,6 +64,7 @@ void Restorer::RestoreSessions(const JournalImage& image, const Survivors& survi
     session->details = details;
     session->token = record->second.token;
     session->opened = absl::FromUnixNanos(record->second.opened_ns);
+    session->active = state_.now();
     session->live = !record->second.ended;
     session->presence = Presence::kAway;
     session->details.connect_id = record->second.connect_id;
