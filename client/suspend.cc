@@ -2,6 +2,7 @@
 #include "gpumem/suspend.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -14,22 +15,26 @@ namespace {
 
 // Brings the program's segments into the wanted state.
 absl::Status Serve(const std::shared_ptr<internal::Session>& session,
-                   const SuspensionHandlers& handlers, const internal::SuspensionRequest& request) {
-  const bool resume = request.resume;
+                   const SuspensionHandlers& handlers, const internal::SuspensionAsked& asked) {
+  const bool resume = asked.resume;
   std::vector<Segment*> segments = handlers.segments();
-  std::erase_if(segments, [&request](const Segment* segment) {
+  std::erase_if(segments, [&asked](const Segment* segment) {
     if (segment == nullptr || !segment->valid()) return false;
-    const bool meant = request.tag.empty() || segment->tag() == request.tag;
-    return !meant || segment->suspended() != request.resume;
+    const bool meant = asked.tag.empty() || segment->tag() == asked.tag;
+    return !meant || segment->suspended() != asked.resume;
   });
   if (segments.empty()) return absl::OkStatus();
   absl::StatusOr<internal::Suspension> suspension =
       internal::Suspension::Of(session, segments, /*suspended=*/resume);
   if (!suspension.ok()) return suspension.status();
-  if (!resume) return suspension->Suspend({.quiesce = handlers.quiesce});
-  const absl::Status status =
-      suspension->Resume(request.left, std::nullopt, internal::Disturbance());
-  if (status.ok() && handlers.resumed) handlers.resumed();
+  if (resume) {
+    const absl::Status status =
+        suspension->Resume(asked.left, std::nullopt, internal::Disturbance());
+    if (status.ok() && handlers.resumed) handlers.resumed();
+    return status;
+  }
+  const absl::Status status = suspension->Suspend({.quiesce = handlers.quiesce});
+  if (status.ok() && handlers.suspended) handlers.suspended(asked.cause);
   return status;
 }
 
@@ -68,12 +73,16 @@ absl::StatusOr<std::unique_ptr<Watch>> Client::ServeSuspensions(SuspensionHandle
   }
   WatchHandlers events;
   events.ended = handlers.ended;
+  const std::optional<bool> swappable = handlers.swappable;
+  const auto serve = [session = session_,
+                      handlers = std::move(handlers)](const internal::SuspensionAsked& asked) {
+    const absl::Status status = Serve(session, handlers, asked);
+    if (!status.ok() && handlers.failed) handlers.failed(status);
+  };
   return internal::StartWatch(session_, std::move(events),
-                              [session = session_, handlers = std::move(handlers)](
-                                  const internal::SuspensionRequest& request) {
-                                const absl::Status status = Serve(session, handlers, request);
-                                if (!status.ok() && handlers.failed) handlers.failed(status);
-                              });
+                              {.serve = serve, .swappable = swappable});
 }
+
+void Client::ReportActivity() { session_->ReportActivity(); }
 
 }  // namespace gpumem

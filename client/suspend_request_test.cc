@@ -160,6 +160,36 @@ TEST_F(SuspendRequestTest, ARequestWhoseTimeIsOverIsIgnored) {
   EXPECT_THAT(Notes(1), ElementsAre("resumed"));
 }
 
+TEST_F(SuspendRequestTest, TheProgramLearnsWhyItIsSuspended) {
+  Start();
+  auto handlers = Handlers();
+  handlers.suspended = [this](SuspensionCause cause) {
+    Note(cause == SuspensionCause::kOperator       ? "operator"
+         : cause == SuspensionCause::kMemoryNeeded ? "memory needed"
+                                                   : "idle");
+  };
+  const auto watch = client_->ServeSuspensions(handlers);
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  std::vector<std::string> all;
+  for (const auto cause : {v1::SuspensionRequested::OPERATOR,
+                           v1::SuspensionRequested::MEMORY_NEEDED, v1::SuspensionRequested::IDLE}) {
+    v1::Event asks = Asks(/*resume=*/false);
+    asks.mutable_suspension_requested()->set_cause(cause);
+    daemon_->Tell(asks);
+    daemon_->Tell(Asks(/*resume=*/true));
+    all = Notes(all.size() + 3);
+  }
+  EXPECT_THAT(all, ElementsAre("quiesce", "operator", "resumed", "quiesce", "memory needed",
+                               "resumed", "quiesce", "idle", "resumed"));
+}
+
+TEST_F(SuspendRequestTest, ActivityIsReportedOnceASecondAtMost) {
+  Start();
+  for (int i = 0; i < 1000; ++i) client_->ReportActivity();
+  EXPECT_GE(daemon_->activity_reports(), 1);
+  EXPECT_LE(daemon_->activity_reports(), 20);  // it took some seconds on a slow machine
+}
+
 TEST_F(SuspendRequestTest, WithoutHandlersNothingChanges) {
   Start();
   EXPECT_EQ(client_->ServeSuspensions({}).status().code(), StatusCode::kInvalidArgument);

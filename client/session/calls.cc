@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "client/session/session.h"
 #include "common/failpoint.h"
+#include "common/node_clock.h"
 
 namespace gpumem::internal {
 namespace {
@@ -20,6 +21,10 @@ absl::Status LostError(uint64_t lease_id) {
 
 // The time that a rollback waits for a restarted daemon to resume the session.
 constexpr absl::Duration kRollbackTimeout = absl::Milliseconds(100);
+
+// Bound the cost of reporting activity. A daemon that is late may have got the report.
+constexpr int64_t kReportNs = 1'000'000'000;
+constexpr absl::Duration kReportTimeout = absl::Milliseconds(100);
 
 }  // namespace
 
@@ -68,6 +73,19 @@ absl::StatusOr<v1::SuspendResponse> Session::Suspend(const v1::SuspendRequest& r
   Failpoint("client-suspend-heard");
   if (!response.ok()) return ExplainLost(request.lease_ids(), response.status());
   return response;
+}
+
+void Session::ReportActivity() {
+  const auto now = static_cast<int64_t>(NodeClockNs());
+  int64_t after = report_after_ns_.load(std::memory_order_relaxed);
+  if (now < after || forked()) return;
+  // One of several threads makes the call.
+  if (!report_after_ns_.compare_exchange_strong(after, now + kReportNs)) return;
+  const ConnectionPtr connection = reconnector_.current();
+  if (connection->ended()) return;
+  v1::ReportActivityResponse response;
+  connection->Call(&v1::Broker::Stub::ReportActivity, v1::ReportActivityRequest(), &response,
+                   absl::Now() + kReportTimeout);
 }
 
 void Session::CancelSuspend(uint64_t suspension_id) {

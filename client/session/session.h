@@ -122,6 +122,8 @@ class Session : public std::enable_shared_from_this<Session> {
       const v1::PrepareSuspendRequest& request, absl::Time deadline);
   absl::StatusOr<v1::SuspendResponse> Suspend(const v1::SuspendRequest& request,
                                               absl::Time deadline);
+  // See Client::ReportActivity.
+  void ReportActivity();
   // For rollbacks: they wait for no absent daemon.
   void CancelSuspend(uint64_t suspension_id);
   absl::Status SuspendAgain(const v1::SuspendRequest& request, absl::Time deadline);
@@ -269,6 +271,8 @@ class Session : public std::enable_shared_from_this<Session> {
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
   const std::string runtime_dir_;
+  // Of the monotonic clock: when ReportActivity next makes a call.
+  std::atomic<int64_t> report_after_ns_{0};
   LeaseBook book_;
   Reconnector reconnector_;
 

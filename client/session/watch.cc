@@ -35,6 +35,14 @@ absl::Duration Left(uint64_t milliseconds, absl::Duration age) {
   return std::max(all - age, absl::ZeroDuration());
 }
 
+// Returns kMemoryNeeded for a cause that this library does not know: an operator has asked only if
+// the event says so.
+SuspensionCause CauseOf(v1::SuspensionRequested::Cause cause) {
+  return cause == v1::SuspensionRequested::OPERATOR ? SuspensionCause::kOperator
+         : cause == v1::SuspensionRequested::IDLE   ? SuspensionCause::kIdle
+                                                    : SuspensionCause::kMemoryNeeded;
+}
+
 // True if the status comes from gRPC and not from the daemon: the server shuts down, or the stream
 // was cut off because it was not read for too long.
 bool IsCutOff(const grpc::Status& status) {
@@ -47,7 +55,7 @@ bool IsCutOff(const grpc::Status& status) {
 // ends the Watch.
 class Reader {
  public:
-  Reader(std::shared_ptr<Session> session, WatchHandlers handlers, SuspensionHandler suspension)
+  Reader(std::shared_ptr<Session> session, WatchHandlers handlers, SuspensionServer suspension)
       : session_(std::move(session)),
         handlers_(std::move(handlers)),
         suspension_(std::move(suspension)) {}
@@ -94,7 +102,8 @@ class Reader {
     stream_ = {};
     auto context = std::make_unique<grpc::ClientContext>();
     v1::WatchRequest request;
-    request.set_accepts_suspension(suspension_ != nullptr);
+    request.set_accepts_suspension(suspension_.serve != nullptr);
+    if (suspension_.swappable) request.set_swappable(*suspension_.swappable);
     absl::StatusOr<Session::EventStream> stream = session_->Watch(context.get(), request, deadline);
     if (!stream.ok()) return stream.status();
     stream_ = *std::move(stream);
@@ -143,12 +152,14 @@ class Reader {
       handlers_.revocation(
           {.lease_ids = {revocation.lease_ids().begin(), revocation.lease_ids().end()},
            .until_end = Left(revocation.deadline_ms(), AgeOf(event))});
-    } else if (event.has_suspension_requested() && suspension_) {
+    } else if (event.has_suspension_requested() && suspension_.serve) {
       const v1::SuspensionRequested& request = event.suspension_requested();
       const absl::Duration left = Left(request.deadline_ms(), AgeOf(event));
-      if (left > absl::ZeroDuration()) {
-        suspension_({.resume = request.resume(), .tag = request.tag(), .left = left});
-      }
+      if (left <= absl::ZeroDuration()) return;
+      suspension_.serve({.resume = request.resume(),
+                         .tag = request.tag(),
+                         .left = left,
+                         .cause = CauseOf(request.cause())});
     } else if (event.has_quota_changed() && handlers_.quota_changed) {
       handlers_.quota_changed(FromProto(event.quota_changed().quota()));
     }
@@ -180,7 +191,7 @@ class Reader {
 
   const std::shared_ptr<Session> session_;
   const WatchHandlers handlers_;
-  const SuspensionHandler suspension_;
+  const SuspensionServer suspension_;
   absl::Mutex mutex_;
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);  // outlives stream_
   std::atomic<bool> cancelled_ = false;
@@ -221,7 +232,7 @@ class ThreadedWatch : public Watch {
 
 absl::StatusOr<std::unique_ptr<Watch>> StartWatch(std::shared_ptr<Session> session,
                                                   WatchHandlers handlers,
-                                                  SuspensionHandler suspension) {
+                                                  SuspensionServer suspension) {
   auto reader =
       std::make_shared<Reader>(std::move(session), std::move(handlers), std::move(suspension));
   if (absl::Status status = reader->Start(); !status.ok()) return status;

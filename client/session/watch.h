@@ -4,27 +4,33 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/session/session.h"
 #include "gpumem/client.h"
+#include "gpumem/suspend.h"
 
 namespace gpumem::internal {
 
-// An operator asks the session to suspend its segments, or to resume them.
-struct SuspensionRequest {
+// The session is asked to suspend its segments, or to resume them.
+struct SuspensionAsked {
   bool resume = false;
   std::string tag;      // of the segments; empty: all
-  absl::Duration left;  // how long the operator still waits; above zero
+  absl::Duration left;  // in which it helps; above zero
+  SuspensionCause cause = SuspensionCause::kOperator;
 };
-using SuspensionHandler = std::function<void(const SuspensionRequest&)>;
+struct SuspensionServer {
+  std::function<void(const SuspensionAsked&)> serve;  // empty: the session is not asked
+  std::optional<bool> swappable;                      // as in SuspensionHandlers
+};
 
 // See Client::StartWatch. With `suspension`, the daemon may ask the session to suspend
 // (Client::ServeSuspensions). It is called as the handlers are.
 absl::StatusOr<std::unique_ptr<Watch>> StartWatch(std::shared_ptr<Session> session,
                                                   WatchHandlers handlers,
-                                                  SuspensionHandler suspension = nullptr);
+                                                  SuspensionServer suspension = {});
 
 }  // namespace gpumem::internal

@@ -133,6 +133,13 @@ class FakeDaemon::Service : public v1::Broker::Service {
     return daemon_->script_.suspended ? daemon_->script_.suspended(is_cancelled) : status;
   }
 
+  grpc::Status ReportActivity(grpc::ServerContext* context, const v1::ReportActivityRequest*,
+                              v1::ReportActivityResponse*) override {
+    if (SessionOf(*context) == 0) return NoSession();
+    ++daemon_->activity_reports_;
+    return grpc::Status::OK;
+  }
+
   grpc::Status CancelSuspend(grpc::ServerContext* context, const v1::CancelSuspendRequest* request,
                              v1::CancelSuspendResponse*) override {
     if (SessionOf(*context) == 0) return NoSession();

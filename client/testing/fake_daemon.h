@@ -133,6 +133,8 @@ class FakeDaemon {
   void ComeBack(bool remembers = true);
   // Returns the suspended leases.
   std::set<uint64_t> suspended();
+  // Returns how often clients have reported activity.
+  int activity_reports() const { return activity_reports_; }
   // Returns the reservation of the last PrepareSuspend; 0 once it has ended.
   uint64_t reservation();
   // Takes a lease from the session, so that the next daemon does not know it.
@@ -204,6 +206,7 @@ class FakeDaemon {
   uint64_t generation_ = 0;
   std::atomic<int32_t> context_pid_{0};
 
+  std::atomic<int> activity_reports_ = 0;
   std::mutex mutex_;
   std::vector<Known> sessions_;  // 1, 2, …
   std::map<uint64_t, Held> leases_;

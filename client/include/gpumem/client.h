@@ -204,11 +204,16 @@ class Client {
   absl::Status Resume(absl::Span<Segment* const> segments, const ResumeOptions& options);
   absl::Status Resume(absl::Span<Segment* const> segments);
 
-  // Lets operators suspend and resume this process (gpumemctl suspend) until the Watch ends:
-  // SuspensionHandlers (gpumem/suspend.h). It counts as a watch. The daemon learns of it soon after
-  // the call; until then it refuses operators.
+  // Lets operators suspend and resume this process (gpumemctl suspend) until the Watch ends, and
+  // the daemon suspend it if the tenant is swappable: SuspensionHandlers (gpumem/suspend.h). It
+  // counts as a watch. The daemon learns of it soon after the call; until then it refuses
+  // operators.
   //   INVALID_ARGUMENT  the handlers have no `segments`
   absl::StatusOr<std::unique_ptr<Watch>> ServeSuspensions(SuspensionHandlers handlers);
+  // Tells the daemon that the program uses its memory now, so that others are asked to suspend
+  // first. Calls for segments tell that, too. Cheap: makes one call a second at most, waits for at
+  // most 100 ms, and ignores errors.
+  void ReportActivity();
 
   // Calls the handlers for events of the daemon until the Watch ends. Reports earlier lost segments
   // at once.

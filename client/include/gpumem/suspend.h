@@ -45,6 +45,9 @@
 //                                           .resumed = [&] { StartWork(); }});
 //
 // The operator may name a tag (AcquireOptions::tag), and means the segments with that tag alone.
+// If the tenant's quota or SuspensionHandlers::swappable allows it, the daemon also asks such a
+// process to suspend when another request waits for the memory, or when it is idle for long. Then
+// the program resumes by itself: `suspended` tells it, and Resume waits for its turn.
 #pragma once
 
 #include <functional>
@@ -80,7 +83,14 @@ struct ResumeOptions {
   std::optional<absl::Duration> timeout;
 };
 
-// How a program is suspended and resumed by an operator (Client::ServeSuspensions).
+// Who asks a program to suspend.
+enum class SuspensionCause {
+  kOperator,      // an operator, who also asks to resume
+  kMemoryNeeded,  // another request waits for the memory; the program resumes by itself
+  kIdle,          // the session was idle for the quota's idle_suspend; the same
+};
+
+// How a program is suspended and resumed by others (Client::ServeSuspensions).
 //
 // All calls come from one thread of the Watch, which also makes the library's Suspend and Resume.
 // While one of these is under way, no other thread may use, move or destroy the segments. The
@@ -95,14 +105,21 @@ struct SuspensionHandlers {
   std::function<std::vector<Segment*>()> segments;
   // As SuspendOptions::quiesce. Not called if all segments are suspended already.
   std::function<absl::Status()> quiesce;
+  // All segments that were asked for are suspended. Must not call Suspend or Resume. After another
+  // cause than kOperator another thread of the program calls Resume once it needs the memory.
+  std::function<void(SuspensionCause cause)> suspended;
   // All segments that were asked for are back: the program may go on. If the operator has named a
-  // tag, others may be suspended still (Segment::suspended()).
+  // tag, others may be suspended still (Segment::suspended()). Called after an operator's request
+  // only.
   std::function<void()> resumed;
   // Suspend or Resume has failed, with its status. Segments that are not suspended() can be used:
   // after a failed Suspend the program goes on. The operator learns only that time has passed.
   std::function<void(const absl::Status&)> failed;
   // As WatchHandlers::ended.
   std::function<void(const absl::Status&)> ended;
+  // True or false: others than operators may ask, or may not, whatever the tenant's quota says
+  // (swappable). Unset: the quota decides.
+  std::optional<bool> swappable;
 };
 
 }  // namespace gpumem

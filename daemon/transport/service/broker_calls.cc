@@ -253,7 +253,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* contex
   if (!parsed.ok()) return refuse(parsed.status());
   absl::StatusOr<std::string> tenant = broker_->TenantOf(*call);
   if (!tenant.ok()) return refuse(tenant.status());
-  absl::Status watches = call->BecomeWatch(parsed->accepts_suspension());
+  absl::Status watches = call->BecomeWatch(
+      parsed->accepts_suspension(),
+      parsed->has_swappable() ? std::optional(parsed->swappable()) : std::nullopt);
   if (!watches.ok()) return refuse(watches);
   const SessionId session = call->session();
   auto* watch =

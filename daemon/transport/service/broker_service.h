@@ -30,7 +30,8 @@ using RawPublications = gpumem::v1::Broker::WithRawCallbackMethod_Publish<
 using RawSuspensions = gpumem::v1::Broker::WithRawCallbackMethod_PrepareSuspend<
     gpumem::v1::Broker::WithRawCallbackMethod_Suspend<
         gpumem::v1::Broker::WithRawCallbackMethod_CancelSuspend<
-            gpumem::v1::Broker::WithRawCallbackMethod_Resume<RawPublications>>>>;
+            gpumem::v1::Broker::WithRawCallbackMethod_Resume<
+                gpumem::v1::Broker::WithRawCallbackMethod_ReportActivity<RawPublications>>>>>;
 using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
     gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
@@ -76,6 +77,7 @@ class BrokerService final : public RawBroker {
   Reactor* PrepareSuspend(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Suspend(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* CancelSuspend(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ReportActivity(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Resume(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 

@@ -69,4 +69,15 @@ grpc::ServerUnaryReactor* BrokerService::CancelSuspend(Context* context, const B
       });
 }
 
+grpc::ServerUnaryReactor* BrokerService::ReportActivity(Context* context, const Bytes* request,
+                                                        Bytes* response) {
+  return Serve<v1::ReportActivityRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::ReportActivityRequest&,
+             bool) -> std::optional<absl::StatusOr<v1::ReportActivityResponse>> {
+        broker_->suspensions().ReportActivity(call);
+        return v1::ReportActivityResponse();
+      });
+}
+
 }  // namespace gpumemd

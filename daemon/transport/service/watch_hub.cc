@@ -14,6 +14,17 @@
 namespace gpumemd {
 namespace v1 = gpumem::v1;
 
+namespace {
+
+v1::SuspensionRequested::Cause ToProto(SuspensionRequests::Cause cause) {
+  using Cause = SuspensionRequests::Cause;
+  return cause == Cause::kWaiter ? v1::SuspensionRequested::MEMORY_NEEDED
+         : cause == Cause::kIdle ? v1::SuspensionRequested::IDLE
+                                 : v1::SuspensionRequested::OPERATOR;
+}
+
+}  // namespace
+
 // One stream. Never calls gRPC under its mutex: gRPC may call back on the same thread.
 class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       public std::enable_shared_from_this<Watcher> {
@@ -47,7 +58,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     bool draining = false;
     bool lost = false;
     bool revoked = false;
-    bool asked = false;  // by an operator, to suspend or resume
+    bool asked = false;  // to suspend or resume
     // By tenant and device; each the largest shortage.
     std::map<std::pair<std::string, std::string>, Pressure> pressure;
     bool any() const { return quota || draining || lost || revoked || asked || !pressure.empty(); }
@@ -153,6 +164,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
       if (!request.has_value() || request->until <= absl::Now()) return OnWriteDone(/*ok=*/true);
       event.mutable_suspension_requested()->set_resume(request->resume);
       event.mutable_suspension_requested()->set_tag(request->tag);
+      event.mutable_suspension_requested()->set_cause(ToProto(request->cause));
       event.mutable_suspension_requested()->set_deadline_ms(
           MillisecondsUp(request->until - absl::Now()));
     } else {

@@ -34,7 +34,7 @@ class WatchHub {
 
   // Starts a watch for the call's session. It sends serialized Events, first the present state. The
   // reactor lives until gRPC is done with it.
-  // `accepts_suspension`: the client takes operators' requests to suspend or resume.
+  // `accepts_suspension`: the client takes requests to suspend or resume.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                     Broker::Call call, std::string tenant,
                                                     bool accepts_suspension = false);
@@ -67,7 +67,7 @@ class WatchHub {
     bool draining = false;
     absl::flat_hash_set<SessionId> orphaned;  // sessions that have lost segments
     absl::flat_hash_set<SessionId> revoked;   // sessions whose leases are being revoked
-    absl::flat_hash_set<SessionId> asked;     // sessions that operators ask to suspend or resume
+    absl::flat_hash_set<SessionId> asked;     // sessions that are asked to suspend or resume
     std::vector<Pressure> pressures;          // one for each tenant and device at most
     bool any() const {
       return !tenants.empty() || every_tenant || draining || !orphaned.empty() ||
