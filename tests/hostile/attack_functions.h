@@ -26,6 +26,8 @@ Tally ReleaseSlowly(const Orders& orders);
 // --- Suspended leases (suspend_attacks.cc) -------------------------------------------------------
 
 Tally SuspendFlood(const Orders& orders);
+Tally ReportFlood(const Orders& orders);
+Tally IgnoreSuspensions(const Orders& orders);
 
 // --- Sessions (session_attacks.cc) ---------------------------------------------------------------
 

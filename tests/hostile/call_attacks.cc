@@ -25,7 +25,6 @@ constexpr char kAttach[] = "/gpumem.v1.Broker/Attach";
 constexpr char kReconcile[] = "/gpumem.v1.Broker/Reconcile";
 
 constexpr uint32_t kBatch = 253;  // segments in one call, as the protocol allows
-constexpr uint64_t kMostOfDevice = uint64_t{12} << 30;  // of 16 GiB
 
 // A number as protobuf writes it.
 std::string Varint(uint64_t value) {

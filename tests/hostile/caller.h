@@ -18,6 +18,9 @@ namespace gpumem::hostile {
 inline constexpr char kListDevices[] = "/gpumem.v1.Broker/ListDevices";
 inline constexpr char kAcquire[] = "/gpumem.v1.Broker/Acquire";
 
+// What attacks that fill the first device (16 GiB) hold of it.
+inline constexpr uint64_t kMostOfDevice = uint64_t{12} << 30;
+
 // --- Time ---------------------------------------------------------------------------------------
 
 // True if the attack's time is over.

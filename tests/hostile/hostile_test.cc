@@ -86,6 +86,24 @@ TEST_F(Hostile, SuspendAndResume) {
   EXPECT_GT(Counted("suspend", "calls"), 0u);
 }
 
+// They may be asked to suspend, and say a thousand times a second that they are active.
+TEST_F(Hostile, ReportsOfActivity) {
+  Survive({.more = "[tier]\ncapacity = \"64MiB\"\n"}, {{.attack = "report-flood", .processes = 3}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("report-flood", "reports"), 0u);
+}
+
+// They offer to be suspended, and are not, while others wait for their memory.
+TEST_F(Hostile, IgnoredSuspensions) {
+  Survive({.daemon = "suspension_grace = \"100ms\"\n",
+           .tenant_defaults = "limit = \"100%\"\nmin_residence = \"0s\"\n",
+           .more = "[tier]\ncapacity = \"90%\"\nhuge_pages = false\n",
+           .device = "1"},
+          {{.attack = "ignore-suspensions", .processes = 2}, {.attack = "wait", .processes = 4}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("ignore-suspensions", "holds"), 0u);
+}
+
 // --- Sessions ------------------------------------------------------------------------------------
 
 TEST_F(Hostile, BadGreetings) {

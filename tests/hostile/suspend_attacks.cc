@@ -11,6 +11,7 @@
 
 #include "proto/gpumem/v1/broker.pb.h"
 #include "proto/gpumem/v1/suspend.pb.h"
+#include "proto/gpumem/v1/watch.pb.h"
 #include "tests/hostile/attack_functions.h"
 #include "tests/hostile/caller.h"
 #include "tests/hostile/http2.h"
@@ -23,7 +24,18 @@ constexpr char kSuspend[] = "/gpumem.v1.Broker/Suspend";
 constexpr char kCancelSuspend[] = "/gpumem.v1.Broker/CancelSuspend";
 constexpr char kResume[] = "/gpumem.v1.Broker/Resume";
 
+constexpr char kWatch[] = "/gpumem.v1.Broker/Watch";
+constexpr char kReportActivity[] = "/gpumem.v1.Broker/ReportActivity";
+
 constexpr uint32_t kSegments = 12;
+
+// A request for events of a session that the daemon may ask to suspend.
+std::shared_ptr<const std::string> WatchOfSwappable() {
+  v1::WatchRequest watch;
+  watch.set_accepts_suspension(true);
+  watch.set_swappable(true);
+  return std::make_shared<const std::string>(GrpcMessage(watch.SerializeAsString()));
+}
 
 struct Request {
   const char* method;
@@ -137,6 +149,52 @@ Tally SuspendFlood(const Orders& orders) {
     }
     tally["calls"] += client.answered() - first;
     tally["granted"] += client.granted();
+  }
+  return tally;
+}
+
+// Holds memory, says that it can be suspended, and reports activity as fast as the daemon answers.
+Tally ReportFlood(const Orders& orders) {
+  constexpr uint64_t kAtOnce = 32;
+  Tally tally;
+  while (!Over(orders)) {
+    std::optional<Caller> caller = NewCaller(orders, &tally);
+    if (!caller) continue;
+    v1::AcquireRequest acquire;
+    acquire.set_bytes(4096);
+    if (!Call<v1::AcquireResponse>(*caller, kAcquire, acquire, Patience(orders)).ok()) continue;
+    Http2Client& client = *caller->client;
+    client.Begin(kWatch, WatchOfSwappable());
+    const auto empty = std::make_shared<const std::string>(GrpcMessage(""));
+    const uint64_t first = client.answered();
+    for (uint64_t begun = 0; !Over(orders) && !client.closed();) {
+      for (; begun < client.answered() - first + kAtOnce; ++begun) {
+        client.Begin(kReportActivity, empty);
+      }
+      const uint64_t before = client.answered();
+      client.Run([&] { return client.answered() > before; }, orders.deadline);
+    }
+    tally["reports"] += client.answered() - first;
+  }
+  return tally;
+}
+
+// Holds the most of the first device (16 GiB), says that it can be suspended, and does nothing when
+// it is asked.
+Tally IgnoreSuspensions(const Orders& orders) {
+  Tally tally;
+  while (!Over(orders)) {
+    std::optional<Caller> caller = NewCaller(orders, &tally);
+    if (!caller) continue;
+    v1::AcquireRequest acquire;
+    acquire.set_bytes(kMostOfDevice);
+    if (!Call<v1::AcquireResponse>(*caller, kAcquire, acquire, Patience(orders)).ok()) {
+      Pause();
+      continue;
+    }
+    ++tally["holds"];
+    caller->client->Begin(kWatch, WatchOfSwappable());
+    caller->client->Run([&] { return caller->client->closed(); }, orders.deadline);
   }
   return tally;
 }

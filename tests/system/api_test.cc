@@ -37,8 +37,8 @@ using Stub = v1::Broker::Stub;
 
 constexpr uint64_t kCapacity = 256 * kMiB;
 constexpr const char* kMethodsWithToken[] = {
-    "Acquire",  "Open",    "Share",  "Release",   "WhoAmI",
-    "GetUsage", "Publish", "Attach", "Unpublish", "ListPublications"};
+    "Acquire", "Open",   "Share",     "Release",          "WhoAmI",        "GetUsage",
+    "Publish", "Attach", "Unpublish", "ListPublications", "ReportActivity"};
 
 std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }
 
@@ -245,8 +245,9 @@ TEST_F(Api, RequestsThatDoNotParseAreRefusedByType) {
                     absl::StrCat("gpumem.v1.", method, "Request"));
     }
   }
-  for (const char* method : {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch",
-                             "Publish", "Attach", "Unpublish", "ListPublications"}) {
+  for (const char* method :
+       {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch", "Publish", "Attach",
+        "Unpublish", "ListPublications", "ReportActivity"}) {
     EXPECT_STATUS(CallBytes(channel, Method(method), "\xff", token()), kInvalidArgument,
                   absl::StrCat("gpumem.v1.", method, "Request"));
   }
