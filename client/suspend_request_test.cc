@@ -104,7 +104,7 @@ TEST_F(SuspendRequestTest, TheDaemonSuspendsAndResumesTheProgram) {
 
 TEST_F(SuspendRequestTest, OnlySegmentsInTheOtherStateAreTouched) {
   Start();
-  ASSERT_EQ(client_->Suspend({{&segments_[0]}}), absl::OkStatus());
+  ASSERT_EQ(client_->Suspend({&segments_[0]}), absl::OkStatus());
   auto watch = client_->ServeSuspensions(Handlers());
   ASSERT_TRUE(watch.ok()) << watch.status();
   daemon_->Tell(Asks(/*resume=*/false));
@@ -155,7 +155,7 @@ TEST_F(SuspendRequestTest, ARequestWhoseTimeIsOverIsIgnored) {
   late.mutable_suspension_requested()->set_deadline_ms(1);
   late.set_sent_ns(NodeClockNs() - 2'000'000);
   daemon_->Tell(late);
-  ASSERT_EQ(client_->Suspend({{&segments_[0]}}), absl::OkStatus());
+  ASSERT_EQ(client_->Suspend({&segments_[0]}), absl::OkStatus());
   daemon_->Tell(Asks(/*resume=*/true));
   EXPECT_THAT(Notes(1), ElementsAre("resumed"));
 }
