@@ -90,6 +90,7 @@ class SwapFixture : public LedgerFixture {
         granted.push_back(admitted.waiter);
         more = true;
       }
+      more |= !ledger.effects().doomed.empty();
     }
     ledger.swaps().Refresh();
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
