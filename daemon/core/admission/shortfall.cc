@@ -31,7 +31,7 @@ Shortfall::Shortfall(const LedgerState* state, const records::Request& request,
 uint64_t Shortfall::AboveGuarantees(const records::Tenant& tenant) const {
   uint64_t least = UINT64_MAX;
   for (const records::Tenant* each = &tenant; each != nullptr; each = each->parent) {
-    if (LedgerState::IsUnder(tenant_, *each)) break;  // what is free there is for the asking tenant
+    if (LedgerState::IsUnder(tenant_, *each)) break;  // room there is the asking tenant's, too
     const Account& account = each->accounts[device_];
     const auto freed = freed_.find(&account);
     const uint64_t kept = account.guarantee() + (freed == freed_.end() ? 0 : freed->second);

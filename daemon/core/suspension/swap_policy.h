@@ -10,7 +10,7 @@
 // 2. They have been on the device for `min_residence` since they last got or resumed memory there.
 //    So equals take turns, and none is moved out as soon as it is back.
 // 3. The lowest priority goes first, then the longest idle, then the most bytes (SwapIndex).
-// 4. As many are asked as cover what is missing, and none if all together do not. What was asked of
+// 4. As many are asked as cover the shortfall, and none if all together do not. What was asked of
 //    them counts as on its way until they have answered, or until the deadline.
 //
 // A session that has not suspended by its deadline is not asked again for a while. A waiter's own
@@ -18,7 +18,7 @@
 // leases, whatever sessions do. So sessions that ignore requests, however many, delay a waiter for
 // one such time.
 //
-// What is bounded: one look considers kLooks sessions, and kMostAsked sessions of a device are
+// Bounds: one look considers kLooks sessions, and kMostAsked sessions of a device are
 // asked at one time. An index orders the sessions, and each change of a session costs the logarithm
 // of their number. Waiters are checked again for new candidates every kPause at most.
 //
@@ -115,7 +115,7 @@ class SwapPolicy {
   static bool IsSwappable(const Session& session);
   void Index(SessionId id);
   void SetIdleDue(SessionId id, absl::Time due);  // infinite future: none
-  // Returns what is to be expected of the session on the device.
+  // Returns the bytes to expect of the session on the device.
   static uint64_t BytesOn(const Session& session, size_t device);
   // Returns the bytes that the tenant can still suspend, beside those that were asked for.
   uint64_t TierRoomOf(const Tenant& tenant) const;

@@ -28,7 +28,7 @@ TEST_F(SwapPolicyTest, ASessionIsAskedForARequestThatWaits) {
   EXPECT_FALSE(request->resume);
   EXPECT_EQ(request->cause, Cause::kWaiter);
   EXPECT_EQ(request->until, now + kGrace);
-  // What is asked for covers this one, too.
+  // That session covers this request, too.
   EXPECT_TRUE(Wait(b, 6));
   Pass(absl::Seconds(1));
   EXPECT_THAT(Asked(), IsEmpty());
@@ -90,7 +90,7 @@ TEST_F(SwapPolicyTest, NoneIsAskedWhereAllDoNotSuffice) {
   EXPECT_THAT(Asked(), IsEmpty());
   Pass(absl::Hours(1));
   EXPECT_THAT(Asked(), IsEmpty());
-  // The waiter before it claims what is there.
+  // The waiter before it claims that memory.
   EXPECT_TRUE(Wait(OpenSession("c"), 4));
   EXPECT_THAT(Asked(), IsEmpty());
 }
