@@ -2,6 +2,7 @@
 // The steps that attacks share: when to stop, and a session that makes calls over HTTP/2.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "client/cli/text/format.h"
 #include "client/cli/views/effects.h"
+#include "client/cli/views/quota_values.h"
 #include "common/quota_keys.h"
 
 namespace gpumem::cli {

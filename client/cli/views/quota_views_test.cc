@@ -133,6 +133,7 @@ TEST(ViewsTest, QuotaHasTheRowOfEachKeyOnce) {
   v1::GetQuotaResponse response;
   response.mutable_quota()->set_max_publications(1);
   response.mutable_quota()->set_tier_limit_bytes(1);
+  response.mutable_quota()->set_swappable(true);
   const std::string view = "\n" + QuotaView(response, {}, false);
   for (const QuotaKey& key : kQuotaKeys) {
     if (key.row.empty()) continue;
@@ -140,6 +141,18 @@ TEST(ViewsTest, QuotaHasTheRowOfEachKeyOnce) {
     const size_t found = view.find(row);
     ASSERT_NE(found, std::string::npos) << key.row;
     EXPECT_EQ(view.find(row, found + 1), std::string::npos) << key.row;
+  }
+}
+
+TEST(ViewsTest, QuotaOfASwappableTenantSaysWhenItsSessionsAreAsked) {
+  v1::GetQuotaResponse response;
+  response.mutable_quota()->set_min_residence_ms(30'000);
+  EXPECT_EQ(QuotaView(response, {}, false).find("residence"), std::string::npos);
+  response.mutable_quota()->set_swappable(true);
+  const std::string view = QuotaView(response, {}, false);
+  for (const char* row : {"\nswappable              yes\n", "\nminimum residence      30s\n",
+                          "\nsuspend when idle for  0\n"}) {
+    EXPECT_NE(view.find(row), std::string::npos) << view;
   }
 }
 
