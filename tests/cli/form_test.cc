@@ -35,6 +35,14 @@ TEST_F(FormTest, TablesObeyTheFormOfTheOutput) {
   End(*holder);
 }
 
+// The alternate screen would take it away at the end.
+TEST_F(FormTest, ANumberOfRefreshesStaysOnTheTerminal) {
+  auto top = InTerminal({"top", "--iterations", "1"});
+  EXPECT_EQ(top->Wait(Soon()), 0);
+  EXPECT_THAT(top->written(), HasSubstr("TENANT"));
+  EXPECT_THAT(top->written(), Not(HasSubstr("\x1b[?1049h")));
+}
+
 TEST_F(FormTest, ATerminalIsAskedBeforeOthersLoseSomething) {
   auto no = InTerminal({"drain"});
   ASSERT_TRUE(no->WaitFor("Continue? [y/N]", Soon())) << no->written();

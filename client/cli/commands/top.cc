@@ -63,7 +63,8 @@ std::string JsonLine(const TopData& data) {
   return DocumentLine(json);
 }
 
-// Prints one snapshot after another, for programs, files, and terminals that cannot be drawn on.
+// Prints one snapshot after another: for programs, files, terminals that cannot be drawn on, and
+// wherever the last of a number of snapshots is to stay to be read.
 absl::Status PrintLooks(const TopCommand& command, const GlobalOptions& options, Source& source,
                         StopSignals& signals, TopData data) {
   TopState state{
@@ -93,12 +94,10 @@ absl::Status Draw(const TopCommand& command, const GlobalOptions& options, Sourc
   Terminal terminal;
   absl::Time seen = absl::Now();
   absl::Time next = seen + command.interval;
-  uint32_t looks = 1;
   while (true) {
     const Output output = Stdout(options.color);
     terminal.Draw(ToString(TopView(data, output.rows, output.columns, &state), output.colour,
                            output.columns));
-    if (command.iterations && looks >= *command.iterations) return absl::OkStatus();
     switch (signals.Wait(next, terminal.input())) {
       case StopSignals::Event::kStop:
         return absl::OkStatus();
@@ -114,7 +113,6 @@ absl::Status Draw(const TopCommand& command, const GlobalOptions& options, Sourc
       }
       case StopSignals::Event::kTimeout: {
         absl::StatusOr<TopData> look = source.Look();
-        ++looks;
         next = absl::Now() + command.interval;
         if (look.ok()) {
           data = *std::move(look);
@@ -139,7 +137,7 @@ absl::Status Run(const TopCommand& command, const GlobalOptions& options) {
   // Before the switch of the screen, so that an error is not lost on it.
   absl::StatusOr<TopData> data = source.Look();
   if (!data.ok()) return data.status();
-  const bool draws = !options.json && Stdout(options.color).terminal;
+  const bool draws = !options.json && !command.iterations && Stdout(options.color).terminal;
   return draws ? Draw(command, options, source, signals, *std::move(data))
                : PrintLooks(command, options, source, signals, *std::move(data));
 }
