@@ -246,11 +246,15 @@ class MeteredSocket {
 
 // By descriptor number. They are made once and never freed, so that a reader needs no lock to find
 // one; a process has as many as it had sockets of this sort at one time.
-constinit std::array<std::atomic<MeteredSocket*>, kMaxSockets> metered_sockets = {};
+constinit std::array<MeteredSocket*, kMaxSockets> metered_sockets = {};
+
+std::atomic_ref<MeteredSocket*> PlaceOf(int socket) {
+  return std::atomic_ref(metered_sockets[static_cast<size_t>(socket)]);
+}
 
 MeteredSocket* Find(int socket) {
   if (socket < 0 || static_cast<size_t>(socket) >= kMaxSockets) return nullptr;
-  return metered_sockets[static_cast<size_t>(socket)].load(std::memory_order_acquire);
+  return PlaceOf(socket).load(std::memory_order_acquire);
 }
 
 void Resume(std::optional<Turn> turn) {
@@ -269,7 +273,7 @@ absl::Status MeterSocket(int socket, std::shared_ptr<FrameBudget> budget,
     return absl::ResourceExhaustedError(
         absl::StrCat("descriptor ", socket, " is beyond those that can be metered"));
   }
-  std::atomic<MeteredSocket*>& place = metered_sockets[static_cast<size_t>(socket)];
+  const std::atomic_ref<MeteredSocket*> place = PlaceOf(socket);
   MeteredSocket* metered = place.load(std::memory_order_acquire);
   if (metered == nullptr) {
     auto made = std::make_unique<MeteredSocket>();
