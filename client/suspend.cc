@@ -28,12 +28,11 @@ absl::Status Serve(const std::shared_ptr<internal::Session>& session,
       internal::Suspension::Of(session, segments, /*suspended=*/resume);
   if (!suspension.ok()) return suspension.status();
   if (resume) {
-    const absl::Status status =
-        suspension->Resume(asked.left, std::nullopt, internal::Disturbance());
+    absl::Status status = suspension->Resume(asked.left, std::nullopt, internal::Disturbance());
     if (status.ok() && handlers.resumed) handlers.resumed();
     return status;
   }
-  const absl::Status status = suspension->Suspend({.quiesce = handlers.quiesce});
+  absl::Status status = suspension->Suspend({.quiesce = handlers.quiesce});
   if (status.ok() && handlers.suspended) handlers.suspended(asked.cause);
   return status;
 }

@@ -32,7 +32,8 @@ class DetachOnGpuTest : public ::testing::Test {
   UniqueFd NewMemory() {
     CUmemAllocationProp properties = {};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {driver_->devices().front().handle}};
+    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.location.id = driver_->devices().front().handle;
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle handle = 0;
     EXPECT_EQ(driver_->cuMemCreate(&handle, kBytes, &properties, 0), CUDA_SUCCESS);

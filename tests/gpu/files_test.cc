@@ -46,7 +46,7 @@ class GpuFiles : public ::testing::Test {
       state = state * 6364136223846793005u + 1442695040888963407u;
       c = static_cast<char>(state >> 56);
     }
-    const std::string path = absl::StrCat(dir_, "/", name);
+    std::string path = absl::StrCat(dir_, "/", name);
     std::ofstream(path, std::ios::binary) << content;
     return path;
   }

@@ -37,7 +37,7 @@ int AddEnds(dl_phdr_info* info, size_t, void* data) {
     const uintptr_t first = info->dlpi_addr + segment.p_vaddr;
     for (uintptr_t address : {first, first + segment.p_memsz / 2, first + segment.p_memsz - 1}) {
       places->addresses.push_back(address);
-      places->names.push_back(info->dlpi_name);
+      places->names.emplace_back(info->dlpi_name);
     }
   }
   return 0;

@@ -230,7 +230,7 @@ default = true
   }
   // Returns a list of gpumemctl's JSON output; empty if there is none.
   nlohmann::json List(std::vector<std::string> args, const std::string& list) const {
-    args.push_back("--json");
+    args.emplace_back("--json");
     const auto answer = nlohmann::json::parse(Ctl(args).output, nullptr, false);
     return answer.is_object() ? answer.value(list, nlohmann::json::array())
                               : nlohmann::json::array();
