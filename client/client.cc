@@ -12,7 +12,7 @@
 #include "client/mapping/mapper.h"
 #include "client/mapping/placement.h"
 #include "client/mapping/segment_state.h"
-#include "client/pool/shared_block.h"
+#include "client/pool/sharing/shared_block.h"
 #include "client/session/abandon.h"
 #include "client/session/convert.h"
 #include "client/session/interrupt.h"

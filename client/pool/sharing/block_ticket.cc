@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/pool/block_ticket.h"
+#include "client/pool/sharing/block_ticket.h"
 
 #include <utility>
 

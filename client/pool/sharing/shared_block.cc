@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/pool/shared_block.h"
+#include "client/pool/sharing/shared_block.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/pool/block_ticket.h"
+#include "client/pool/sharing/block_ticket.h"
 #include "gpumem/pool.h"
 
 namespace gpumem {
