@@ -19,13 +19,14 @@ namespace {
 using State = Suspension::State;
 using States = Suspension::States;
 
-constexpr size_t kMaxSuspended = 1024;  // of one Suspend
-constexpr size_t kMaxResumed = 253;     // of one Resume call of the protocol
+// Segments of one call of the protocol.
+constexpr size_t kMaxSuspended = 1024;
+constexpr size_t kMaxResumed = 253;
 // The slowest copy that an unset timeout allows.
 constexpr uint64_t kBytesPerSecond = uint64_t{1} << 30;
 
 template <typename Request>
-Request RequestFor(const States& states) {
+Request RequestFor(absl::Span<State* const> states) {
   Request request;
   for (const State* state : states) request.add_lease_ids(state->mapped.lease.lease_id());
   return request;
@@ -95,10 +96,7 @@ absl::Status UnmapOne(State* state) {
 
 absl::StatusOr<Suspension> Suspension::Of(std::shared_ptr<Session> session,
                                           absl::Span<Segment* const> segments, bool suspended) {
-  if (segments.empty() || segments.size() > kMaxSuspended) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "one call suspends or resumes 1 to ", kMaxSuspended, " segments, not ", segments.size()));
-  }
+  if (segments.empty()) return absl::InvalidArgumentError("the list of segments is empty");
   States states;
   for (const Segment* segment : segments) {
     if (segment == nullptr || !segment->valid() || segment->state_->session != session) {
@@ -141,8 +139,8 @@ absl::Status Suspension::Quiesce(const SuspendOptions& options) const {
   return SynchronizeDevices(std::vector<std::string>(devices.begin(), devices.end()));
 }
 
-absl::Status Suspension::Unmap() {
-  for (State* state : states_) {
+absl::Status Suspension::Unmap(absl::Span<State* const> states) {
+  for (State* state : states) {
     if (absl::Status status = UnmapOne(state); !status.ok()) return status;
     Failpoint("client-suspend-unmapped");
   }
@@ -150,23 +148,29 @@ absl::Status Suspension::Unmap() {
 }
 
 absl::Status Suspension::Suspend(const SuspendOptions& options) {
+  const absl::Span<State* const> all = states_;
+  for (size_t done = 0; done < all.size(); done += kMaxSuspended) {
+    const absl::Status status =
+        SuspendPart(all.subspan(done, kMaxSuspended), options, /*quiesces=*/done == 0);
+    if (!status.ok()) return Undo(status, options.timeout);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Suspension::SuspendPart(absl::Span<State* const> part, const SuspendOptions& options,
+                                     bool quiesces) {
   const absl::StatusOr<v1::PrepareSuspendResponse> prepared = session_->PrepareSuspend(
-      RequestFor<v1::PrepareSuspendRequest>(states_), session_->Deadline(options.timeout));
+      RequestFor<v1::PrepareSuspendRequest>(part), session_->Deadline(options.timeout));
   if (!prepared.ok()) return prepared.status();
-  absl::Status status = Quiesce(options);
+  absl::Status status = quiesces ? Quiesce(options) : absl::OkStatus();
+  if (status.ok()) status = Unmap(part);
   if (!status.ok()) {
     session_->CancelSuspend(prepared->suspension_id());
     return status;
   }
-  status = Unmap();
-  if (status.ok()) {
-    auto request = RequestFor<v1::SuspendRequest>(states_);
-    request.set_suspension_id(prepared->suspension_id());
-    status = session_->Suspend(request, Deadline(options.timeout)).status();
-  } else {
-    session_->CancelSuspend(prepared->suspension_id());
-  }
-  return status.ok() ? status : Undo(status, options.timeout);
+  auto request = RequestFor<v1::SuspendRequest>(part);
+  request.set_suspension_id(prepared->suspension_id());
+  return session_->Suspend(request, Deadline(options.timeout)).status();
 }
 
 absl::Status Suspension::Undo(const absl::Status& error, std::optional<absl::Duration> timeout) {
@@ -237,9 +241,12 @@ void Suspension::PutBack(const States& states, std::optional<absl::Duration> tim
   for (State* state : states) {
     if (state->reserved.has_value() || UnmapOne(state).ok()) unmapped.push_back(state);
   }
-  if (unmapped.empty()) return;
   // Without it the memory stays on the device until the next Resume or Release.
-  session_->SuspendAgain(RequestFor<v1::SuspendRequest>(unmapped), Deadline(timeout)).IgnoreError();
+  const absl::Span<State* const> all = unmapped;
+  for (size_t done = 0; done < all.size(); done += kMaxSuspended) {
+    const auto request = RequestFor<v1::SuspendRequest>(all.subspan(done, kMaxSuspended));
+    session_->SuspendAgain(request, Deadline(timeout)).IgnoreError();
+  }
 }
 
 }  // namespace gpumem::internal

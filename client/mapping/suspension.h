@@ -19,14 +19,15 @@
 
 namespace gpumem::internal {
 
-// Lives during one call. The segments must outlive it, and no other thread may use them.
+// Lives during one call. The segments must outlive it, and no other thread may use them. Any number
+// of segments: more than the protocol takes at once go in several calls, all or none.
 class Suspension {
  public:
   using State = Segment::State;
   using States = std::vector<State*>;
 
   // Checks the segments. `suspended`: the state that they must be in.
-  //   INVALID_ARGUMENT     none, too many, one twice, one that is not valid or not the session's
+  //   INVALID_ARGUMENT     none, one twice, one that is not valid or not the session's
   //   UNIMPLEMENTED        one is of a kind that cannot be suspended
   //   FAILED_PRECONDITION  one is in the other state
   static absl::StatusOr<Suspension> Of(std::shared_ptr<Session> session,
@@ -45,8 +46,12 @@ class Suspension {
   absl::Time Deadline(std::optional<absl::Duration> timeout) const;
   // Blocks until this process no longer uses the memory.
   absl::Status Quiesce(const SuspendOptions& options) const;
+  // Suspends segments of one call. On an error some may be unmapped. `quiesces`: calls Quiesce()
+  // for all segments.
+  absl::Status SuspendPart(absl::Span<State* const> part, const SuspendOptions& options,
+                           bool quiesces);
   // Unmaps all. On an error the first ones are unmapped.
-  absl::Status Unmap();
+  static absl::Status Unmap(absl::Span<State* const> states);
   // Maps again what a failed Suspend() has unmapped. Returns `error`, with a note if that fails.
   absl::Status Undo(const absl::Status& error, std::optional<absl::Duration> timeout);
 

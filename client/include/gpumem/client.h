@@ -175,10 +175,11 @@ class Client {
   // Lists what this Client may attach to, of one tenant or all (empty), by tenant and name.
   absl::StatusOr<std::vector<PublicationInfo>> ListPublications(absl::string_view tenant = "");
 
-  // Suspends segments of kind vmm, 1 to 1024, all or none (gpumem/suspend.h): moves their bytes to
+  // Suspends one or more segments of kind vmm, all or none (gpumem/suspend.h): moves their bytes to
   // the host tier and frees their device memory. On an error the segments stay as they were, unless
   // the message says otherwise: if they can be neither suspended nor mapped again, they are
-  // suspended().
+  // suspended(). More than 1024 segments take several calls to the daemon. If it refuses a later
+  // one, the memory of the earlier ones has moved and comes back.
   //   INVALID_ARGUMENT    no segments, too many, or one twice; or a Segment that is not this
   //                       Client's, or not valid
   //   UNIMPLEMENTED       a segment is of another kind; or the daemon is too old

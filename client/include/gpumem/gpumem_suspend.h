@@ -24,8 +24,8 @@ struct gpumem_suspend_options {
   void* context;
   uint64_t timeout_ms; /* for each answer; 0: the client's, and a second for each GiB */
 };
-/* Suspends `count` segments of kind vmm of the client, 1 to 1024, all or none. Their addresses stay
- * reserved, and must not be used until they are resumed. */
+/* Suspends `count` segments of kind vmm of the client, one or more, all or none. Their addresses
+ * stay reserved, and must not be used until they are resumed. */
 int gpumem_client_suspend(gpumem_client* client, gpumem_segment* const* segments, size_t count,
                           const struct gpumem_suspend_options* options);
 
