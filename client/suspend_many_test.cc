@@ -124,5 +124,25 @@ TEST_F(SuspendManyTest, ARefusedResumeLeavesAllSuspended) {
   ExpectIntact();
 }
 
+// Another process may hold the rest of the memory, and wait for what this one holds.
+TEST_F(SuspendManyTest, NoPartIsHeldWhileAnotherWaits) {
+  std::atomic<int> calls = 0;
+  std::vector<absl::Duration> waits;
+  size_t suspended = 0;
+  Start({.resume_leases = [&](const IsCancelled&, const v1::ResumeRequest& request) {
+    waits.push_back(absl::Milliseconds(request.wait_ms()));
+    if (++calls == 4) suspended = daemon_->suspended().size();
+    return calls == 3 ? Denied() : grpc::Status::OK;
+  }});
+  ASSERT_EQ(client_->Suspend(all_), absl::OkStatus());
+  ASSERT_EQ(client_->Resume(all_, {.wait = absl::Hours(1)}), absl::OkStatus());
+  ExpectIntact();
+  EXPECT_EQ(calls, 3 + 5);
+  EXPECT_EQ(suspended, kCount) << "when it begins again";
+  EXPECT_EQ(waits[0], absl::Hours(1));
+  EXPECT_GT(waits[3], absl::Minutes(50));
+  for (const size_t later : {1, 2, 4, 5, 6, 7}) EXPECT_LE(waits[later], absl::Seconds(3));
+}
+
 }  // namespace suspend_many_test
 }  // namespace gpumem

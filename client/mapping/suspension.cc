@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/mapping/kind.h"
 #include "client/session/convert.h"
 #include "common/cuda/synchronize.h"
@@ -24,6 +26,13 @@ constexpr size_t kMaxSuspended = 1024;
 constexpr size_t kMaxResumed = 253;
 // The slowest copy that an unset timeout allows.
 constexpr uint64_t kBytesPerSecond = uint64_t{1} << 30;
+
+// Returns how long a Resume in several calls holds the memory of the earlier ones while a later one
+// waits. Then it gives all back and begins again: another process may hold a part, too, and wait
+// for this one. Their times differ, so that one of the two goes on.
+absl::Duration HoldTime() {
+  return absl::Seconds(1) + absl::Milliseconds(std::random_device()() % 2000);
+}
 
 template <typename Request>
 Request RequestFor(absl::Span<State* const> states) {
@@ -197,16 +206,27 @@ absl::Status Suspension::Resume(absl::Duration wait, std::optional<absl::Duratio
 }
 
 absl::Status Suspension::Restore(const States& states, const Wait& wait) {
-  States asked;
-  for (const States& group : GroupsOf(states)) {
-    asked.insert(asked.end(), group.begin(), group.end());
-    absl::Status status = RestoreGroup(group, wait);
-    if (status.ok()) continue;
-    // The daemon may have resumed this group, too: its answer may be lost.
+  const std::vector<States> groups = GroupsOf(states);
+  const absl::Time end = absl::Now() + wait.wait;
+  Wait next = wait;  // of the next call
+  while (true) {
+    States asked;
+    absl::Status status;
+    for (const States& group : groups) {
+      asked.insert(asked.end(), group.begin(), group.end());
+      status = RestoreGroup(group, next);
+      if (!status.ok()) break;
+      next.wait = std::min(next.wait, HoldTime());
+    }
+    if (status.ok()) return status;
+    // The daemon may have resumed the last group, too: its answer may be lost.
     PutBack(asked, wait.timeout);
-    return status;
+    const bool held_some = asked.size() > groups.front().size();
+    next.wait = end - absl::Now();
+    if (!held_some || !absl::IsResourceExhausted(status) || next.wait <= absl::ZeroDuration()) {
+      return status;
+    }
   }
-  return absl::OkStatus();
 }
 
 absl::Status Suspension::RestoreGroup(const States& group, const Wait& wait) {

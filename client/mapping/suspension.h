@@ -60,7 +60,7 @@ class Suspension {
     std::optional<absl::Duration> timeout;
     const Disturbance& disturbance;
   };
-  // Brings `states` back, all or none.
+  // Brings `states` back, all or none. Holds no part for long while it waits for another.
   absl::Status Restore(const States& states, const Wait& wait);
   // Brings back those of one call. On an error some may be mapped.
   absl::Status RestoreGroup(const States& group, const Wait& wait);

@@ -75,7 +75,9 @@ struct SuspendOptions {
 };
 
 struct ResumeOptions {
-  // As in AcquireOptions. If the segments lie on several devices, for each device.
+  // As in AcquireOptions. More than 253 segments, or segments of several devices, take several calls
+  // to the daemon. If a later one waits for more than some seconds, the earlier ones are undone and
+  // all begins again, until the wait is over: two processes that hold a part each block none.
   absl::Duration wait = absl::ZeroDuration();
   // Cancels the wait (CANCELLED). The segments stay suspended.
   std::optional<CancelToken> cancel;
