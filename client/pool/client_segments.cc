@@ -100,6 +100,24 @@ class ClientSegments : public SegmentSource {
     return moved;
   }
 
+  absl::Status Suspend(absl::Span<const uint64_t> ids, const SuspendOptions& options) override {
+    return client_->Suspend(Segments(ids), options);
+  }
+
+  absl::Status Resume(absl::Span<const uint64_t> ids, const ResumeOptions& options) override {
+    std::vector<Segment*> segments = Segments(ids);
+    std::erase_if(segments, [](const Segment* segment) { return !segment->suspended(); });
+    return segments.empty() ? absl::OkStatus() : client_->Resume(segments, options);
+  }
+
+  bool AnySuspended(absl::Span<const uint64_t> ids) const override {
+    absl::MutexLock lock(&mutex_);
+    return std::any_of(ids.begin(), ids.end(),
+                       [this](uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+                         return segments_.at(id).segment.suspended();
+                       });
+  }
+
   absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() override {
     absl::StatusOr<Usage> usage = client_->GetUsage();
     if (!usage.ok()) return usage.status();
@@ -139,6 +157,14 @@ class ClientSegments : public SegmentSource {
  private:
   AcquireOptions Options(uint64_t bytes) const {
     return {.bytes = bytes, .device = device_.uuid, .kind = kind_, .revocable = revocable_};
+  }
+
+  // Returns the segments. They keep their addresses until they are released.
+  std::vector<Segment*> Segments(absl::Span<const uint64_t> ids) {
+    absl::MutexLock lock(&mutex_);
+    std::vector<Segment*> segments;
+    for (const uint64_t id : ids) segments.push_back(&segments_.at(id).segment);
+    return segments;
   }
 
   // Leases `count` segments with these options, from `at` on, or at the first gap.
@@ -221,7 +247,7 @@ class ClientSegments : public SegmentSource {
   const DeviceInfo device_;
   const Kind kind_;
   const bool revocable_;
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   struct Leased {
     Segment segment;
     std::string ticket;  // once requested
@@ -229,7 +255,7 @@ class ClientSegments : public SegmentSource {
   std::optional<std::shared_ptr<const AddressRange>> addresses_ ABSL_GUARDED_BY(mutex_);
   // Parts of addresses_ that are mapped, about to be mapped, or not unmapped yet.
   std::map<uintptr_t, uint64_t> taken_ ABSL_GUARDED_BY(mutex_);
-  // By lease. A segment that is being moved keeps its entry.
+  // By lease. A segment that is being moved, suspended or resumed keeps its entry.
   absl::node_hash_map<uint64_t, Leased> segments_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -10,6 +10,7 @@
 // - Memory that the heaps lack is leased (engine_growth.cc) or moved from useless places
 //   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_allocation.cc),
 //   in the daemon's queue and for blocks freed here.
+// A suspension (engine_suspension.cc) moves the segments and leaves all bookkeeping as it is.
 //
 // Memory freed on another stream is reused in this order, which is that of CUDA's pools. First,
 // memory whose work is known to come first; then, memory whose work is done by now; then the pool
@@ -40,6 +41,7 @@
 #include "client/pool/thread_cache.h"
 #include "client/session/interrupt.h"
 #include "gpumem/pool.h"
+#include "gpumem/suspend.h"
 
 namespace gpumem::internal {
 
@@ -66,6 +68,9 @@ class Engine {
   // Gives back that many free bytes, or as many as are free, in whole segments. Does nothing once
   // the deadline has passed.
   void GiveBack(uint64_t bytes, absl::Time deadline = absl::InfiniteFuture());
+  absl::Status Suspend(const SuspendOptions& options);
+  absl::Status Resume(const ResumeOptions& options);
+  bool suspended() const;
   // Blocks until the streams' work is done and gives back all free memory. Until
   // SetReleaseThreshold(), no free memory is kept afterwards.
   void GiveAll();
@@ -266,6 +271,20 @@ class Engine {
   // while it calls the driver.
   void FillPlace(Place& place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // --- Suspending (engine_suspension.cc) -------------------------------------------
+  // Blocks are allocated in kRunning alone.
+  enum class Stage {
+    kRunning,
+    kDraining,  // a thread gives free memory back, to suspend or resume the rest
+    kMoving,    // it suspends or resumes the segments, and no other thread may touch them
+    kSuspended,
+  };
+  // Ends allocations, gives free memory back, and begins kMoving. Returns the remaining segments.
+  //   FAILED_PRECONDITION  the pool is at another stage than `from`
+  absl::StatusOr<std::vector<uint64_t>> BeginMove(Stage from) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndMove(Stage to) ABSL_LOCKS_EXCLUDED(mutex_);
+  static absl::Status SuspendedError();
+
   void Tell(PoolEvent::What what, uintptr_t at, uint64_t bytes, Stream stream);
 
   const std::unique_ptr<SegmentSource> source_;
@@ -275,7 +294,9 @@ class Engine {
   const uint64_t generation_;  // of the process: changes in a forked child
   std::atomic<bool> caching_{true};
   std::atomic<bool> releases_{false};  // a threshold is set: no thread caches large blocks
-  std::atomic<int> waiting_{0};        // threads that wait for memory
+  // Threads that wait for memory, and one for a pool that is not at kRunning: no thread caches
+  // blocks while it is above 0.
+  std::atomic<int> waiting_{0};
   // Chunks that have left a cache and are not in a heap yet.
   std::atomic<uint64_t> moving_{0};
 
@@ -293,7 +314,9 @@ class Engine {
   // The peak of used bytes plus the requested bytes, measured when memory was missing.
   uint64_t needed_peak_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Time disturbed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // the last GiveBack
-  bool growing_ ABSL_GUARDED_BY(mutex_) = false;       // a thread grows or moves; one at a time
+  bool growing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread grows or moves; one at a time
+  uint64_t sharing_ ABSL_GUARDED_BY(mutex_) = 0;  // threads in Share()
+  Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kRunning;
   uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in segments that are in no heap meanwhile
   uint64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;       // how often memory returned to the heaps
   // Of threads that wait in the daemon's queue: nudged when memory returned.

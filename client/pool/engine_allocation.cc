@@ -96,6 +96,7 @@ absl::StatusOr<Block> Engine::Allocation::Run() {
   wanted_.timeline = *timeline;
   JoinOwnLarge();
   while (true) {
+    if (engine_.stage_ != Stage::kRunning) return SuspendedError();
     if (Chunk* const chunk = engine_.TakeFor(wanted_.rounded, wanted_.timeline)) {
       return engine_.HandOut(chunk, wanted_.bytes, wanted_.stream);
     }
@@ -191,6 +192,7 @@ bool Engine::Allocation::MayWait(const absl::Status& refusal) const {
 }
 
 Block Engine::Await(const Wanted& wanted, const absl::Status& refusal, absl::Time deadline) {
+  if (stage_ != Stage::kRunning) return {};
   ++waiting_;  // threads cache nothing while this is above 0
   Block block;
   const uint64_t seen = returns_;
@@ -215,7 +217,7 @@ Block Engine::AwaitDaemon(const Wanted& wanted, absl::Time deadline) {
   Block block;
   const auto look = [&] {
     block = TryAgain(wanted);
-    return block.data != nullptr;
+    return block.data != nullptr || suspended();
   };
   mutex_.Unlock();
   const absl::StatusOr<SegmentSource::Range> range = source_->AcquireWaiting(
@@ -224,11 +226,12 @@ Block Engine::AwaitDaemon(const Wanted& wanted, absl::Time deadline) {
   awaiting_.erase(std::find(awaiting_.begin(), awaiting_.end(), interrupt));
   if (!range.ok()) return block;
   const uint64_t room = limit_ - std::min(limit_, reserved_bytes_);
-  if (block.data == nullptr && range->bytes <= room) {
+  if (block.data == nullptr && range->bytes <= room && stage_ == Stage::kRunning) {
     Adopt({&*range, 1});
     return TakeOrNone(wanted);  // before any other thread sees it
   }
-  // It was served here at the same moment, or the limit was lowered or reached.
+  // It was served here at the same moment, the limit was lowered or reached, or the pool was
+  // suspended.
   mutex_.Unlock();
   source_->Release(range->id).IgnoreError();
   mutex_.Lock();
@@ -253,6 +256,7 @@ Block Engine::TryAgain(const Wanted& wanted) {
 }
 
 Block Engine::TakeOrNone(const Wanted& wanted) {
+  if (stage_ != Stage::kRunning) return {};
   Chunk* chunk = TakeFor(wanted.rounded, wanted.timeline);
   if (chunk == nullptr && policy_.allow_internal_dependencies) {
     chunk = TakeByWaiting(wanted.rounded, wanted.timeline, /*coupled_only=*/false);

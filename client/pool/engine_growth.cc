@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "client/pool/engine.h"
 #include "client/pool/size_class.h"
@@ -134,6 +135,7 @@ std::vector<std::pair<uintptr_t, Chunk*>> Engine::FreeSegments() const {
 
 std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough_bytes,
                                             Polled polled) {
+  if (stage_ == Stage::kMoving) return {};
   PollAll(nullptr, polled);
   std::vector<Segment> released;
   uint64_t released_bytes = 0;
@@ -266,12 +268,18 @@ absl::StatusOr<BlockTicket> Engine::Share(void* data) {
   std::vector<uint64_t> ids;
   {
     absl::MutexLock lock(&mutex_);
+    if (stage_ != Stage::kRunning) return SuspendedError();
+    ++sharing_;
     auto segment = std::prev(segments_.upper_bound(at));
     ticket.offset = at - segment->first;
     for (; segment != segments_.end() && segment->first < at + block->bytes; ++segment) {
       ids.push_back(segment->second.id);
     }
   }
+  const absl::Cleanup done = [this] {
+    absl::MutexLock lock(&mutex_);
+    --sharing_;
+  };
   // The caller owns the block, so its segments stay.
   for (uint64_t id : ids) {
     absl::StatusOr<std::string> text = source_->Share(id);

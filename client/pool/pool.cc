@@ -19,6 +19,7 @@
 #include "client/session/abandon.h"
 #include "client/session/interrupt.h"
 #include "client/session/session.h"
+#include "gpumem/suspend.h"
 
 namespace gpumem {
 namespace {
@@ -246,6 +247,28 @@ absl::StatusOr<uint64_t> Pool::FreeAllBlocks() {
 absl::StatusOr<uint64_t> Pool::FreeAllBlocks(Stream stream) {
   return impl_->engine_.FreeAllBlocks(stream);
 }
+
+absl::Status Pool::Suspend(const SuspendOptions& options) {
+  if (!internal::TraitsOf(impl_->kind_).suspendable) {
+    return absl::UnimplementedError(absl::StrCat("a pool of kind ", KindName(impl_->kind_),
+                                                 " cannot be suspended; kind ",
+                                                 KindName(Kind::kVmm), " can be"));
+  }
+  return impl_->engine_.Suspend(options);
+}
+
+absl::Status Pool::Suspend() { return Suspend(SuspendOptions()); }
+
+absl::Status Pool::Resume(const ResumeOptions& options) {
+  if (options.wait < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("ResumeOptions::wait is below zero");
+  }
+  return impl_->engine_.Resume(options);
+}
+
+absl::Status Pool::Resume() { return Resume(ResumeOptions()); }
+
+bool Pool::suspended() const { return impl_->engine_.suspended(); }
 
 absl::Status Pool::SetLimit(uint64_t bytes) { return impl_->engine_.SetLimit(bytes); }
 

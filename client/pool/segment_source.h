@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/session/interrupt.h"
+#include "gpumem/suspend.h"
 
 namespace gpumem::internal {
 
@@ -55,6 +56,14 @@ class SegmentSource {
   //   FAILED_PRECONDITION  those addresses are taken
   //   any other            the driver's refusal
   virtual absl::Status Move(absl::Span<const uint64_t> ids, uintptr_t at) = 0;
+
+  // Suspends the segments, and brings them back, all or none: Client::Suspend and Resume. Meanwhile
+  // none of them may be released, moved or shared.
+  virtual absl::Status Suspend(absl::Span<const uint64_t> ids, const SuspendOptions& options) = 0;
+  // Leaves out those that are not suspended.
+  virtual absl::Status Resume(absl::Span<const uint64_t> ids, const ResumeOptions& options) = 0;
+  // True if any of the segments is suspended: after a Suspend() that could not be undone.
+  virtual bool AnySuspended(absl::Span<const uint64_t> ids) const = 0;
 
   // Returns the bytes that the tenant can still get on the device, and may have in all.
   virtual absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() = 0;

@@ -33,6 +33,19 @@
 // being captured can therefore neither allocate nor free (FAILED_PRECONDITION): allocate before the
 // capture begins. The pool never queries captured streams, or makes them wait, on behalf of others.
 //
+// Suspension. Suspend() moves the contents of all blocks to the daemon's host tier, frees the
+// device memory, and keeps the addresses (gpumem/suspend.h). After Resume() blocks, pointers and
+// graphs are valid as before. While a pool is suspended, and while Suspend() and Resume() are under
+// way:
+//   memory of blocks      must not be used, as that of suspended segments
+//   Allocate, Share       FAILED_PRECONDITION at once, also for an Allocate that waits for memory
+//   Free                  takes effect: the block's contents do not come back, and its memory
+//   serves
+//                         others after Resume()
+//   Trim, FreeAllBlocks   give free memory back, except while the segments are on their way
+//   Stats()               the segments still count as reserved
+//   the destructor        drops the contents
+//
 // Threads: every function may be called from any thread. The thread that freed a small or recent
 // block caches it until other threads need it.
 // Sizes are bytes. In a child after fork() calls return FAILED_PRECONDITION, nothing or zero: a
@@ -171,7 +184,7 @@ class Pool {
   //                        device
   //   RESOURCE_EXHAUSTED   the pool's limit, a quota or the device denies it (Denial), also after
   //                        all free memory was given back and the wait was over
-  //   FAILED_PRECONDITION  the stream is being captured into a graph
+  //   FAILED_PRECONDITION  the stream is being captured into a graph, or the pool is suspended
   //   UNAVAILABLE          the pool would have to grow, and the daemon is gone
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
 
@@ -183,7 +196,7 @@ class Pool {
   // As cudaMalloc: allocates a block with no pending work, usable on every stream, also during
   // captures. For callers that do not know the stream; free it with FreeSynchronized. If the pool
   // cannot grow, blocks until the work of the streams that freed memory is done. Statuses as
-  // Allocate, except FAILED_PRECONDITION.
+  // Allocate, but also during captures.
   absl::StatusOr<Block> AllocateSynchronized(uint64_t bytes);
 
   // Frees a block after the work submitted to `stream` so far.
@@ -211,7 +224,8 @@ class Pool {
   // Returns a ticket with which sessions of the same tenant open the block (OpenBlock), valid as
   // long as the pool has its segments. Do not free the block while others use it: its memory would
   // be reused. Asks the daemon once for each segment.
-  //   INVALID_ARGUMENT  not a block of this pool
+  //   INVALID_ARGUMENT     not a block of this pool
+  //   FAILED_PRECONDITION  the pool is suspended
   absl::StatusOr<Ticket> Share(const Block& block);
 
   // Tells the pool that all future work on `waiting` is ordered after the work submitted to
@@ -232,6 +246,27 @@ class Pool {
   absl::StatusOr<uint64_t> FreeAllBlocks();
   // Blocks until the work of this stream alone is done, and gives back all free memory.
   absl::StatusOr<uint64_t> FreeAllBlocks(Stream stream);
+
+  // Suspends the pool, or changes nothing (see above). Gives back free memory first: blocks until
+  // the work of all streams that freed blocks is done. Then suspends the other segments as
+  // Client::Suspend does. Without options.quiesce that waits for the work in the primary contexts
+  // of the device. The program needs no callback, but its threads must not submit work on blocks.
+  // An Allocate of another thread at the same time succeeds or fails. If no block is in use, the
+  // daemon is not asked and options.quiesce not called. More than 1,024 segments take several calls
+  // to the daemon, all or none.
+  //   FAILED_PRECONDITION  suspended already; or another thread suspends or resumes it
+  //   UNIMPLEMENTED        a pool of another kind than vmm
+  //   and as Client::Suspend: FAILED_PRECONDITION for a revocable pool, RESOURCE_EXHAUSTED
+  // After an error the pool is as before, or suspended() if the message says so.
+  absl::Status Suspend(const SuspendOptions& options);
+  absl::Status Suspend();
+  // Brings the pool back. Segments whose blocks were freed meanwhile are given back instead.
+  //   FAILED_PRECONDITION  not suspended; or another thread suspends or resumes it
+  //   and as Client::Resume; after any error the pool stays suspended
+  absl::Status Resume(const ResumeOptions& options);
+  absl::Status Resume();
+  // True from the beginning of a Suspend() to the end of the Resume() that succeeds.
+  bool suspended() const;
 
   // Limits further leases. Memory leased above the limit stays until it is trimmed.
   absl::Status SetLimit(uint64_t bytes);

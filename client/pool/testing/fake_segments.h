@@ -22,6 +22,7 @@
 #include "absl/types/span.h"
 #include "client/pool/segment_source.h"
 #include "client/session/interrupt.h"
+#include "gpumem/suspend.h"
 
 namespace gpumem::internal {
 
@@ -148,10 +149,26 @@ class FakeSegments : public SegmentSource {
     return absl::OkStatus();
   }
 
+  absl::Status Suspend(absl::Span<const uint64_t> ids, const SuspendOptions& options) override {
+    absl::Status status = options.quiesce ? options.quiesce() : absl::OkStatus();
+    if (status.ok()) status = Carry(ids, /*suspended=*/true);
+    return status;
+  }
+  absl::Status Resume(absl::Span<const uint64_t> ids, const ResumeOptions&) override {
+    return Carry(ids, /*suspended=*/false);
+  }
+  bool AnySuspended(absl::Span<const uint64_t> ids) const override {
+    absl::MutexLock lock(&mutex_);
+    return std::any_of(ids.begin(), ids.end(),
+                       [this](uint64_t id) { return suspended_.contains(id); });
+  }
+
   absl::Status Release(uint64_t id) override {
     absl::MutexLock lock(&mutex_);
     const auto found = leased_.find(id);
     if (found == leased_.end()) return absl::InternalError("released twice");
+    if (carried_.contains(id)) ++violations_;
+    suspended_.erase(id);
     leased_bytes_ -= found->second.bytes;
     options_.unmapped(found->second.at, found->second.bytes);
     Unmap(found->second);
@@ -164,6 +181,24 @@ class FakeSegments : public SegmentSource {
     return std::pair(options_.capacity - leased_bytes_, options_.capacity);
   }
   absl::StatusOr<std::string> Share(uint64_t id) override { return absl::StrCat("ticket", id); }
+
+  // `during` is called while segments are suspended or resumed, and its error is the answer.
+  // `partly`: after an error of Suspend the first segment stays suspended.
+  void SetDuring(std::function<absl::Status()> during, bool partly = false) {
+    absl::MutexLock lock(&mutex_);
+    during_ = std::move(during);
+    partly_ = partly;
+  }
+  // The suspended segments.
+  size_t suspended() const {
+    absl::MutexLock lock(&mutex_);
+    return suspended_.size();
+  }
+  // How often a segment was released while it was being suspended or resumed.
+  int violations() const {
+    absl::MutexLock lock(&mutex_);
+    return violations_;
+  }
 
   void SetUnavailable(bool unavailable) {
     absl::MutexLock lock(&mutex_);
@@ -222,6 +257,30 @@ class FakeSegments : public SegmentSource {
   }
 
  private:
+  absl::Status Carry(absl::Span<const uint64_t> ids, bool suspended) {
+    std::function<absl::Status()> during;
+    {
+      absl::MutexLock lock(&mutex_);
+      carried_.insert(ids.begin(), ids.end());
+      during = during_;
+    }
+    const absl::Status status = during ? during() : absl::OkStatus();
+    absl::MutexLock lock(&mutex_);
+    for (const uint64_t id : ids) {
+      const bool moves = status.ok() || (suspended && partly_ && id == ids.front());
+      if (moves && suspended != suspended_.contains(id)) Protect(id, suspended);
+      carried_.erase(id);
+    }
+    return status;
+  }
+  void Protect(uint64_t id, bool suspended) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    suspended ? (void)suspended_.insert(id) : (void)suspended_.erase(id);
+    const Range& range = leased_.at(id);
+    const int access = suspended ? PROT_NONE : PROT_READ | PROT_WRITE;
+    if (options_.memory && mprotect(reinterpret_cast<void*>(range.at), range.bytes, access) != 0) {
+      ++violations_;
+    }
+  }
   bool IsTaken(uintptr_t at, uint64_t bytes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return taken_.contains(at) ||
            std::any_of(leased_.begin(), leased_.end(), [&](const auto& entry) {
@@ -248,6 +307,11 @@ class FakeSegments : public SegmentSource {
   absl::Duration look_every_ = absl::InfiniteDuration();
   bool grants_too_late_ = false;
   std::vector<uint64_t> waits_;
+  std::set<uint64_t> suspended_;
+  std::set<uint64_t> carried_;  // by a Suspend or Resume under way
+  std::function<absl::Status()> during_;
+  bool partly_ = false;
+  int violations_ = 0;
 };
 
 }  // namespace gpumem::internal
