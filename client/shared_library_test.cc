@@ -165,6 +165,10 @@ TEST(SharedLibraryTest, ExportsAllOfPoolH) {
     pool->Free(block.data, nullptr).IgnoreError();
     pool->StreamWaits(nullptr, nullptr).IgnoreError();
     pool->ForgetStream(nullptr).IgnoreError();
+    pool->Suspend().IgnoreError();
+    pool->Suspend({.quiesce = [] { return absl::OkStatus(); }}).IgnoreError();
+    if (pool->suspended()) pool->Resume().IgnoreError();
+    pool->Resume({.wait = absl::Seconds(1)}).IgnoreError();
     uint64_t numbers = shared.bytes() + pool->Trim(0).value() + pool->FreeAllBlocks().value() +
                        pool->FreeAllBlocks(nullptr).value();
     pool->SetLimit(1).IgnoreError();

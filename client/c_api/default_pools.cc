@@ -146,6 +146,16 @@ class DefaultPools {
     return made;
   }
 
+  absl::StatusOr<gpumem_pool*> Find(int device) const {
+    gpumem_pool* const pool =
+        device < 0 || device >= kMaxDevices
+            ? nullptr
+            : slots_[static_cast<size_t>(device)].load(std::memory_order_acquire);
+    if (pool != nullptr) return pool;
+    return absl::NotFoundError(
+        absl::StrCat("this process has no default pool for device ", device, " yet"));
+  }
+
   // Stops the pools' calls on their listener threads, and blocks until one in progress has
   // returned. The pools stay, so that memory can still be freed.
   void EndThreads() {
@@ -204,6 +214,10 @@ class DefaultPools {
 }  // namespace
 
 absl::StatusOr<gpumem_pool*> DefaultPool(int device) { return DefaultPools::Get().Of(device); }
+
+absl::StatusOr<gpumem_pool*> FindDefaultPool(int device) {
+  return DefaultPools::Get().Find(device);
+}
 
 #if GPUMEM_WITH_CUDA
 

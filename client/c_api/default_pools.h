@@ -16,6 +16,10 @@ namespace gpumem::c_api {
 // In such a child, a pool that the parent has made is returned; its calls give this status.
 absl::StatusOr<gpumem_pool*> DefaultPool(int device);
 
+// Returns the pool if DefaultPool() has made it.
+//   NOT_FOUND  it has not
+absl::StatusOr<gpumem_pool*> FindDefaultPool(int device);
+
 // Returns the ordinal of CUDA's current device; 0 if there is none.
 int CurrentDevice();
 

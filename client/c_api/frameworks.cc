@@ -15,6 +15,7 @@ using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;
 using gpumem::c_api::CurrentDevice;
 using gpumem::c_api::DefaultPool;
+using gpumem::c_api::FindDefaultPool;
 using gpumem::c_api::NullError;
 
 namespace {
@@ -71,6 +72,16 @@ int gpumem_default_pool(int device, gpumem_pool** pool) {
   return Call([&]() -> absl::Status {
     if (AnyNull(pool)) return NullError("pool");
     auto found = DefaultPool(device);
+    if (!found.ok()) return found.status();
+    *pool = *found;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_find_default_pool(int device, gpumem_pool** pool) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool)) return NullError("pool");
+    auto found = FindDefaultPool(device);
     if (!found.ok()) return found.status();
     *pool = *found;
     return absl::OkStatus();

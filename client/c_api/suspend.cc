@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suspended segments: gpumem_client_suspend, _resume, gpumem_segment_is_suspended.
+// Suspended segments and pools: gpumem_client_suspend, gpumem_pool_suspend, and so on.
 #include "gpumem/suspend.h"
 
 #include <vector>
@@ -8,6 +8,7 @@
 #include "client/c_api/boundary.h"
 #include "client/c_api/handles.h"
 #include "gpumem/gpumem.h"
+#include "gpumem/pool.h"
 
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;
@@ -38,6 +39,19 @@ absl::Status Quiesce(const gpumem_suspend_options& options) {
                       absl::StrCat("the program's quiesce function returned ", code));
 }
 
+// Returns the options of a Suspend. Their quiesce refers to `c`.
+gpumem::SuspendOptions ToSuspend(const gpumem_suspend_options& c) {
+  gpumem::SuspendOptions options{.timeout = Timeout(c.timeout_ms)};
+  if (c.quiesce != nullptr) options.quiesce = [&c] { return Quiesce(c); };
+  return options;
+}
+
+gpumem::ResumeOptions ToResume(const gpumem_resume_options& c) {
+  gpumem::ResumeOptions options{.wait = Time(c.wait_ms), .timeout = Timeout(c.timeout_ms)};
+  if (c.cancel != nullptr) options.cancel = c.cancel->token;
+  return options;
+}
+
 }  // namespace
 
 extern "C" {
@@ -50,9 +64,7 @@ int gpumem_client_suspend(gpumem_client* client, gpumem_segment* const* segments
     if (!list.ok()) return list.status();
     auto c = Read(options);
     if (!c.ok()) return c.status();
-    gpumem::SuspendOptions suspend{.timeout = Timeout(c->timeout_ms)};
-    if (c->quiesce != nullptr) suspend.quiesce = [&c] { return Quiesce(*c); };
-    return client->client->Suspend(*list, suspend);
+    return client->client->Suspend(*list, ToSuspend(*c));
   });
 }
 
@@ -64,9 +76,7 @@ int gpumem_client_resume(gpumem_client* client, gpumem_segment* const* segments,
     if (!list.ok()) return list.status();
     auto c = Read(options);
     if (!c.ok()) return c.status();
-    gpumem::ResumeOptions resume{.wait = Time(c->wait_ms), .timeout = Timeout(c->timeout_ms)};
-    if (c->cancel != nullptr) resume.cancel = c->cancel->token;
-    return client->client->Resume(*list, resume);
+    return client->client->Resume(*list, ToResume(*c));
   });
 }
 
@@ -74,6 +84,32 @@ int gpumem_segment_is_suspended(const gpumem_segment* segment, int* suspended) {
   return Call([&]() -> absl::Status {
     if (AnyNull(segment, suspended)) return NullError("segment or suspended");
     *suspended = segment->segment.suspended() ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_pool_suspend(gpumem_pool* pool, const gpumem_suspend_options* options) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool)) return NullError("pool");
+    auto c = Read(options);
+    if (!c.ok()) return c.status();
+    return pool->pool->Suspend(ToSuspend(*c));
+  });
+}
+
+int gpumem_pool_resume(gpumem_pool* pool, const gpumem_resume_options* options) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool)) return NullError("pool");
+    auto c = Read(options);
+    if (!c.ok()) return c.status();
+    return pool->pool->Resume(ToResume(*c));
+  });
+}
+
+int gpumem_pool_is_suspended(const gpumem_pool* pool, int* suspended) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool, suspended)) return NullError("pool or suspended");
+    *suspended = pool->pool->suspended() ? 1 : 0;
     return absl::OkStatus();
   });
 }

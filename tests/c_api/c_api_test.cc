@@ -24,6 +24,10 @@ using testing::Eventually;
 
 // Two tenants that this process may be.
 constexpr char kConfig[] = R"(
+[tier]
+capacity = "64MiB"
+huge_pages = false
+prefault = false
 [tenant_defaults]
 limit = "64MiB"
 max_retained = "0"
@@ -76,8 +80,8 @@ INSTANTIATE_TEST_SUITE_P(Parts, CApi,
                                            "waiting", "revocable", "publications",
                                            "publication_list", "publication_mistakes", "pool",
                                            "shared_blocks", "trying_pool", "pool_limits",
-                                           "pool_pressure", "pool_callbacks", "frameworks",
-                                           "environment", "fork", "exit"),
+                                           "pool_pressure", "pool_callbacks", "pool_suspension",
+                                           "frameworks", "environment", "fork", "exit"),
                          [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;

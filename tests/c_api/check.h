@@ -63,6 +63,7 @@ void TestSharedBlocks(void);
 void TestPoolLimits(void);
 void TestPoolPressure(void);
 void TestPoolCallbacks(void);
+void TestPoolSuspension(void);
 void TestFrameworks(void);
 void TestEnvironment(void);
 void TestFork(void);

@@ -106,6 +106,9 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_client_resume(client, NULL, 1, NULL));
   WANTS_POINTER(gpumem_client_resume(client, &segment, 1, NULL));
   WANTS_POINTER(gpumem_segment_is_suspended(NULL, &number));
+  WANTS_POINTER(gpumem_pool_suspend(NULL, NULL));
+  WANTS_POINTER(gpumem_pool_resume(NULL, NULL));
+  WANTS_POINTER(gpumem_pool_is_suspended(NULL, &number));
   WANTS_POINTER(gpumem_client_list_devices(NULL, &devices, &count));
   WANTS_POINTER(gpumem_client_list_devices(client, NULL, &count));
   WANTS_POINTER(gpumem_device_list_get(NULL, 0, NULL));
@@ -161,6 +164,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_pool_set_hook(NULL, NULL, NULL));
   WANTS_POINTER(gpumem_pool_set_out_of_memory_callback(NULL, NULL, NULL));
   WANTS_POINTER(gpumem_default_pool(0, NULL));
+  WANTS_POINTER(gpumem_find_default_pool(0, NULL));
   OK(gpumem_pool_create(client, NULL, &pool));
   WANTS_POINTER(gpumem_pool_allocate(pool, 1, NULL, NULL));
   WANTS_POINTER(gpumem_pool_try_allocate(pool, 1, NULL, NULL));

@@ -37,6 +37,9 @@ void TestFrameworks(void) {
   pthread_t threads[4];
   size_t i;
 
+  EXPECT(GPUMEM_NOT_FOUND, gpumem_find_default_pool(0, &first));
+  EXPECT(GPUMEM_NOT_FOUND, gpumem_find_default_pool(-1, &first));
+  EXPECT(GPUMEM_NOT_FOUND, gpumem_find_default_pool(1 << 20, &first));
   for (i = 0; i < 4; ++i) {
     CHECK(pthread_create(&threads[i], NULL, AllocateInThread, (void*)(i << 12)) == 0);
   }
@@ -44,6 +47,9 @@ void TestFrameworks(void) {
   OK(gpumem_default_pool(0, &first));
   OK(gpumem_default_pool(0, &again));
   CHECK(first == again && UsedBlocks(first) == 0);
+  OK(gpumem_find_default_pool(0, &again));
+  CHECK(first == again);
+  EXPECT(GPUMEM_NOT_FOUND, gpumem_find_default_pool(1, &again));
   OK(gpumem_default_pool(1, &second));
   CHECK(first != second);
   OK(gpumem_pool_get_info(second, &info));

@@ -58,6 +58,7 @@ int main(int argc, char** argv) {
       {"pool_limits", TestPoolLimits},
       {"pool_pressure", TestPoolPressure},
       {"pool_callbacks", TestPoolCallbacks},
+      {"pool_suspension", TestPoolSuspension},
       {"frameworks", TestFrameworks},
       {"environment", TestEnvironment},
       {"fork", TestFork},

@@ -309,3 +309,67 @@ void TestPoolCallbacks(void) {
   OK(gpumem_pool_destroy(pool));
   OK(gpumem_client_destroy(client));
 }
+
+static int CountCall(void* context) {
+  ++*(int*)context;
+  return GPUMEM_OK;
+}
+
+static int RefuseCall(void* context) {
+  (void)context;
+  return GPUMEM_ABORTED;
+}
+
+void TestPoolSuspension(void) {
+  const struct gpumem_pool_options ipc = {.struct_size = sizeof(ipc), .kind = GPUMEM_KIND_IPC};
+  int calls = 0, suspended = -1;
+  const struct gpumem_suspend_options refuses = {.struct_size = sizeof(refuses),
+                                                 .quiesce = RefuseCall};
+  const struct gpumem_suspend_options counts = {
+      .struct_size = sizeof(counts), .quiesce = CountCall, .context = &calls};
+  const struct gpumem_resume_options waits = {.struct_size = sizeof(waits), .wait_ms = 60000};
+  gpumem_client* const client = Connect();
+  gpumem_pool* pool = NULL;
+  struct gpumem_block kept = {0}, freed = {0}, none = {0};
+  char ticket[512];
+  size_t length = 0;
+
+  OK(gpumem_pool_create(client, NULL, &pool));
+  EXPECT(GPUMEM_FAILED_PRECONDITION, gpumem_pool_resume(pool, NULL));
+  OK(gpumem_pool_allocate(pool, 12 * kMiB, NULL, &kept));
+  OK(gpumem_pool_allocate(pool, 12 * kMiB, NULL, &freed));
+  memset(kept.data, 7, kept.bytes);
+  EXPECT(GPUMEM_ABORTED, gpumem_pool_suspend(pool, &refuses));
+  OK(gpumem_pool_is_suspended(pool, &suspended));
+  CHECK(suspended == 0 && *(const char*)kept.data == 7);
+
+  OK(gpumem_pool_suspend(pool, &counts));
+  OK(gpumem_pool_is_suspended(pool, &suspended));
+  CHECK(calls == 1 && suspended == 1);
+  EXPECT(GPUMEM_FAILED_PRECONDITION, gpumem_pool_suspend(pool, NULL));
+  EXPECT(GPUMEM_FAILED_PRECONDITION, gpumem_pool_allocate(pool, 1, NULL, &none));
+  EXPECT(GPUMEM_FAILED_PRECONDITION, gpumem_pool_allocate_synchronized(pool, 1, &none));
+  EXPECT(GPUMEM_FAILED_PRECONDITION,
+         gpumem_pool_share(pool, &kept, ticket, sizeof(ticket), &length));
+  OK(gpumem_pool_try_allocate(pool, 1, NULL, &none));
+  CHECK(none.data == NULL);
+  OK(gpumem_pool_free(pool, &freed, NULL));
+
+  OK(gpumem_pool_resume(pool, &waits));
+  OK(gpumem_pool_is_suspended(pool, &suspended));
+  CHECK(suspended == 0 && Stats(pool).used_blocks == 1);
+  CHECK(((const char*)kept.data)[0] == 7 && ((const char*)kept.data)[kept.bytes - 1] == 7);
+  OK(gpumem_pool_allocate(pool, 12 * kMiB, NULL, &freed));
+  memset(freed.data, 8, freed.bytes);
+  CHECK(((const char*)kept.data)[kept.bytes - 1] == 7);
+  /* A suspended pool can be destroyed. */
+  OK(gpumem_pool_suspend(pool, NULL));
+  OK(gpumem_pool_destroy(pool));
+
+  OK(gpumem_pool_create(client, &ipc, &pool));
+  OK(gpumem_pool_allocate(pool, kMiB, NULL, &kept));
+  EXPECT(GPUMEM_UNIMPLEMENTED, gpumem_pool_suspend(pool, NULL));
+  OK(gpumem_pool_free(pool, &kept, NULL));
+  OK(gpumem_pool_destroy(pool));
+  OK(gpumem_client_destroy(client));
+}

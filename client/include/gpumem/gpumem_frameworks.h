@@ -35,6 +35,8 @@ extern "C" {
 
 /* Writes the default pool of a device. The library owns it: do not destroy it. */
 int gpumem_default_pool(int device, gpumem_pool** pool);
+/* As above, but makes no pool. NOT_FOUND: this process has not used the device's pool yet. */
+int gpumem_find_default_pool(int device, gpumem_pool** pool);
 
 /* For torch.cuda.memory.CUDAPluggableAllocator("libgpumem.so", "gpumem_torch_malloc",
  * "gpumem_torch_free"). PyTorch frees on the stream that it allocated on, so that stream must wait

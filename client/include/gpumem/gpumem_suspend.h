@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Suspended segments: their bytes move to the host tier, and come back to the same addresses. Part
- * of gpumem.h; see suspend.h. */
+/* Suspended segments and pools: their bytes move to the host tier, and come back to the same
+ * addresses. Part of gpumem.h; see suspend.h, and pool.h for pools. */
 #ifndef GPUMEM_GPUMEM_SUSPEND_H_
 #define GPUMEM_GPUMEM_SUSPEND_H_
 
@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "gpumem_client.h"
+#include "gpumem_pool.h"
 #include "gpumem_segment.h"
 
 #ifdef __cplusplus
@@ -41,6 +42,15 @@ int gpumem_client_resume(gpumem_client* client, gpumem_segment* const* segments,
 
 /* Writes 1 if the segment is suspended, else 0. */
 int gpumem_segment_is_suspended(const gpumem_segment* segment, int* suspended);
+
+/* Suspends all memory of a pool that is in use, or changes nothing, and gives the rest back. Until
+ * it is resumed, its blocks must not be used, allocating and sharing are FAILED_PRECONDITION, and
+ * freeing takes effect. UNIMPLEMENTED for a pool of another kind than vmm. */
+int gpumem_pool_suspend(gpumem_pool* pool, const struct gpumem_suspend_options* options);
+/* Brings a suspended pool back to its addresses. After an error it stays suspended. */
+int gpumem_pool_resume(gpumem_pool* pool, const struct gpumem_resume_options* options);
+/* Writes 1 if the pool is suspended, or about to be, else 0. */
+int gpumem_pool_is_suspended(const gpumem_pool* pool, int* suspended);
 
 #ifdef __cplusplus
 } /* extern "C" */
