@@ -302,7 +302,7 @@ void PrintLoad() {
                                       "acquire + release, retained", "pairs/s", "p50 us", "p99 us",
                                       "p999 us", "calls/2 /s", "ratio", "mappings/s", "ratio");
     }
-    const auto ratio = [&rates](const Rates& floor) {
+    const auto ratio = [&rates = rates](const Rates& floor) {
       return rates.pairs > 0 ? floor.pairs / rates.pairs : 0;
     };
     std::cout << absl::StreamFormat("%-28s %10.0f %9.1f %9.1f %9.1f %10.0f %6.2fx %11.0f %6.2fx\n",

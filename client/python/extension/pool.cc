@@ -50,12 +50,13 @@ PyObject* Create(PyObject*, PyObject* args) {
   return reinterpret_cast<PyObject*>(NewHandle(Holds::kPool, pool, DestroyPool, nullptr));
 }
 
-// (device's ordinal) -> Handle
+// Wraps functions that return a default pool: (device's ordinal) -> Handle
+template <int (*kFind)(int, gpumem_pool**)>
 PyObject* Default(PyObject*, PyObject* args) {
   int device;
   if (!PyArg_ParseTuple(args, "i", &device)) return nullptr;
   gpumem_pool* pool = nullptr;
-  const int status = WithoutGil([&] { return gpumem_default_pool(device, &pool); });
+  const int status = WithoutGil([&] { return kFind(device, &pool); });
   if (status != GPUMEM_OK) return Raise(status);
   return reinterpret_cast<PyObject*>(NewHandle(Holds::kPool, pool, KeepPool, nullptr));
 }
@@ -312,7 +313,8 @@ PyObject* MemInfo(PyObject*, PyObject* args) {
 
 const std::vector<PyMethodDef> kPoolMethods = {
     {"pool_create", Create, METH_VARARGS, nullptr},
-    {"pool_default", Default, METH_VARARGS, nullptr},
+    {"pool_default", Default<gpumem_default_pool>, METH_VARARGS, nullptr},
+    {"pool_find_default", Default<gpumem_find_default_pool>, METH_VARARGS, nullptr},
     {"pool_allocate", Allocate, METH_VARARGS, nullptr},
     {"pool_try_allocate", TryAllocate, METH_VARARGS, nullptr},
     {"pool_find", Find, METH_VARARGS, nullptr},

@@ -45,13 +45,15 @@ from cupy.cuda import memory_hook as _memory_hook
 
 from . import _cuda, _cupy_defaults, _gpumem, default_client
 from ._cupy_streams import Streams, stream_question
+from ._turns import before_suspending, offer, resume, running, suspend, suspended
 from ._units import UNLIMITED
 from .arrays import asarray
 from .errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .pool import Pool, PoolStats
 from .segment import Layout, Ticket
 
-__all__ = ["MemoryPool", "PinnedMemoryPool", "mem_info", "share", "unuse", "use", "using"]
+__all__ = ["MemoryPool", "PinnedMemoryPool", "mem_info", "resume", "running", "share", "suspend",
+           "suspended", "unuse", "use", "using"]
 
 
 def _device_of(pool: Pool) -> int:
@@ -67,7 +69,7 @@ def _always(pool: Optional[Pool]) -> Callable[[], Pool]:
     """
     if pool is None:
         return _pool_of_current_device
-    chosen = pool
+    chosen = offer(pool)
     return lambda: chosen
 
 
@@ -293,6 +295,7 @@ class PinnedMemoryPool(_Counts):
 _default_pool: Optional[MemoryPool] = None
 # By id(): an entry ends with its MemoryPool, which keeps the pool.
 _of_pools: "weakref.WeakValueDictionary[int, MemoryPool]" = weakref.WeakValueDictionary()
+_on_top: Any = None  # CuPy's MemoryPool that use() made last
 
 
 def _shaped(pool: Any) -> Any:
@@ -318,9 +321,10 @@ def use(pool: Any = None, *, cupy_pool: bool = False, pinned: bool = False) -> A
     pool: a gpumem.Pool of CuPy's current device, or a MemoryPool; None: the default pools, one for
     each device. cupy_pool: with CuPy's own MemoryPool on top. pinned: CuPy's pinned memory, too.
     """
+    global _on_top  # pylint: disable=global-statement
     if cupy_pool:
         given = pool.given if isinstance(pool, MemoryPool) else pool
-        made = cupy.cuda.MemoryPool(_base_allocator(given))
+        made = _on_top = cupy.cuda.MemoryPool(_base_allocator(given))
     else:
         made = _shaped(pool)
     _cupy_defaults.replace(made, PinnedMemoryPool() if pinned else None)
@@ -339,6 +343,14 @@ def using(pool: Any = None) -> Iterator[Any]:
 def unuse() -> None:
     """Makes CuPy use its default pools again. Existing arrays stay in their memory."""
     _cupy_defaults.restore()
+
+
+def _free_cached() -> None:
+    if _on_top is not None:
+        _on_top.free_all_blocks()
+
+
+before_suspending(_free_cached)
 
 
 def mem_info(device: Optional[int] = None) -> Tuple[int, int]:

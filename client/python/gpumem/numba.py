@@ -39,13 +39,14 @@ from numba import cuda  # type: ignore[import]
 from numba.cuda.cudadrv import driver as _driver  # type: ignore[import]
 
 from . import _gpumem, connect, default_client
+from ._turns import offer, resume, running, suspend, suspended
 from .client import Client
 from .errors import (Error, FailedPreconditionError, InvalidArgumentError, NotFoundError,
                      ResourceExhaustedError, UnimplementedError)
 from .pool import Pool
 from .segment import Block
 
-__all__ = ["MemoryManager", "TicketHandle", "use"]
+__all__ = ["MemoryManager", "TicketHandle", "resume", "running", "suspend", "suspended", "use"]
 
 _OUT_OF_MEMORY, _NOT_SUPPORTED = 2, 801  # CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_SUPPORTED
 _WITH_BINDING = bool(getattr(_driver, "USE_NV_BINDING", True))  # cuda-python's types, or ctypes'
@@ -102,8 +103,8 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
             device = self._ordinal()
             self._pool = Pool.default(device)
             if device in _reset_devices:
-                self._pool = self._own_client().pool(
-                    device=self._pool.device, kind=self._pool.kind, limit=self._pool.limit)
+                self._pool = offer(self._own_client().pool(
+                    device=self._pool.device, kind=self._pool.kind, limit=self._pool.limit))
         return self._pool
 
     @property

@@ -2,15 +2,16 @@
 """Pools: blocks cut from leased segments, without a call to the daemon."""
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence, Tuple, Union
 
 from . import _gpumem
 from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_limit, to_ms
 from ._dtypes import parse
-from ._waiting import call_without_token
+from ._waiting import CancelToken, call, call_without_token
 from .arrays import Array, Place, Placed, Shape, to_shape
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, NotFoundError
 from .segment import Block
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 # Reuse policies for memory that was freed on another stream (enum gpumem_reuse).
 REUSE = {"same_stream": 1, "follow_event_dependencies": 2, "allow_opportunistic": 4,
          "allow_internal_dependencies": 8}
+_MAX_DEVICES = 256  # of default pools
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,18 @@ class Pool(Placed):
         pool._adopt(_gpumem.pool_default(device), waits=False)
         return pool
 
+    @classmethod
+    def defaults(cls) -> Dict[int, "Pool"]:
+        """Returns the default pools that this process has, by the ordinals of their devices. Makes
+        none."""
+        found = {}
+        for device in range(_MAX_DEVICES):
+            with contextlib.suppress(NotFoundError):
+                pool = cls.__new__(cls)
+                pool._adopt(_gpumem.pool_find_default(device), waits=False)
+                found[device] = pool
+        return found
+
     @property
     def handle(self) -> _gpumem.Handle:
         """For other parts of the package."""
@@ -152,6 +166,50 @@ class Pool(Placed):
     def forget_stream(self, stream: int) -> None:
         """Forgets a stream. Call it before the stream is destroyed."""
         _gpumem.pool_forget_stream(self._handle, stream)
+
+    # ---- Suspending
+
+    @property
+    def suspended(self) -> bool:
+        """True from the beginning of suspend() to the end of the resume() that succeeds."""
+        return _gpumem.pool_is_suspended(self._handle)
+
+    def suspend(self, *, quiesce: Optional[Callable[[], object]] = None,
+                timeout: Optional[float] = None) -> None:
+        """Moves the contents of all blocks to the daemon's host tier, or changes nothing. Their
+        device memory is free for others. Free memory of the pool is given back, not moved. Blocks
+        and arrays stay as they are, but must not be used until resume(). Meanwhile allocate() raises
+        FailedPreconditionError, and freeing a block takes effect: its contents do not come back.
+
+        quiesce: stops this process's use of the memory. It is called once the daemon has reserved
+        the room, and what it raises is raised here; then nothing changes. None: on a GPU the call
+        waits for the work that this process has submitted, and other threads must not submit more.
+        timeout: seconds for each answer of the daemon; None: the client's, and one for each GiB.
+
+        Raises ResourceExhaustedError with its `denial`: the tier has no room, or not for this
+        tenant. Raises FailedPreconditionError: the pool is suspended already or revocable, or there
+        is no host tier. Raises UnimplementedError: a pool of another kind than vmm.
+        """
+        _gpumem.pool_suspend(self._handle, quiesce, to_ms(timeout))
+
+    def resume(self, *, wait: float = 0, timeout: Optional[float] = None,
+               cancel: Optional[CancelToken] = None) -> None:
+        """Brings the pool back: the same bytes at the same addresses, so that all arrays, tensors
+        and captured graphs of its blocks are valid again. wait: seconds to wait for memory that
+        others hold; Ctrl-C and `cancel` end the wait. After any error the pool stays suspended.
+
+        Raises ResourceExhaustedError with its `denial` if a quota or the device refuses it, also
+        after the wait; FailedPreconditionError: it is not suspended, or its memory is lost;
+        CancelledError.
+        """
+        def work(token: Optional[CancelToken]) -> None:
+            _gpumem.pool_resume(self._handle, to_ms(wait), to_ms(timeout),
+                                None if token is None else token.handle)
+
+        if wait == 0:
+            work(cancel)
+        else:
+            call(work, cancel)
 
     # ---- Usage
 

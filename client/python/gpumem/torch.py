@@ -14,6 +14,9 @@
     ticket = gpumem.torch.share(tensor)         # picklable; needs no live producer
     same = ticket.open()
 
+    gpumem.torch.suspend()                      # the GPU is free; tensors and graphs stay
+    gpumem.torch.resume(wait=3600)
+
 The daemon keeps published and shared tensors under their names until they are unpublished
 (gpumem.unpublish()) or expire. Every dtype works: one that DLPack cannot express travels as
 integers of the same size. Without `writable` the memory is mapped read-only. PyTorch does not know
@@ -29,6 +32,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 import torch  # type: ignore[import]
 
 from . import _cuda, _gpumem, default_client, library_path
+from ._turns import before_suspending, resume, running, suspend, suspended
 from .arrays import Array
 from .client import Client
 from .errors import InvalidArgumentError, NotFoundError
@@ -36,8 +40,8 @@ from .pool import Pool
 from .publication import Publication
 from .segment import Layout, Ticket
 
-__all__ = ["Attached", "SharedTensor", "attach", "from_array", "mem_pool", "publish", "share",
-           "share_live", "to_array", "use", "using"]
+__all__ = ["Attached", "SharedTensor", "attach", "from_array", "mem_pool", "publish", "resume",
+           "running", "share", "share_live", "suspend", "suspended", "to_array", "use", "using"]
 
 _FORMAT = "gpumem-torch/1"  # of the metadata that publish() adds
 _ALIGNMENT = 512  # bytes
@@ -203,6 +207,18 @@ def using(pool: Any = None) -> Iterator[Any]:
     made = mem_pool() if pool is None else pool
     with torch.cuda.use_mem_pool(made):
         yield made
+
+
+# ---- Suspending: help(gpumem.torch.suspend) ------------------------------------------------------
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        for device in Pool.defaults():
+            torch.cuda.synchronize(device)
+
+
+before_suspending(_synchronize)
 
 
 # ---- Publications --------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 
 @pytest.fixture(scope="module", name="daemon")
 def _daemon():
-    daemon = Daemon(config=CONFIG.replace("64MiB", "256MiB"))
+    tier = '[tier]\ncapacity = "320MiB"\nhuge_pages = false\nprefault = false\n'
+    daemon = Daemon(config=tier + CONFIG.replace("64MiB", "256MiB"))
     yield daemon
     daemon.stop()
 
@@ -25,6 +26,7 @@ def _daemon():
     ("pipeline", ["--frames", "50"], "50 frames of 2.1 MB went through 4 slots, each read whole"),
     ("numba_kernel", [], "the sum is 1099511627776"),
     ("jax_weights", [], "the sum is 393466"),
+    ("two_servers", ["--mib", "140"], "MiB each shared 256 MiB in"),
 ])
 def test_an_example(daemon, name, arguments, words):
     done = subprocess.run([sys.executable, str(EXAMPLES / f"{name}.py"), *arguments], check=False,

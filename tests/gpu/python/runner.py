@@ -5,10 +5,9 @@
     runner.py --gpumemd PATH --out DIR --work DIR [PART ...]
 
 Parts: the test files of this folder by name (test_cupy, …), numba-own (Numba's tests of its memory,
-with the plugin and without), examples, bench-alloc, bench-restart; by its name alone: bench-suspend, with
-bench-suspend-cold and bench-suspend-huge, whose tiers take their memory when it is first needed, and
-of huge pages. Failures are printed with their
-reasons, and a table comes last; exit code 0 if nothing failed.
+with the plugin and without), examples, bench-alloc, bench-restart; only if they are named: bench-suspend,
+and bench-suspend-cold, bench-suspend-huge, with a tier that takes its memory when it is first needed,
+the latter in huge pages. Failures are printed with their reasons, and a table comes last; exit code 0 if nothing failed.
 """
 import argparse
 import collections
@@ -35,16 +34,19 @@ name = "python"
 tenant = "python"
 default = true
 """
-# The benchmarks of suspended memory: settings of their tiers, and arguments.
-SUSPEND = {
-    "bench-suspend": ("prefault = true\nhuge_pages = false",
-                      ["--shapes", "16x1024,256x64,1000x2,64x1024"]),
-    "bench-suspend-cold": ("prefault = false\nhuge_pages = false", ["--first-only"]),
-    "bench-suspend-huge": ("prefault = false\nhuge_pages = true", ["--first-only"])}
+TIER = '[tier]\ncapacity = "12GiB"\n' + CONFIG.replace("60GiB", "6GiB")
+LARGE_TIER = CONFIG.replace("60GiB", "100GiB") + '[tier]\ncapacity = "66GiB"\n'
+SMALL_PAGES = LARGE_TIER + "huge_pages = false\n"
+CONFIGS = {"test_turns": TIER, "example-two_servers": TIER,  # two models do not fit together
+           "bench-suspend": SMALL_PAGES + "prefault = true\n", "bench-suspend-cold": SMALL_PAGES,
+           "bench-suspend-huge": LARGE_TIER}
+SUSPEND = {"bench-suspend": ["--shapes", "16x1024,256x64,1000x2,64x1024"],
+           "bench-suspend-cold": ["--first-only"], "bench-suspend-huge": ["--first-only"]}
 TESTS = ("test_arrays", "test_cupy", "test_cupy_calls", "test_numba", "test_numba_calls", "test_jax",
          "test_torch_use", "test_torch", "test_cuda_core", "test_cuda_runtime", "test_cuda_calls",
-         "test_works_with")
-EXAMPLES = ("two_frameworks", "inference_server", "pipeline", "numba_kernel", "jax_weights")
+         "test_works_with", "test_turns")
+EXAMPLES = ("two_frameworks", "inference_server", "pipeline", "numba_kernel", "jax_weights",
+            "two_servers")
 NUMBA_OWN = ("cudadrv.test_cuda_memory", "cudadrv.test_cuda_ndarray",
              "cudadrv.test_cuda_array_slicing", "cudadrv.test_cuda_auto_context",
              "cudadrv.test_cuda_devicerecord", "cudadrv.test_deallocations",
@@ -83,10 +85,10 @@ class Part:
 class Daemon:
     """A daemon for one part, as root where this is."""
 
-    def __init__(self, args, name, config=CONFIG):
+    def __init__(self, args, name):
         self.folder = pathlib.Path(args.work) / name
         self.folder.mkdir(parents=True)
-        (self.folder / "gpumemd.toml").write_text(config)
+        (self.folder / "gpumemd.toml").write_text(CONFIGS.get(name, CONFIG))
         self.log = open(pathlib.Path(args.out) / f"{name}.gpumemd.log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [args.gpumemd, "--backend", args.backend, "--config", self.folder / "gpumemd.toml",
@@ -285,16 +287,12 @@ def example(args, name):
 
 def bench(args, name):
     part = Part(name)
-    config, more = CONFIG, []
-    script = HERE / f"{name.replace('-', '_')}.py"
-    if name in SUSPEND:
-        tier, more = SUSPEND[name]
-        config = f'{CONFIG.replace("60GiB", "100GiB")}[tier]\ncapacity = "66GiB"\n{tier}\n'
-        script = HERE / "bench_suspend.py"
-    daemon = Daemon(args, name, config)
+    script = HERE / f"{'bench_suspend' if name in SUSPEND else name.replace('-', '_')}.py"
+    daemon = Daemon(args, name)
     log = pathlib.Path(args.out) / f"{name}.log"
     try:
-        status = run([sys.executable, "-X", "faulthandler", str(script), "--work", args.work, *more],
+        status = run([sys.executable, "-X", "faulthandler", str(script), "--work", args.work,
+                      *SUSPEND.get(name, [])],
                      daemon.environment(), log, left(190))
         part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]
         if status == 0:
@@ -327,7 +325,6 @@ def versions():
 TOGETHER = [(name, test_file, name) for name in TESTS]
 SERIAL = [("examples", example, name) for name in EXAMPLES] + [
     ("bench-alloc", bench, "bench-alloc"), ("bench-restart", bench, "bench-restart")]
-BY_NAME = [(name, bench, name) for name in SUSPEND]
 LAST = [(name, numba_own, name) for name in ("numba-own", "numba-own-ipc", "numba-own-without")]
 
 
@@ -358,21 +355,18 @@ def main():
     parser.add_argument("parts", nargs="*", metavar="PART")
     args = parser.parse_args()
     versions()
-    wanted = set(args.parts)
-    parts = []
-    named = [one for one in BY_NAME if one[2] in wanted]
+    wanted, parts = set(args.parts), []
+    named = [(name, bench, name) for name in SUSPEND if name in wanted]
     for phase, jobs in ((TOGETHER, args.jobs), (SERIAL, 1), (named, 1), (LAST, args.jobs)):
         with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
             running = [executor.submit(safely, function, args, name)
                        for group, function, name in phase
                        if not wanted or group in wanted or name in wanted]
             parts += [one.result() for one in running]
-
     # Failures that also occur in the run without the plugin are not the plugin's.
     without = {test for part in parts if part.name == "numba-own-without"
                for test, _ in part.failures}
-    room = 24000  # characters; all is in the logs
-    also_without = collections.Counter()
+    room, also_without = 24000, collections.Counter()  # characters; all is in the logs
     for part in parts:
         for test, why in part.failures:
             short = test.split("/")[-1].removeprefix("numba.cuda.tests.")

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Suspending the pools of frameworks: gpumem.torch.suspend() and the same of the others.
+
+One gate for the process: frameworks share the default pools, so a step of one must not run while
+another's function has them suspended.
+"""
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+import weakref
+from typing import Callable, ContextManager, Iterator, List, Optional
+
+from . import _gpumem
+from ._waiting import CancelToken
+from .errors import DeadlineExceededError, FailedPreconditionError
+from .pool import Pool
+
+
+def _deadline(wait: float) -> float:
+    return time.monotonic() + wait
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0)
+
+
+class Gate:
+    """Any number of threads run steps, or one thread suspends and resumes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._steps = 0
+        self._closed = False
+        self._pools: List[Pool] = []  # suspended here
+        self._turn = threading.Lock()  # held by a thread that suspends or resumes
+        self._of_thread = threading.local()
+
+    # ---- Steps
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Runs a `with` block while nothing is suspended; blocks until then. May be nested."""
+        depth = getattr(self._of_thread, "depth", 0)
+        if depth == 0:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._closed)
+                self._steps += 1
+        self._of_thread.depth = depth + 1
+        try:
+            yield
+        finally:
+            self._of_thread.depth = depth
+            if depth == 0:
+                with self._changed:
+                    self._steps -= 1
+                    self._changed.notify_all()
+
+    def _close(self, deadline: float) -> None:
+        """Lets no step begin, and blocks until none runs."""
+        with self._changed:
+            self._closed = True
+            left = _left(deadline)
+            if self._changed.wait_for(lambda: self._steps == 0,
+                                      None if math.isinf(left) else left):
+                return
+            self._closed = False
+            self._changed.notify_all()
+        raise DeadlineExceededError("a step of the program has not ended within the wait")
+
+    def _open(self) -> None:
+        with self._changed:
+            self._closed = False
+            self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def _alone(self, deadline: float) -> Iterator[None]:
+        """Excludes other threads that suspend or resume."""
+        if getattr(self._of_thread, "depth", 0) > 0:
+            raise FailedPreconditionError(
+                "a step of running() cannot suspend or resume: it would wait for itself")
+        left = min(_left(deadline), threading.TIMEOUT_MAX)
+        if not self._turn.acquire(timeout=left):  # pylint: disable=consider-using-with
+            raise DeadlineExceededError("another thread suspends or resumes")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    # ---- Suspending
+
+    @property
+    def suspended(self) -> bool:
+        """True from suspend() to resume()."""
+        return bool(self._pools)
+
+    def suspend(self, wait: float, timeout: Optional[float]) -> None:
+        """Suspends those of the frameworks' pools that are not suspended, all or none."""
+        deadline = _deadline(wait)
+        with self._alone(deadline):
+            self._close(deadline)
+            done: List[Pool] = []
+            try:
+                for settle in _settles:
+                    settle()
+                for pool in _pools():
+                    if not pool.suspended:
+                        done.append(pool)
+                        pool.suspend(timeout=timeout)
+            except BaseException:
+                self._pools += [pool for pool in reversed(done) if not _resumed(pool)]
+                if not self._pools:
+                    self._open()
+                raise
+            self._pools += done
+            if not self._pools:  # there is no pool yet
+                self._open()
+
+    def resume(self, wait: float, timeout: Optional[float], cancel: Optional[CancelToken]) -> None:
+        """Brings back all pools that suspend() has suspended, all or none."""
+        deadline = _deadline(wait)
+        with self._alone(deadline):
+            done: List[Pool] = []
+            try:
+                for pool in self._pools:
+                    if pool.closed or not pool.suspended:
+                        continue
+                    left = wait if not done else _left(deadline)
+                    pool.resume(wait=left, timeout=timeout, cancel=cancel)
+                    done.append(pool)
+            except BaseException:
+                for pool in done:
+                    _suspend_again(pool)
+                raise
+            self._pools = []
+            self._open()
+
+
+def _resumed(pool: Pool) -> bool:
+    """Brings a pool back after an error. True if it is not suspended then."""
+    with contextlib.suppress(Exception):
+        if pool.suspended:
+            pool.resume()
+        return True
+    return False
+
+
+def _suspend_again(pool: Pool) -> None:
+    # If that fails, the pool stays on the device until the next resume().
+    with contextlib.suppress(Exception):
+        pool.suspend()
+
+
+_gate = Gate()
+_offered: "weakref.WeakSet[Pool]" = weakref.WeakSet()
+_settles: List[Callable[[], None]] = [_gpumem.cuda_synchronize]
+
+
+def offer(pool: Pool) -> Pool:
+    """Returns the pool, which suspend() covers from now on if it is of kind vmm."""
+    _offered.add(pool)
+    return pool
+
+
+def before_suspending(settle: Callable[[], None]) -> None:
+    """Has suspend() call a function that waits for a framework's work, or frees cached memory."""
+    _settles.append(settle)
+
+
+def _pools() -> List[Pool]:
+    """Returns all open pools of frameworks; several objects may stand for one default pool."""
+    own = [pool for pool in list(_offered) if not pool.closed and pool.kind == "vmm"]
+    return list({pool.c_pool: pool for pool in [*Pool.defaults().values(), *own]}.values())
+
+
+def running() -> ContextManager[None]:
+    """Returns a context for one step of the program: code that uses the GPU, allocates or frees.
+
+        with gpumem.torch.running():
+            answer = model(request).cpu()
+
+    suspend() waits for the steps that are under way. A step that begins later blocks until
+    resume(), which another thread calls. Any number of threads run steps at a time, and steps
+    may be nested. A program whose only thread suspends and resumes between its steps needs
+    none. The gate is one for the process, whichever framework's module is asked.
+    """
+    return _gate.step()
+
+
+def suspended() -> bool:
+    """True from the end of a suspend() to the end of the resume() that succeeds."""
+    return _gate.suspended
+
+
+def suspend(*, wait: float = math.inf, timeout: Optional[float] = None) -> None:
+    """Moves all memory that PyTorch, CuPy and Numba have from gpumem in this process to the daemon's
+    host tier, or changes nothing: the default pools of all devices, and the pools of kind vmm that
+    the program gave to their modules. The device memory is free for others. Memory that a framework
+    has past gpumem stays, and pinned memory.
+
+    Arrays, tensors, streams and captured graphs stay as they are, but no GPU work may use them
+    until resume(). None may be made either: CuPy and Numba raise FailedPreconditionError, and
+    after gpumem.torch.use() a tensor has no memory. Memory that is freed does not come back.
+
+    Waits for the steps of running(), at most `wait` seconds, then for the work of all devices.
+    Needs no callback, but code outside running() must not use the GPU meanwhile. Does nothing
+    if all is suspended already. timeout: as of Pool.suspend().
+
+    Raises DeadlineExceededError: a step did not end within `wait`. Raises
+    FailedPreconditionError: called in a step of running(), or there is no host tier. Raises
+    ResourceExhaustedError with its `denial`: the tier has no room. Raises UnimplementedError:
+    a default pool is of another kind than vmm (GPUMEM_POOL_KIND).
+    """
+    _gate.suspend(wait, timeout)
+
+
+def resume(*, wait: float = 0, timeout: Optional[float] = None,
+           cancel: Optional[CancelToken] = None) -> None:
+    """Brings back all that suspend() has suspended, all or none: the same bytes at the same
+    addresses. Steps of running() go on afterwards. Does nothing if nothing is suspended. wait:
+    seconds to wait for memory that others hold; Ctrl-C and `cancel` end the wait.
+
+    Raises ResourceExhaustedError with its `denial` if a quota or the device refuses it, also
+    after the wait. Raises FailedPreconditionError: called in a step of running(), or the memory
+    is lost. Raises CancelledError, DeadlineExceededError (another thread suspends or resumes).
+    All stays suspended then.
+    """
+    _gate.resume(wait, timeout, cancel)
+
+
+def _after_fork_in_child() -> None:
+    # Threads and pools are the parent's.
+    global _gate  # pylint: disable=global-statement
+    _gate = Gate()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
