@@ -36,7 +36,7 @@
 // returns FAILED_PRECONDITION for a segment that is lost (SegmentsLost). If the session ends while
 // segments are suspended, their bytes are lost.
 //
-// Segments of a Pool cannot be suspended.
+// Pool::Suspend and Pool::Resume (pool.h) do the same for all memory of a pool.
 //
 // An operator can have a process suspend, and resume, by gpumemctl suspend. The program opts in:
 //

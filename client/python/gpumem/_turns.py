@@ -197,9 +197,9 @@ def suspended() -> bool:
 
 def suspend(*, wait: float = math.inf, timeout: Optional[float] = None) -> None:
     """Moves all memory that PyTorch, CuPy and Numba have from gpumem in this process to the daemon's
-    host tier, or changes nothing: the default pools of all devices, and the pools of kind vmm that
-    the program gave to their modules. The device memory is free for others. Memory that a framework
-    has past gpumem stays, and pinned memory.
+    host tier, or changes nothing. That is the default pools of all devices, and the pools of kind
+    vmm that the program gave to their modules. The device memory is free for others. Memory that a
+    framework has past gpumem stays, and pinned memory.
 
     Arrays, tensors, streams and captured graphs stay as they are, but no GPU work may use them
     until resume(). None may be made either: CuPy and Numba raise FailedPreconditionError, and
