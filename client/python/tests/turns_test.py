@@ -192,7 +192,7 @@ def test_a_step_cannot_suspend(torch):
     torch.resume()
 
 
-def test_pools_of_the_program(torch, client):
+def test_pools_of_the_program(client, torch):
     cupy = importlib.import_module("gpumem.cupy")
     with client.pool() as pool, client.pool(kind="pinned") as pinned:
         shaped = cupy.MemoryPool(pool), cupy.MemoryPool(pinned)
@@ -204,7 +204,7 @@ def test_pools_of_the_program(torch, client):
         del array, other, shaped
 
 
-def test_all_or_nothing(torch, client):
+def test_all_or_nothing(client, torch):
     cupy = importlib.import_module("gpumem.cupy")
     with client.pool(device=1) as pool:
         shaped = cupy.MemoryPool(pool)
