@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frameworks that are suspended and resumed at random steps calculate what they would without.
 
-GPUMEM_SUSPENSIONS (5) is how often each test suspends. The daemon needs a host tier.
+TEST_SUSPENSIONS (5) is how often each test suspends. The daemon needs a host tier.
 """
 import hashlib
 import importlib.util
@@ -15,7 +15,7 @@ import pytest
 import gpumem
 from support import MIB, child
 
-SUSPENSIONS = int(os.environ.get("GPUMEM_SUSPENSIONS", "5"))
+SUSPENSIONS = int(os.environ.get("TEST_SUSPENSIONS", "5"))
 STEPS = 10 + 4 * SUSPENSIONS
 
 needs_cupy = pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="no CuPy")
