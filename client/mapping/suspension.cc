@@ -30,9 +30,7 @@ constexpr uint64_t kBytesPerSecond = uint64_t{1} << 30;
 // Returns how long a Resume in several calls holds the memory of the earlier ones while a later one
 // waits. Then it gives all back and begins again: another process may hold a part, too, and wait
 // for this one. Their times differ, so that one of the two goes on.
-absl::Duration HoldTime() {
-  return absl::Seconds(1) + absl::Milliseconds(std::random_device()() % 2000);
-}
+absl::Duration HoldTime() { return absl::Milliseconds(200 + std::random_device()() % 600); }
 
 template <typename Request>
 Request RequestFor(absl::Span<State* const> states) {

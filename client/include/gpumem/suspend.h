@@ -75,8 +75,8 @@ struct SuspendOptions {
 };
 
 struct ResumeOptions {
-  // As in AcquireOptions. More than 253 segments, or segments of several devices, take several calls
-  // to the daemon. If a later one waits for more than some seconds, the earlier ones are undone and
+  // As in AcquireOptions. More than 253 segments, or segments of several devices, take several
+  // calls to the daemon. If a later one waits for about a second, the earlier ones are undone and
   // all begins again, until the wait is over: two processes that hold a part each block none.
   absl::Duration wait = absl::ZeroDuration();
   // Cancels the wait (CANCELLED). The segments stay suspended.
