@@ -6,8 +6,9 @@
 
 Each server is a process. It loads its weights once. When it has requests, it resumes, which waits
 in the daemon's queue until the other server has suspended. It answers all of them, and suspends.
-Its weights lie in the daemon's host tier meanwhile, so the daemon needs a [tier] of twice their
-size. With PyTorch on a GPU, else with NumPy. All answers are compared.
+Its weights lie in the daemon's host tier meanwhile. The [tier] needs room for three models: for
+both, and for one that was just resumed, whose room is free a moment later. With PyTorch on a GPU,
+else with NumPy. All answers are compared.
 """
 import argparse
 import multiprocessing

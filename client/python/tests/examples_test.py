@@ -14,7 +14,7 @@ EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 
 @pytest.fixture(scope="module", name="daemon")
 def _daemon():
-    tier = '[tier]\ncapacity = "320MiB"\nhuge_pages = false\nprefault = false\n'
+    tier = '[tier]\ncapacity = "448MiB"\nhuge_pages = false\nprefault = false\n'
     daemon = Daemon(config=tier + CONFIG.replace("64MiB", "256MiB"))
     yield daemon
     daemon.stop()

@@ -11,7 +11,7 @@ from conftest import CONFIG, MIB, daemon_for_fakes, eventually
 
 TIER = """
 [tier]
-capacity = "64MiB"
+capacity = "256MiB"
 huge_pages = false
 prefault = false
 """
@@ -204,7 +204,8 @@ def test_pools_of_the_program(client, torch):
         del array, other, shaped
 
 
-def test_all_or_nothing(client, torch):
+def test_all_or_nothing(daemon, client, torch):
+    daemon.ctl("quota", "set", "python", "--tier-limit", "64MiB")
     cupy = importlib.import_module("gpumem.cupy")
     with client.pool(device=1) as pool:
         shaped = cupy.MemoryPool(pool)
@@ -216,6 +217,7 @@ def test_all_or_nothing(client, torch):
         with torch.running():
             assert (array == 4).all() and (other == 6).all()
         del array, other, shaped
+    daemon.ctl("quota", "set", "python", "--tier-limit", "256MiB")
 
 
 def test_steps_and_turns(torch):
