@@ -29,8 +29,13 @@ constexpr uint64_t kBytesPerSecond = uint64_t{1} << 30;
 
 // Returns how long a Resume in several calls holds the memory of the earlier ones while a later one
 // waits. Then it gives all back and begins again: another process may hold a part, too, and wait
-// for this one. Their times differ, so that one of the two goes on.
-absl::Duration HoldTime() { return absl::Milliseconds(200 + std::random_device()() % 600); }
+// for this one. One of the two has to hold on until the other has given back, which takes as long
+// as a copy. So the times differ by chance, and grow with each attempt: the older request wins.
+absl::Duration HoldTime(int attempt) {
+  constexpr int kMostDoublings = 6;
+  const absl::Duration least = absl::Milliseconds(250) * (1 << std::min(attempt, kMostDoublings));
+  return least + least * (std::random_device()() % 1000) / 500;
+}
 
 template <typename Request>
 Request RequestFor(absl::Span<State* const> states) {
@@ -207,14 +212,14 @@ absl::Status Suspension::Restore(const States& states, const Wait& wait) {
   const std::vector<States> groups = GroupsOf(states);
   const absl::Time end = absl::Now() + wait.wait;
   Wait next = wait;  // of the next call
-  while (true) {
+  for (int attempt = 0;; ++attempt) {
     States asked;
     absl::Status status;
     for (const States& group : groups) {
       asked.insert(asked.end(), group.begin(), group.end());
       status = RestoreGroup(group, next);
       if (!status.ok()) break;
-      next.wait = std::min(next.wait, HoldTime());
+      next.wait = std::min(next.wait, HoldTime(attempt));
     }
     if (status.ok()) return status;
     // The daemon may have resumed the last group, too: its answer may be lost.
