@@ -76,8 +76,8 @@ struct SuspendOptions {
 
 struct ResumeOptions {
   // As in AcquireOptions. More than 253 segments, or segments of several devices, take several
-  // calls to the daemon. If a later one waits for about a second, the earlier ones are undone and
-  // all begins again, until the wait is over: two processes that hold a part each block none.
+  // calls to the daemon. If a later one waits for long, the earlier ones are undone and all
+  // begins again, until the wait is over. So two processes that each hold a part go on.
   absl::Duration wait = absl::ZeroDuration();
   // Cancels the wait (CANCELLED). The segments stay suspended.
   std::optional<CancelToken> cancel;
