@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumemctl suspend --process: a process with leased memory and memory of its own goes to host
+// gpumemctl suspend --process: a process with leased and private memory goes to host
 // memory, its CUDA context included, and comes back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ class WholeProcessOnGpu : public ::testing::Test {
   int Ctl(const std::string& command, const Child& child) {
     return Ctl({command, "--process", absl::StrCat(child.pid())});
   }
-  // A process with memory of its own, a lease of this kind, and requests that it serves or not.
+  // A process with private memory, a lease of this kind, and requests that it serves or not.
   Child Start(const std::string& kind, bool serves) {
     Child child = Child::Self({"--gtest_also_run_disabled_tests",
                                "--gtest_filter=DISABLED_WholeProcessOnGpuRole.DoesAsItIsTold"});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumemctl suspend --process and resume --process: the sessions of a process suspend their memory,
-// and the driver checkpoints what is left (common/cuda/checkpoint.h).
+// and the driver checkpoints the rest (common/cuda/checkpoint.h).
 //
 // The order is what makes it safe. The process is locked before the last look at the daemon's
 // lists: no call of CUDA can then map memory that the look would miss.
@@ -84,7 +84,7 @@ class WholeProcess {
   absl::StatusOr<Effects> SuspendEffects(bool exact);
 
   // Suspends the process. `timeout` is for its sessions and its GPU work, not for the copy. After
-  // an error the process is as before, or the message says what is not.
+  // an error the process is as before, or the message names the rest.
   //   FAILED_PRECONDITION  its state forbids it; the message has each reason
   //   RESOURCE_EXHAUSTED   the machine has too little host memory
   //   DATA_LOSS            the driver has lost the process
@@ -93,7 +93,7 @@ class WholeProcess {
   // `bytes` replaces a record that is missing: what each device needs.
   absl::StatusOr<Effects> ResumeEffects(std::optional<uint64_t> bytes, bool exact);
 
-  // Resumes the process: of one that is only locked or not suspended as a whole, what is left. May
+  // Resumes the process: of one that is only locked or not suspended as a whole, the rest. May
   // be repeated. Waits until `timeout` for room on the devices, and for its sessions.
   //   RESOURCE_EXHAUSTED   a device has no room for it: nothing was changed
   //   FAILED_PRECONDITION  there is no record, and no `bytes`

@@ -14,7 +14,7 @@
 
 namespace gpumemd {
 
-// Works on windows of a file, in their order, in threads of its own, while another thread registers
+// Works on windows of a file, in their order, in several threads, while another thread registers
 // those that are done. The driver registers 10 GB/s of pages that its process has not mapped yet,
 // and 22 GB/s of pages that it has; with four threads ahead of it, 34 GB/s (one H200).
 class Populating {

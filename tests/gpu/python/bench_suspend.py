@@ -74,7 +74,7 @@ def shared_memory():
 
 
 def settle():
-    """Waits until the daemon has taken the memory of its tier, where it does so at its start."""
+    """Waits until the daemon has taken the memory of its tier, if it does so at its start."""
     before, now = -1, shared_memory()
     while now != before:
         time.sleep(1)
@@ -145,7 +145,7 @@ def bystand(kind):
 def beside(client, kind):
     """Copies 16 GiB out and in while a bystander computes."""
     contents = Contents(client, 16, 1024)
-    contents.suspend()  # the tier is warm from here on
+    contents.suspend()  # the tier is warm after that
     contents.resume()
     child = subprocess.Popen([sys.executable, __file__, "--be", kind], text=True,
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)

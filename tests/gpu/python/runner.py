@@ -5,9 +5,10 @@
     runner.py --gpumemd PATH --out DIR --work DIR [PART ...]
 
 Parts: the test files of this folder by name (test_cupy, …), numba-own (Numba's tests of its memory,
-with the plugin and without), examples, bench-alloc, bench-restart; only if they are named: bench-suspend,
-and bench-suspend-cold, bench-suspend-huge, with a tier that takes its memory when it is first needed,
-the latter in huge pages. Failures are printed with their reasons, and a table comes last; exit code 0 if nothing failed.
+with the plugin and without), examples, bench-alloc, bench-restart. Only if they are named: bench-suspend;
+bench-suspend-cold and bench-suspend-huge, whose tiers take their memory when it is first needed, the
+latter in huge pages. Failures are printed with their reasons, and a table comes last; exit code 0 if
+nothing failed.
 """
 import argparse
 import collections
@@ -24,24 +25,9 @@ import sys
 import threading
 import time
 
+import configs
+
 HERE = pathlib.Path(__file__).resolve().parent
-CONFIG = """
-[tenant_defaults]
-limit = "60GiB"
-[[tenant]]
-name = "python"
-[[rule]]
-tenant = "python"
-default = true
-"""
-TIER = '[tier]\ncapacity = "12GiB"\n' + CONFIG.replace("60GiB", "6GiB")
-LARGE_TIER = CONFIG.replace("60GiB", "100GiB") + '[tier]\ncapacity = "66GiB"\n'
-SMALL_PAGES = LARGE_TIER + "huge_pages = false\n"
-CONFIGS = {"test_turns": TIER, "example-two_servers": TIER,  # two models do not fit together
-           "bench-suspend": SMALL_PAGES + "prefault = true\n", "bench-suspend-cold": SMALL_PAGES,
-           "bench-suspend-huge": LARGE_TIER}
-SUSPEND = {"bench-suspend": ["--shapes", "16x1024,256x64,1000x2,64x1024"],
-           "bench-suspend-cold": ["--first-only"], "bench-suspend-huge": ["--first-only"]}
 TESTS = ("test_arrays", "test_cupy", "test_cupy_calls", "test_numba", "test_numba_calls", "test_jax",
          "test_torch_use", "test_torch", "test_cuda_core", "test_cuda_runtime", "test_cuda_calls",
          "test_works_with", "test_turns")
@@ -88,7 +74,7 @@ class Daemon:
     def __init__(self, args, name):
         self.folder = pathlib.Path(args.work) / name
         self.folder.mkdir(parents=True)
-        (self.folder / "gpumemd.toml").write_text(CONFIGS.get(name, CONFIG))
+        (self.folder / "gpumemd.toml").write_text(configs.of(name))
         self.log = open(pathlib.Path(args.out) / f"{name}.gpumemd.log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
             [args.gpumemd, "--backend", args.backend, "--config", self.folder / "gpumemd.toml",
@@ -287,12 +273,12 @@ def example(args, name):
 
 def bench(args, name):
     part = Part(name)
-    script = HERE / f"{'bench_suspend' if name in SUSPEND else name.replace('-', '_')}.py"
+    script = HERE / f"{'bench_suspend' if name in configs.SUSPEND else name.replace('-', '_')}.py"
     daemon = Daemon(args, name)
     log = pathlib.Path(args.out) / f"{name}.log"
     try:
         status = run([sys.executable, "-X", "faulthandler", str(script), "--work", args.work,
-                      *SUSPEND.get(name, [])],
+                      *configs.SUSPEND.get(name, [])],
                      daemon.environment(), log, left(190))
         part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]
         if status == 0:
@@ -356,7 +342,7 @@ def main():
     args = parser.parse_args()
     versions()
     wanted, parts = set(args.parts), []
-    named = [(name, bench, name) for name in SUSPEND if name in wanted]
+    named = [(name, bench, name) for name in configs.SUSPEND if name in wanted]
     for phase, jobs in ((TOGETHER, args.jobs), (SERIAL, 1), (named, 1), (LAST, args.jobs)):
         with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
             running = [executor.submit(safely, function, args, name)
