@@ -130,7 +130,7 @@ TEST_F(ScratchTest, SurvivesARestartWithoutMemory) {
   DestroyDoomed();
   auto begun = ledger.suspensions().Begin(session, {other.lease}, 0);
   ASSERT_TRUE(begun.ok()) << begun.status();
-  MakeInTier(begun->moves[0]);  // and is killed here
+  MakeRooms({begun->moves[0]});  // and is killed here
   const Restored restored = Restart();
   EXPECT_TRUE(restored.lost.empty());
   DestroyDoomed();
