@@ -14,8 +14,8 @@ readonly BUILD_PACKAGES=(
 readonly TIME_PACKAGES=(dpkg-dev git)
 readonly WHEEL_PACKAGES=(python3-pip python3-wheel)
 readonly TEST_PACKAGES=(
-  "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" binutils crun curl dpkg-dev git jq mypy prometheus
-  python3-jsonschema python3-numpy python3-pytest python3-yaml
+  "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" binutils crun curl dpkg-dev git iproute2 jq mypy
+  prometheus python3-jsonschema python3-numpy python3-pytest python3-yaml
 )
 # Even a program that is linked shared contains parts of these: headers or archives.
 readonly INSIDE_PACKAGES=(
@@ -23,7 +23,7 @@ readonly INSIDE_PACKAGES=(
   nlohmann-json3-dev
 )
 readonly DEB_PACKAGES=("${BUILD_PACKAGES[@]}" debhelper dpkg-dev lintian debootstrap man-db zsh fish)
-readonly IMAGE_PACKAGES=("${BUILD_PACKAGES[@]}" buildah crun debootstrap)
+readonly IMAGE_PACKAGES=("${BUILD_PACKAGES[@]}" buildah crun debootstrap iproute2)
 readonly FORMAT_PACKAGES=(clang-format)
 readonly CHECK_PACKAGES=("${BUILD_PACKAGES[@]}" clang-format clang-tidy)
 
