@@ -137,6 +137,7 @@ TEST_F(DaemonMovesTest, AKillDuringALaterMoveLosesNothing) {
     ASSERT_OK(opened);
     ASSERT_OK(client_->Suspend({&*segment}));
     daemon_->ArmFailpoint(step, 1);
+    ASSERT_OK(daemon_->Kill());  // the next one is armed
     ASSERT_OK(opened->Release());
     EXPECT_TRUE(Becomes(0, 4 * kMiB));
     EXPECT_TRUE(Eventually([&] { return !daemon_->IsFailpointArmed(); }));
@@ -188,6 +189,7 @@ TEST_F(DaemonMovesTest, AKillAtAnyStepLeavesThePublicationInOnePlace) {
   for (const char* step : {"suspend-made", "suspend-copied", "let-go-before", "let-go-after"}) {
     SCOPED_TRACE(step);
     daemon_->ArmFailpoint(step, 1);
+    ASSERT_OK(daemon_->Kill());  // the next one is armed
     Suspend();  // the operator's call ends with the daemon
     EXPECT_TRUE(Eventually([&] { return !daemon_->IsFailpointArmed(); }));
     EXPECT_TRUE(Eventually([&] { return Suspend() == 0; }));
@@ -201,6 +203,7 @@ TEST_F(DaemonMovesTest, AKillAtAnyStepLeavesThePublicationInOnePlace) {
     SCOPED_TRACE(step);
     EXPECT_TRUE(Eventually([&] { return Suspend() == 0; }));
     daemon_->ArmFailpoint(step, 1);
+    ASSERT_OK(daemon_->Kill());  // the next one is armed
     auto attachment = client_->Attach("weights", {.wait = absl::Seconds(60)});
     ASSERT_OK(attachment);
     ExpectPatterns(*attachment);

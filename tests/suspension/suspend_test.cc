@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iostream>
 #include <memory>
 #include <random>
 #include <string>
@@ -177,6 +178,7 @@ TEST_F(SuspendTest, AKillAtAnyStepLeavesTheBytesInOnePlace) {
   const char* const env = std::getenv("GPUMEM_SUSPEND_KILLS");
   const int random_kills = env == nullptr ? 24 : std::atoi(env);
   std::mt19937 random(7);
+  int died = 0;
   for (int i = 0; i < static_cast<int>(std::size(named)) + random_kills; ++i) {
     const bool by_name = i < static_cast<int>(std::size(named));
     const std::string name = by_name             ? named[i]
@@ -185,6 +187,7 @@ TEST_F(SuspendTest, AKillAtAnyStepLeavesTheBytesInOnePlace) {
     const int passes = by_name ? 1 : 1 + static_cast<int>(random() % 16);
     SCOPED_TRACE(absl::StrCat(name, " ", passes));
     daemon_->ArmFailpoint(name, passes);
+    ASSERT_OK(daemon_->Kill());  // the next one is armed
     ASSERT_OK(testing::Fill(MemoryOf(*scratch), 7));
     ASSERT_OK(client_->Suspend(all));
     ASSERT_TRUE(Becomes({0, 12 * kMiB})) << ::testing::PrintToString(Look());
@@ -192,9 +195,14 @@ TEST_F(SuspendTest, AKillAtAnyStepLeavesTheBytesInOnePlace) {
     ExpectPatterns(segments);
     EXPECT_OK(testing::CheckZero(MemoryOf(*scratch)));
     ASSERT_TRUE(Becomes({16 * kMiB, 0})) << ::testing::PrintToString(Look());
+    const bool passed = !daemon_->IsFailpointArmed();
+    if (by_name) EXPECT_TRUE(passed) << "nobody passed it";
+    died += passed;
     daemon_->DisarmFailpoint();
     ASSERT_FALSE(HasFailure()) << daemon_->Log();
   }
+  std::cout << died << " daemons died at a failpoint\n";
+  EXPECT_GT(died, static_cast<int>(std::size(named)) + random_kills / 2);
 }
 
 TEST_F(SuspendTest, AClientThatIsKilledLeavesNothing) {

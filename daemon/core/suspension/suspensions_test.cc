@@ -309,6 +309,7 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
           for (LeaseId lease : some) {
             const records::Segment& segment = *ledger.state().segments.at(SegmentOf(lease));
             if (ledger.state().leases.at(lease).suspended || segment.lost) continue;
+            if (segment.scratch) continue;
             if (segment.tenant != ledger.state().sessions.at(session)->tenant) continue;
             if (distinct.insert(SegmentOf(lease)).second) mapped.push_back(lease);
           }
