@@ -190,7 +190,7 @@ TEST_F(DaemonMovesTest, AKillAtAnyStepLeavesThePublicationInOnePlace) {
     SCOPED_TRACE(step);
     daemon_->ArmFailpoint(step, 1);
     ASSERT_OK(daemon_->Kill());  // the next one is armed
-    Suspend();  // the operator's call ends with the daemon
+    Suspend();                   // the operator's call ends with the daemon
     EXPECT_TRUE(Eventually([&] { return !daemon_->IsFailpointArmed(); }));
     EXPECT_TRUE(Eventually([&] { return Suspend() == 0; }));
     EXPECT_TRUE(Becomes(0, kBytes));
