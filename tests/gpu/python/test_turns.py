@@ -214,11 +214,11 @@ def iterate(suspend_at, pool):
         with stream:
             start = cupy.linspace(0, 1, MIB, dtype="float32")
             x, y = start.copy(), cupy.empty_like(start)
-            cupy.multiply(x, 1.5, out=y)  # compiled before
+            cupy.multiply(x, 3.0, out=y)  # compiled before
             cupy.sin(y, out=x)
             stream.synchronize()
             stream.begin_capture()
-            cupy.multiply(x, 1.5, out=y)
+            cupy.multiply(x, 3.0, out=y)  # chaotic: each launch has another result
             cupy.sin(y, out=x)
             graph = stream.end_capture()
             cupy.copyto(x, start)
