@@ -198,7 +198,9 @@ void WaitQueue::SetDecision(WaiterId id, Waiter& waiter, const Decision& decisio
     return reuses ? plain[i].more_need : decision.standings[i].more_need;
   };
 
-  const size_t on_device = decision.standings.size() - 2, on_daemon = on_device + 1;
+  // The daemon's limit is the last one. A request that brings memory back has no standing there.
+  const size_t on_daemon = decision.standings.size() - (request.BringsBack() ? 0 : 1);
+  const size_t on_device = on_daemon - 1;
   std::vector<Waiter::Claimed> claimed;
   for (size_t i = 0; i < std::min(decision.claims, on_device); ++i) {
     const Standing& standing = decision.standings[i];
