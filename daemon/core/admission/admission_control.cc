@@ -13,10 +13,10 @@ namespace gpumemd {
 
 absl::StatusOr<records::Request> AdmissionControl::RequestOf(SessionId session_id,
                                                              const AcquireSpec& spec) const {
-  if (spec.publication) return ResumeRequestOf(*spec.publication);
-  if (!spec.resumes.empty()) return ResumeRequestOf(session_id, spec.resumes);
   absl::StatusOr<Session*> session = state_.LiveSession(session_id);
   if (!session.ok()) return session.status();
+  if (spec.publication) return ResumeRequestOf(*spec.publication);
+  if (!spec.resumes.empty()) return ResumeRequestOf(session_id, spec.resumes);
   Tenant& tenant = *(*session)->tenant;
   absl::StatusOr<AcquireTerms> terms = CheckSpec(state_, tenant, spec);
   if (!terms.ok()) return terms.status();
@@ -105,7 +105,8 @@ absl::StatusOr<Operation> AdmissionControl::BeginResume(PublicationId publicatio
 
 absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
                                                          const AcquireSpec& spec) {
-  if (state_.RefusesAcquire(spec.BringsBack())) return Draining();
+  // A draining daemon refuses an Attach, and so what an Attach needs.
+  if (state_.RefusesAcquire(!spec.resumes.empty())) return Draining();
   absl::StatusOr<Request> checked = RequestOf(session_id, spec);
   if (!checked.ok()) return checked.status();
   const Request& request = *checked;
@@ -129,7 +130,9 @@ absl::StatusOr<Admission> AdmissionControl::BeginAcquire(SessionId session_id,
     return Deny(tenant, room_.Explain(request, decision));
   }
   if (spec.waits) {
-    if (absl::Status room = CheckWaiting(state_, tenant); !room.ok()) return room;
+    // Of a publication's memory, the session's tenant waits, and the publication's is charged.
+    Tenant& waits = *state_.sessions.at(session_id)->tenant;
+    if (absl::Status room = CheckWaiting(state_, waits); !room.ok()) return room;
   }
   const WaiterId id{state_.next_waiter++};
   queue_.Add(id,
@@ -191,7 +194,7 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(const Asker&
   TrimForShortfall(state_, segments_, request, request.count - reused, claims);
   for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
   const bool revokes =
-      decision->fit == Fit::kRevoked && !AwaitsSuspensions(asker, claims, *decision);
+      decision->fit == Fit::kRevoked && !(waits && AwaitsSuspensions(asker, claims, *decision));
   if (revokes) revocations_.Revoke(decision->candidates, request);
   return std::optional<Operation>();
 }
@@ -230,7 +233,8 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
     admitted.push_back({id, std::move(status)});
     return false;
   };
-  absl::Status may = state_.RefusesAcquire(request.BringsBack()) ? Draining() : absl::OkStatus();
+  absl::Status may =
+      state_.RefusesAcquire(!request.resumes.empty()) ? Draining() : absl::OkStatus();
   // A publication comes back without a lease.
   if (may.ok() && !request.publication)
     may = CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);

@@ -51,15 +51,17 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
   Acquisition& it = *acquisition;
   if (it.begun == absl::InfinitePast()) it.begun = now_();
   Update update(this);
+  ledger_.swaps().Active(it.session);  // also once it is granted: the wait may have been long
   if (it.operation) return true;
-  ledger_.swaps().Active(it.session);
   if (absl::StatusOr<bool> may = MayBegin(it); !may.ok() || !*may) return may;
   it.operation = ledger_.reconciliation().Regrant(it.session, it.spec.request_id, it.spec.count);
   if (it.operation) return true;
   absl::StatusOr<Admission> admission = ledger_.admission().BeginAcquire(it.session, it.spec);
   if (!admission.ok() && BeginsAnew(it, admission.status())) {
-    awaiting_copies_.push_back(acquisition);
-    return false;
+    if (const auto segment = ledger_.suspensions().CopyingOf(it.spec); segment) {
+      awaiting_copies_.emplace(*segment, acquisition);
+      return false;
+    }
   }
   if (!admission.ok()) return Denied(it, admission.status());
   it.operation = std::move(admission->operation);
@@ -75,7 +77,7 @@ absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisi
 
 bool Broker::BeginsAnew(const Acquisition& it, const absl::Status& refused) const {
   return it.spec.BringsBack() && absl::IsUnavailable(refused) &&
-         !ledger_.state().RefusesAcquire(/*resumes=*/true);
+         !ledger_.state().RefusesAcquire(!it.spec.resumes.empty());
 }
 
 absl::StatusOr<bool> Broker::MayBegin(WaitingRequest& it) {

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -366,7 +367,7 @@ class Broker {
   WaitingRequests<Acquisition> acquiring_ ABSL_GUARDED_BY(mutex_);
   WaitingRequests<Attachment> attaching_ ABSL_GUARDED_BY(mutex_);
   // Requests for leases of segments that are being copied to or from the host tier.
-  std::vector<std::shared_ptr<Acquisition>> awaiting_copies_ ABSL_GUARDED_BY(mutex_);
+  std::multimap<SegmentId, std::shared_ptr<Acquisition>> awaiting_copies_ ABSL_GUARDED_BY(mutex_);
   // Resumed at the end of the present Update.
   std::vector<std::shared_ptr<WaitingRequest>> resumed_ ABSL_GUARDED_BY(mutex_);
   // By the session's tenant and device: until when PressFor skips the waiters there.

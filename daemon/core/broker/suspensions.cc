@@ -219,9 +219,10 @@ absl::Status Broker::CopyBack(const Operation& operation) {
 }
 
 void Broker::ResumeCopied() {
-  if (!std::exchange(ledger_.effects().copied, false)) return;
-  for (const std::shared_ptr<Acquisition>& request : std::exchange(awaiting_copies_, {})) {
-    Resume(request, absl::OkStatus());
+  for (SegmentId segment : Drain(ledger_.effects().copied)) {
+    const auto [begin, end] = awaiting_copies_.equal_range(segment);
+    for (auto it = begin; it != end; ++it) Resume(it->second, absl::OkStatus());
+    awaiting_copies_.erase(begin, end);
   }
 }
 

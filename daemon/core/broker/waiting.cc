@@ -32,7 +32,8 @@ void Broker::GiveUp(const std::shared_ptr<Request>& request, WaitingRequests<Req
 }
 
 void Broker::GiveUpHeld(const std::shared_ptr<Acquisition>& acquisition) {
-  if (std::erase(awaiting_copies_, acquisition) > 0) {
+  const auto is_it = [&](const auto& each) { return each.second == acquisition; };
+  if (std::erase_if(awaiting_copies_, is_it) > 0) {
     acquisition->given_up = true;
     return Resume(acquisition, GivenUp());
   }
@@ -67,7 +68,7 @@ void Broker::Park() {
   Update update(this);
   parks_ = true;
   Park(acquiring_, ledger_.admission());
-  for (const std::shared_ptr<Acquisition>& request : std::exchange(awaiting_copies_, {})) {
+  for (const auto& [segment, request] : std::exchange(awaiting_copies_, {})) {
     request->parked = true;
     ++parked_;
   }

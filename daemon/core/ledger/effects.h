@@ -23,7 +23,8 @@ struct Effects {
   // Publications that have ended, including those that were replaced, each exactly once. The caller
   // can delete what it kept for them.
   std::vector<PublicationId> ended_publications;
-  bool copied = false;  // copies to or from the host tier have ended
+  // Segments whose copy to or from the host tier has ended, and that may be gone.
+  std::vector<SegmentId> copied;
 };
 
 // Returns what one of these lists has, and empties it.

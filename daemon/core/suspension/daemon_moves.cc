@@ -33,21 +33,21 @@ std::optional<Suspensions::Move> Suspensions::BeginLater(size_t steps) {
 void Suspensions::AuditLater(const Move& move, const absl::Status& copied) const {
   // Only the one that the leases are of stays; neither if they have ended.
   auto segment = state_.segments.find(copied.ok() ? move.to : move.from);
-  if (segment == state_.segments.end()) return;
-  auditor_.MovedLater(*segment->second->tenant,
-                      {.device = move.device, .to = move.to, .bytes = move.bytes},
-                      copied.message());
+  if (segment == state_.segments.end() ||
+      segment->second->charge.state() != SegmentState::kLeased) {
+    return;
+  }
+  auditor_.MovedLater(
+      *segment->second->tenant,
+      {.device = move.device, .to = move.to, .bytes = move.dropped ? 0 : move.bytes},
+      copied.message());
 }
 
 absl::Status Suspensions::CheckIdle(const records::Publication& publication) const {
   size_t leased = 0, mapped = 0, shared = 0, busy = 0;
   for (SegmentId id : publication.segments) {
     const Segment& segment = *state_.segments.at(id);
-    if (segment.lost) return LostSegment(id);
-    if (segment.copying) {
-      return absl::UnavailableError(absl::StrCat(
-          "segment ", ToInt(id), " is being copied to or from the host tier; ask again"));
-    }
+    if (absl::Status still = CheckStill(id, segment); !still.ok()) return still;
     if (segment.kind == Kind::kTier || !TraitsOf(segment.kind).suspendable) continue;
     leased += segment.leases > segment.suspended.size() || segment.leases > kMaxLeasesMoved ? 1 : 0;
     mapped += segment.exposures.empty() ? 0 : 1;
@@ -100,25 +100,6 @@ absl::StatusOr<std::vector<Suspensions::Move>> Suspensions::BeginPublication(Pub
     moves.push_back(BeginMove(rooms[i]));
   }
   return moves;
-}
-
-absl::StatusOr<Suspensions::ResumeTerms> Suspensions::TermsOf(PublicationId id) const {
-  auto found = state_.publications.find(id);
-  if (found == state_.publications.end()) return absl::NotFoundError("the publication has ended");
-  ResumeTerms terms;
-  for (SegmentId segment_id : found->second.segments) {
-    const Segment& segment = *state_.segments.at(segment_id);
-    if (segment.lost) return LostSegment(segment_id);
-    if (segment.copying) {
-      return absl::UnavailableError(absl::StrCat(
-          "segment ", ToInt(segment_id), " is being copied to or from the host tier; ask again"));
-    }
-    if (segment.kind != Kind::kTier) continue;
-    if (terms.bytes > 0 && segment.home != terms.device) continue;
-    terms.device = segment.home;
-    terms.bytes += segment.charge.bytes();
-  }
-  return terms;
 }
 
 }  // namespace gpumemd

@@ -195,5 +195,37 @@ TEST_F(ScratchTest, TagsAreShortNames) {
   }
 }
 
+// Between the reservation and the suspension the segment may be reused for other contents.
+TEST_F(ScratchTest, AReservationForOtherContentsIsNotUsed) {
+  const SessionId session = OpenSession("team");
+  for (const bool scratch : {true, false}) {
+    const Operation::Item first = AcquireFilled(session, 2 * kGranule, "GPU-1", !scratch);
+    auto reserved = ledger.suspensions().Prepare(session, {first.lease});
+    ASSERT_TRUE(reserved.ok()) << reserved.status();
+    ASSERT_TRUE(ledger.leases().Release(session, {first.lease}).ok());
+    const Operation::Item second = AcquireFilled(session, 2 * kGranule, "GPU-1", scratch);
+    ASSERT_EQ(second.segment, first.segment) << "this test needs it to be reused";
+    auto begun = ledger.suspensions().Begin(session, {second.lease}, reserved->id);
+    ASSERT_TRUE(begun.ok()) << begun.status();
+    Carry(*begun);
+    DestroyDoomed();
+    EXPECT_EQ(InTier("team"), scratch ? 0u : 2 * kGranule);
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+    Resume(session, {second.lease});
+    DestroyDoomed();
+    EXPECT_EQ(Segment(SegmentOf(second.lease)).scratch, scratch);
+    ExpectContents();
+    ASSERT_TRUE(ledger.leases().Release(session, {second.lease}).ok());
+  }
+}
+
+TEST_F(ScratchTest, NeedsNoCopier) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireScratch(session, kGranule);
+  auto reserved = ledger.suspensions().Prepare(session, {item.lease});
+  ASSERT_TRUE(reserved.ok()) << reserved.status();
+  EXPECT_TRUE(reserved->devices.empty());
+}
+
 }  // namespace scratch_test
 }  // namespace gpumemd

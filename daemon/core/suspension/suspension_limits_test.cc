@@ -238,5 +238,56 @@ TEST_F(SuspensionLimitsTest, ContentsThatAreLostWithTheirDaemonAreTold) {
   EXPECT_EQ(ledger.state().charged(kTierIndex), 0u);
 }
 
+TEST_F(SuspensionLimitsTest, AResumeThatWaitsClaimsItsTenantsLimit) {
+  SetQuota("team", {.limit_bytes = 4 * kGranule});
+  const SessionId session = OpenSession("team"), other = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, 3 * kGranule);
+  Suspend(session, {item.lease});
+  DestroyDoomed();
+  AcquireFilled(other, 2 * kGranule);
+  const auto waiter =
+      ledger.admission().BeginAcquire(session, {.waits = true, .resumes = {item.lease}});
+  ASSERT_TRUE(waiter.ok() && waiter->waiter) << waiter.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(other, kGranule).status()))
+      << "a later request takes what the resume waits for";
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+}
+
+// Of a publication's memory, the session that attaches waits, and the publisher's tenant is
+// charged.
+TEST_F(SuspensionLimitsTest, AnAttachThatWaitsCountsForItsOwnTenant) {
+  SetQuota("other", {.max_waiting = 1});
+  const SessionId owner = OpenSession("team"), session = OpenSession("other");
+  const Operation::Item item = AcquireFilled(owner, kGranule);
+  const PublicationId weights = Publish(owner, "weights", {item.lease}, /*to_any=*/true);
+  ASSERT_TRUE(ledger.leases().Release(owner, {item.lease}).ok());
+  EXPECT_EQ(SuspendPublication(weights), kGranule);
+  DestroyDoomed();
+  AcquireOne(OpenSession("full"), kCapacity);
+  const AcquireSpec spec = {.waits = true, .publication = weights};
+  const auto first = ledger.admission().BeginAcquire(session, spec);
+  EXPECT_TRUE(first.ok() && first->waiter) << first.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.admission().BeginAcquire(session, spec).status()));
+  ledger.endings().SocketClosed(session);
+  EXPECT_TRUE(absl::IsAborted(ledger.admission().BeginAcquire(session, spec).status()))
+      << "it has ended";
+}
+
+// A client that has resumed memory in place maps it once, whatever its former daemon was told.
+TEST_F(SuspensionLimitsTest, AResumeThatTheDaemonForgotLeavesNoTrace) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  auto begun = ledger.suspensions().Begin(session, {item.lease}, 0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  Carry(*begun, /*copied=*/false);
+  auto operation = AskResume(session, {item.lease});
+  ASSERT_TRUE(Granted(operation)) << operation.status();
+  Restart();
+  ASSERT_TRUE(ledger.reconciliation().Reconcile(session, {item.lease}, {}).ok());
+  Resume(session, {item.lease});
+  EXPECT_EQ(Suspend(session, {item.lease}), kGranule) << "it counts as mapped by others";
+  ExpectContents();
+}
+
 }  // namespace
 }  // namespace gpumemd

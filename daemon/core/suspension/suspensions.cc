@@ -12,23 +12,6 @@
 #include "daemon/core/ledger/bounds.h"
 
 namespace gpumemd {
-namespace {
-
-// Checks the number of leases in one request, and that none is there twice.
-absl::Status CheckList(absl::Span<const LeaseId> leases, size_t most) {
-  if (leases.empty() || leases.size() > most) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("name 1 to ", most, " leases; this request names ", leases.size()));
-  }
-  absl::btree_set<LeaseId> seen;
-  for (LeaseId lease : leases) {
-    if (seen.insert(lease).second) continue;
-    return absl::InvalidArgumentError(absl::StrCat("lease ", ToInt(lease), " is named twice"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::Status NoHostTier() {
   return absl::FailedPreconditionError(
@@ -70,12 +53,25 @@ absl::Status Suspensions::CheckLease(const Session& session, LeaseId lease) cons
   return absl::OkStatus();
 }
 
+absl::Status Suspensions::CheckLeaseList(absl::Span<const LeaseId> leases, size_t most) {
+  if (leases.empty() || leases.size() > most) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("name 1 to ", most, " leases; this request names ", leases.size()));
+  }
+  absl::btree_set<LeaseId> seen;
+  for (LeaseId lease : leases) {
+    if (seen.insert(lease).second) continue;
+    return absl::InvalidArgumentError(absl::StrCat("lease ", ToInt(lease), " is named twice"));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<SegmentId>> Suspensions::Check(SessionId id,
                                                           absl::Span<const LeaseId> leases) const {
   absl::StatusOr<Session*> live = state_.LiveSession(id);
   if (!live.ok()) return live.status();
   const Session& session = **live;
-  if (absl::Status list = CheckList(leases, kMaxSuspendedAtOnce); !list.ok()) return list;
+  if (absl::Status list = CheckLeaseList(leases, kMaxSuspendedAtOnce); !list.ok()) return list;
   if (!HasTier()) return NoHostTier();
   std::vector<SegmentId> segments;
   for (LeaseId lease : leases) {
@@ -178,7 +174,7 @@ absl::StatusOr<Suspensions::Reservation> Suspensions::Prepare(SessionId id,
   for (const records::TierRoom& room : session.tier_rooms) {
     const Segment& segment = *state_.segments.at(room.to);
     reservation.bytes += segment.charge.bytes();
-    reservation.devices.insert(segment.home);
+    if (!segment.scratch) reservation.devices.insert(segment.home);
   }
   return reservation;
 }
@@ -214,7 +210,9 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
   auto room = reserved.begin();           // both are in the order of the segments
   for (SegmentId segment : Movable(id, leases, *segments)) {
     for (; room != reserved.end() && room->from < segment; ++room) unused.push_back(*room);
-    if (room != reserved.end() && room->from == segment) {
+    // A request that says otherwise about its contents may have reused the segment since.
+    if (room != reserved.end() && room->from == segment &&
+        state_.segments.at(room->to)->scratch == state_.segments.at(segment)->scratch) {
       rooms.push_back(*room++);
     } else {
       without_room.push_back(segment);
@@ -240,7 +238,8 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
   }
   for (SegmentId segment_id : *segments) {
     const Segment& segment = *state_.segments.at(segment_id);
-    if (segment.copying) begun.copying.push_back(segment_id);
+    // Not one that comes back: its Resume may wait for the very thread that would wait here.
+    if (segment.copying && segment.kind != Kind::kTier) begun.copying.push_back(segment_id);
   }
   for (const records::TierRoom& each : rooms) begun.moves.push_back(BeginMove(each));
   for (SegmentId segment_id : *segments) {
@@ -278,7 +277,7 @@ size_t Suspensions::Finish(const Move& move, bool copied) {
   --from.pins;
   --to.pins;
   state_.tier_pins -= 2;
-  effects_.copied = true;
+  effects_.copied.push_back(move.from);
   // Its holders may have ended meanwhile; new ones could not begin.
   if (!copied || (from.leases == 0 && from.publications == 0)) {
     from.published.reset();
@@ -347,52 +346,6 @@ size_t Suspensions::MoveHolders(SegmentId from_id, SegmentId to_id) {
   }
   state_.events.MoveTo(from_id, to_id);
   return to.suspended.size();
-}
-
-absl::StatusOr<Suspensions::ResumeTerms> Suspensions::TermsOf(
-    SessionId id, absl::Span<const LeaseId> leases) const {
-  absl::StatusOr<Session*> live = state_.LiveSession(id);
-  if (!live.ok()) return live.status();
-  if (absl::Status list = CheckList(leases, kMaxSegmentsPerCall); !list.ok()) return list;
-  ResumeTerms terms;
-  absl::btree_set<SegmentId> segments;
-  for (LeaseId lease : leases) {
-    if (!(*live)->leases.contains(lease)) return NoSuchLease(lease);
-    const SegmentId segment_id = state_.leases.at(lease).segment;
-    const Segment& segment = *state_.segments.at(segment_id);
-    if (segment.lost) return LostSegment(segment_id);
-    if (segment.copying) {
-      return absl::UnavailableError(absl::StrCat(
-          "segment ", ToInt(segment_id), " is being copied to or from the host tier; ask again"));
-    }
-    const bool in_tier = segment.kind == Kind::kTier;
-    if (!in_tier && !TraitsOf(segment.kind).suspendable) {
-      return absl::UnimplementedError(absl::StrCat("lease ", ToInt(lease), " is of kind ",
-                                                   KindName(segment.kind),
-                                                   ", which cannot be suspended or resumed"));
-    }
-    const size_t device = in_tier ? segment.home : segment.device;
-    if (!segments.empty() && device != terms.device) {
-      return absl::InvalidArgumentError(
-          "the leases are of several devices: resume those of each device in a separate call");
-    }
-    terms.device = device;
-    if (segments.insert(segment_id).second && in_tier) terms.bytes += segment.size();
-  }
-  return terms;
-}
-
-void Suspensions::EndResume(SegmentId id, bool resumed) {
-  Segment& tier = *state_.segments.at(id);
-  tier.copying = false;
-  --tier.pins;
-  --state_.tier_pins;
-  effects_.copied = true;
-  if (resumed) {
-    segments_.Doom(id, tier);
-  } else {
-    segments_.Settle(id, tier);
-  }
 }
 
 }  // namespace gpumemd

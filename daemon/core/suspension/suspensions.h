@@ -39,6 +39,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/base.h"
 #include "daemon/core/ledger/leases.h"
+#include "daemon/core/ledger/operation.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 
@@ -86,7 +87,7 @@ class Suspensions {
   struct Begun {
     std::vector<Move> moves;
     uint64_t resident_bytes = 0;     // of the leases' segments that do not move yet
-    std::vector<SegmentId> copying;  // of these segments: to or from the tier, by others
+    std::vector<SegmentId> copying;  // of these segments: to the tier, by others
   };
   // Suspends the leases: the session's process no longer maps them. Uses the session's reservation
   // if it has this number, and ends it. Leases that are suspended already are no error. On an error
@@ -135,6 +136,9 @@ class Suspensions {
   //   FAILED_PRECONDITION  a segment is lost
   absl::StatusOr<ResumeTerms> TermsOf(PublicationId publication) const;
 
+  // Returns the first segment of the leases, or of the publication, that is being copied.
+  std::optional<SegmentId> CopyingOf(const AcquireSpec& spec) const;
+
   // Returns the index of the host tier among the devices; nothing if there is none.
   std::optional<size_t> Tier() const;
   bool HasTier() const { return Tier().has_value(); }
@@ -155,6 +159,8 @@ class Suspensions {
   using Session = records::Session;
   using Tenant = records::Tenant;
 
+  // Checks the number of leases in one request, and that none is there twice: INVALID_ARGUMENT.
+  static absl::Status CheckLeaseList(absl::Span<const LeaseId> leases, size_t most);
   // Returns the leases' segments, each once, and checks all that Prepare checks but the room.
   absl::StatusOr<std::vector<SegmentId>> Check(SessionId session,
                                                absl::Span<const LeaseId> leases) const;
@@ -167,6 +173,9 @@ class Suspensions {
                        std::vector<records::TierRoom>& rooms, bool asked = true);
   // Begins to copy a segment to its room.
   Move BeginMove(const records::TierRoom& room);
+  // Returns why a segment cannot move at present: FAILED_PRECONDITION if it is lost, UNAVAILABLE if
+  // it is being copied.
+  static absl::Status CheckStill(SegmentId id, const Segment& segment);
   // Returns OK if the publication's segments can move. Else the status has the numbers of attached
   // sessions, and of segments that leases, processes or other publications use.
   absl::Status CheckIdle(const records::Publication& publication) const;

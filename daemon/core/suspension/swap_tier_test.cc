@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whom the policy asks where the host tier is small.
+#include "absl/status/statusor.h"
+#include "daemon/core/suspension/swap_policy.h"
+#include "daemon/core/suspension/testing/swap_fixture.h"
+
+namespace gpumemd {
+namespace swap_tier_test {
+
+using ::testing::ElementsAre;
+
+class SmallTierTest : public SwapFixture {
+ protected:
+  SmallTierTest() : SwapFixture(/*granules=*/10, /*tier_granules=*/5) {}
+};
+
+TEST_F(SmallTierTest, NoneIsAskedForWhomTheTierHasNoRoom) {
+  SetQuota("a", Swappable());
+  OpenHolding("a", 6);
+  const SessionId fits = OpenHolding("a", 4);
+  ASSERT_TRUE(Wait(OpenSession("b"), 3));
+  EXPECT_THAT(Asked(), ElementsAre(fits));
+}
+
+TEST_F(SmallTierTest, ARefusalEndsTheRequest) {
+  SetQuota("a", Swappable());
+  const SessionId a = OpenHolding("a", 5), b = OpenHolding("a", 5);
+  ASSERT_TRUE(Wait(OpenSession("b"), 3));
+  EXPECT_THAT(Asked(), ElementsAre(a));
+  ledger.swaps().Refused(a);
+  Pass(SwapPolicy::kPause);
+  EXPECT_THAT(Asked(), ElementsAre(b));
+  EXPECT_EQ(counts().refused, 1u);
+}
+
+// Scratch memory is dropped: it needs no room in the tier.
+TEST_F(SmallTierTest, ScratchMemoryOfAnySizeFits) {
+  SetQuota("a", Swappable());
+  const SessionId a = OpenServing("a");
+  for (const bool scratch : {true, false}) {
+    auto answer =
+        Ask(a, {.device_uuid = "GPU-1", .bytes = (scratch ? 7 : 3) * kGranule, .scratch = scratch});
+    ASSERT_TRUE(Granted(answer)) << answer.status();
+    Finish(**answer);
+  }
+  ASSERT_TRUE(Wait(OpenSession("b"), 3));
+  EXPECT_THAT(Asked(), ElementsAre(a));
+}
+
+}  // namespace swap_tier_test
+}  // namespace gpumemd
