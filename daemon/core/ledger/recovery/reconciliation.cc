@@ -138,11 +138,16 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
     auto lease = session.leases.lower_bound(it.lease_);
     for (; lease != session.leases.end() && steps > 0; ++lease, --steps) {
       it.lease_ = LeaseId{ToInt(*lease) + 1};
-      const uint64_t request = state_.leases.at(*lease).request_id;
+      const Lease& held = state_.leases.at(*lease);
+      const uint64_t request = held.request_id;
       // The client may not have received the answers of its lost connection, either.
       const bool asked = request != 0 && it.asked_.contains(request);
       if (asked) it.before_[request].push_back(*lease);
-      if (!asked && !it.kept_.contains(*lease)) ended.push_back(*lease);
+      if (!asked && !it.kept_.contains(*lease)) {
+        ended.push_back(*lease);
+      } else if (!held.suspended) {
+        ++it.mapped_[held.segment];
+      }
     }
     if (lease == session.leases.end()) {
       it.stage_ = Stage::kAsked;
@@ -176,8 +181,8 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
     it.segment_ = SegmentId{ToInt(id) + 1};
     Segment& segment = *state_.segments.at(id);
     if (segment.tenant->quota.release != ReleasePolicy::kTrust) continue;
-    auto leased = session.leased.find(id);
-    const uint32_t has = leased == session.leased.end() ? 0 : leased->second;
+    auto mapped = it.mapped_.find(id);
+    const uint32_t has = mapped == it.mapped_.end() ? 0 : mapped->second;
     if (has == 0) {
       segments_.Unexpose(id, segment, session_id, /*all=*/true);
     } else if (uint32_t& times = segment.exposures.at(session_id); times > has) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -81,8 +82,10 @@ class Reconciliation {
     SegmentId segment_{};                  // kMapped: next of the segments that the process may map
     std::optional<uint32_t> resumptions_;  // the session's at the first step; unset before
     std::vector<LeaseId> unknown_;         // stated leases that the session does not have
-    Regrants before_;                      // leases of stated requests, until kAsked takes them
-    Regrants after_;                       // those taken: becomes the session's regrants
+    // By segment, the leases that stay and whose memory the process may map: not suspended ones.
+    absl::flat_hash_map<SegmentId, uint32_t> mapped_;
+    Regrants before_;  // leases of stated requests, until kAsked takes them
+    Regrants after_;   // those taken: becomes the session's regrants
     // The session's earlier regrants, destroyed with the statement: the broker does that outside
     // its mutex.
     Regrants replaced_;
