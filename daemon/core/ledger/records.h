@@ -90,6 +90,7 @@ struct SuspensionRequest {
 // What a session maps of a device's memory and could suspend.
 struct Residence {
   uint64_t bytes = 0;  // by lease: a segment counts for each mapped lease of it
+  uint64_t kept = 0;   // of them without scratch memory: what the host tier needs room for
   absl::Time since;    // when it last got or resumed a lease there
 };
 struct Session {

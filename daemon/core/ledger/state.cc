@@ -176,11 +176,14 @@ void LedgerState::AddLease(LeaseId id, records::Lease lease) {
 void LedgerState::CountMapped(SessionId id, Session& session, const Segment& segment, bool mapped) {
   if (!IsSuspendable(session, segment)) return;
   records::Residence& residence = session.residences[segment.device];
+  const uint64_t bytes = segment.charge.bytes(), kept = segment.scratch ? 0 : bytes;
   if (mapped) {
-    residence.bytes += segment.charge.bytes();
+    residence.bytes += bytes;
+    residence.kept += kept;
     residence.since = now();
   } else {
-    residence.bytes -= segment.charge.bytes();
+    residence.bytes -= bytes;
+    residence.kept -= kept;
   }
   if (session.suspension_watches > 0) swaps_changed.insert(id);
 }

@@ -51,7 +51,9 @@ void SuspensionRequests::End(SessionId id, uint64_t request) {
   auto it = state_.sessions.find(id);
   if (it == state_.sessions.end()) return;
   std::optional<Request>& present = it->second->suspension_request;
-  if (present.has_value() && present->number == request) present.reset();
+  if (!present.has_value() || present->number != request) return;
+  present.reset();
+  state_.swaps_changed.insert(id);  // the policy may ask it again
 }
 
 const SuspensionRequests::Request* SuspensionRequests::Find(SessionId id) const {

@@ -34,6 +34,14 @@ uint64_t SwapPolicy::BytesOn(const Session& session, size_t device) {
   return std::min(it->second.bytes, session.tenant->accounts[device].charged());
 }
 
+uint64_t SwapPolicy::TierNeedOf(const Session& session) {
+  uint64_t bytes = 0;
+  for (const auto& [device, residence] : session.residences) {
+    bytes += std::min(residence.kept, BytesOn(session, device));
+  }
+  return bytes;
+}
+
 void SwapPolicy::Refresh() {
   if (std::exchange(state_.swaps_stale, false)) {
     for (const auto& [id, session] : state_.sessions) {
@@ -114,13 +122,12 @@ std::vector<SessionId> SwapPolicy::Select(SessionId asker, const Request& reques
   for (const SwapCandidate& each : index_.CandidatesOn(request.device)) {
     if (left.Covered()) break;
     if (!guaranteed && each.priority > request.tenant->quota.priority) break;
-    if (looks++ == kLooks || asked_on_[request.device].size() + chosen.size() == kMostAsked) break;
+    if (looks++ == kLooks || asked_on_[request.device].size() + chosen.size() >= kMostAsked) break;
     const Session& session = *state_.sessions.at(each.session);
     const SuspensionRequests::Request* const present = requests_.Find(each.session);
     const bool asked = present != nullptr && state_.now() < present->until;  // by an operator
     if (each.session == asker || asked) continue;
-    uint64_t bytes = 0;  // it suspends on all devices
-    for (const auto& [device, residence] : session.residences) bytes += BytesOn(session, device);
+    const uint64_t bytes = TierNeedOf(session);
     if (wanted + bytes > TierRoomOf(*session.tenant)) continue;
     if (!left.Free(*session.tenant, each.bytes)) continue;
     wanted += bytes;
@@ -167,11 +174,9 @@ bool SwapPolicy::Ask(SessionId asker, const Request& request, const Decision& de
 }
 
 void SwapPolicy::SetExpected(SessionId id, Asked& asked) {
-  for (const auto& [device, bytes] : asked.bytes) {
-    asked_on_[device].erase(id);
-    expected_ -= bytes;
-  }
+  for (const auto& [device, bytes] : asked.bytes) asked_on_[device].erase(id);
   asked.bytes.clear();
+  expected_ -= std::exchange(asked.tier_bytes, 0);
   auto it = state_.sessions.find(id);
   if (it == state_.sessions.end()) return;
   for (const auto& [device, residence] : it->second->residences) {
@@ -179,8 +184,9 @@ void SwapPolicy::SetExpected(SessionId id, Asked& asked) {
     if (bytes == 0) continue;
     asked.bytes.emplace_back(device, bytes);
     asked_on_[device].insert(id);
-    expected_ += bytes;
   }
+  asked.tier_bytes = TierNeedOf(*it->second);
+  expected_ += asked.tier_bytes;
 }
 
 void SwapPolicy::Begin(SessionId id, Cause cause, absl::string_view why) {
@@ -205,10 +211,8 @@ void SwapPolicy::Begin(SessionId id, Cause cause, absl::string_view why) {
 void SwapPolicy::Finish(SessionId id, End end) {
   const auto node = asked_.extract(id);
   Asked asked = node.mapped();
-  for (const auto& [device, bytes] : asked.bytes) {
-    asked_on_[device].erase(id);
-    expected_ -= bytes;
-  }
+  for (const auto& [device, bytes] : asked.bytes) asked_on_[device].erase(id);
+  expected_ -= asked.tier_bytes;
   deadlines_.erase({asked.until, id});
   requests_.End(id, asked.request);
   wake_ = true;
@@ -261,8 +265,15 @@ bool SwapPolicy::Tick() {
     SetIdleDue(id, absl::InfiniteFuture());
     const Session& session = *state_.sessions.at(id);
     const SuspensionRequests::Request* const present = requests_.Find(id);
-    // Nothing can be resumed while the daemon drains.
-    if (state_.draining || (present != nullptr && now < present->until)) continue;
+    if (state_.closing) continue;  // nothing can be resumed any more
+    const bool by_operator = present != nullptr && now < present->until;
+    const bool many =
+        std::any_of(session.residences.begin(), session.residences.end(),
+                    [&](const auto& each) { return asked_on_[each.first].size() >= kMostAsked; });
+    if (by_operator || many) {
+      SetIdleDue(id, by_operator ? present->until : now + kPause);
+      continue;
+    }
     Begin(
         id, Cause::kIdle,
         absl::StrCat("it was idle for ", absl::FormatDuration(session.tenant->quota.idle_suspend)));
@@ -293,8 +304,8 @@ absl::Status SwapPolicy::CheckInvariants() const {
   uint64_t expected = 0;
   size_t on_devices = 0, asked = 0;
   for (const auto& [id, request] : asked_) {
+    expected += request.tier_bytes;
     for (const auto& [device, bytes] : request.bytes) {
-      expected += bytes;
       ++on_devices;
       if (!asked_on_[device].contains(id)) return wrong("an asked session is not on its device");
     }

@@ -109,6 +109,7 @@ class SwapPolicy {
     uint64_t request = 0;  // its number
     absl::Time until;
     std::vector<std::pair<size_t, uint64_t>> bytes;  // expected, by device
+    uint64_t tier_bytes = 0;                         // TierNeedOf then
   };
   enum class End { kSuspended, kIgnored, kRefused, kGone };
 
@@ -117,6 +118,8 @@ class SwapPolicy {
   void SetIdleDue(SessionId id, absl::Time due);  // infinite future: none
   // Returns the bytes to expect of the session on the device.
   static uint64_t BytesOn(const Session& session, size_t device);
+  // Returns the room in the tier that the session needs to suspend, on all devices.
+  static uint64_t TierNeedOf(const Session& session);
   // Returns the bytes that the tenant can still suspend, beside those that were asked for.
   uint64_t TierRoomOf(const Tenant& tenant) const;
   // Returns the sessions to ask, so that `left` is covered; none if that is not possible.

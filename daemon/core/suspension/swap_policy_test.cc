@@ -236,9 +236,63 @@ TEST_F(SwapPolicyTest, ASessionThatLeavesIsNoLongerExpected) {
 TEST_F(SwapPolicyTest, AnOperatorsRequestGoesFirst) {
   SetQuota("a", Swappable());
   const SessionId a = OpenHolding("a", 10);
-  ASSERT_TRUE(ledger.suspension_requests().Begin(a, /*resume=*/true, now + absl::Seconds(5)).ok());
+  const auto number =
+      ledger.suspension_requests().Begin(a, /*resume=*/true, now + absl::Seconds(5));
+  ASSERT_TRUE(number.ok()) << number.status();
   ASSERT_TRUE(Wait(OpenSession("b"), 1));
   EXPECT_THAT(Asked(), IsEmpty());
+  ledger.suspension_requests().End(a, *number);
+  Pass(SwapPolicy::kPause);
+  EXPECT_THAT(Asked(), ElementsAre(a)) << "after it, the policy asks";
+}
+
+// Who does not wait gets what can be revoked, and is not delayed by sessions that ignore requests.
+TEST_F(SwapPolicyTest, ARequestThatDoesNotWaitAsksNobody) {
+  SetQuota("a", Swappable());
+  SetQuota("sure", {.guarantee_bytes = 5 * kGranule});
+  const SessionId lender = OpenSession("lender");
+  auto lent = Ask(lender, {.device_uuid = "GPU-1", .bytes = 5 * kGranule, .revocable = true});
+  ASSERT_TRUE(Granted(lent)) << lent.status();
+  Finish(**lent);
+  OpenHolding("a", 5);
+  auto admission = ledger.admission().BeginAcquire(OpenSession("sure"),
+                                                   {.device_uuid = "GPU-1", .bytes = 5 * kGranule});
+  ASSERT_TRUE(admission.ok() && admission->waiter) << admission.status();
+  EXPECT_THAT(Asked(), IsEmpty());
+  EXPECT_THAT(Drain(ledger.effects().revoked), ElementsAre(lender));
+}
+
+TEST_F(SwapPolicyTest, IdleSessionsAreAskedAFewAtATime) {
+  Quota quota = Swappable();
+  quota.idle_suspend = absl::Minutes(1);
+  SetQuota("a", quota);
+  for (size_t i = 0; i < SwapPolicy::kMostAsked + 10; ++i) {
+    AcquireOne(OpenServing("a"), kGranule, "GPU-2");
+  }
+  Pass(absl::Minutes(1));
+  const std::vector<SessionId> asked = Asked();
+  EXPECT_EQ(asked.size(), SwapPolicy::kMostAsked);
+  Pass(SwapPolicy::kPause);
+  EXPECT_THAT(Asked(), IsEmpty());
+  Suspend(asked.front());
+  Pass(SwapPolicy::kPause);
+  EXPECT_EQ(Asked().size(), 1u);
+}
+
+TEST_F(SwapPolicyTest, ADrainThatIsTakenBackLeavesNobodyOut) {
+  Quota quota = Swappable();
+  quota.idle_suspend = absl::Minutes(10);
+  SetQuota("a", quota);
+  const SessionId a = OpenHolding("a", 1), b = OpenHolding("a", 1);
+  const auto number =
+      ledger.suspension_requests().Begin(b, /*resume=*/true, now + absl::Minutes(11));
+  ASSERT_TRUE(number.ok()) << number.status();
+  ledger.SetDraining(true);
+  Pass(absl::Minutes(10));
+  EXPECT_THAT(Asked(), ElementsAre(a)) << "what is suspended can be resumed in a drain, too";
+  ledger.SetDraining(false);
+  Pass(absl::Minutes(2));
+  EXPECT_THAT(Asked(), ElementsAre(b)) << "the operator's request is over";
 }
 
 TEST_F(SwapPolicyTest, ARevocableRequestAsksNobody) {
@@ -247,30 +301,6 @@ TEST_F(SwapPolicyTest, ARevocableRequestAsksNobody) {
   ASSERT_TRUE(
       Wait(OpenSession("b"), {.device_uuid = "GPU-1", .bytes = kGranule, .revocable = true}));
   EXPECT_THAT(Asked(), IsEmpty());
-}
-
-class SmallTierTest : public SwapFixture {
- protected:
-  SmallTierTest() : SwapFixture(/*granules=*/10, /*tier_granules=*/5) {}
-};
-
-TEST_F(SmallTierTest, NoneIsAskedForWhomTheTierHasNoRoom) {
-  SetQuota("a", Swappable());
-  OpenHolding("a", 6);
-  const SessionId fits = OpenHolding("a", 4);
-  ASSERT_TRUE(Wait(OpenSession("b"), 3));
-  EXPECT_THAT(Asked(), ElementsAre(fits));
-}
-
-TEST_F(SmallTierTest, ARefusalEndsTheRequest) {
-  SetQuota("a", Swappable());
-  const SessionId a = OpenHolding("a", 5), b = OpenHolding("a", 5);
-  ASSERT_TRUE(Wait(OpenSession("b"), 3));
-  EXPECT_THAT(Asked(), ElementsAre(a));
-  ledger.swaps().Refused(a);
-  Pass(SwapPolicy::kPause);
-  EXPECT_THAT(Asked(), ElementsAre(b));
-  EXPECT_EQ(counts().refused, 1u);
 }
 
 TEST_F(SwapPolicyTest, EqualsTakeTurns) {
