@@ -43,7 +43,8 @@ bool NeedsRestart(const Config& from, const Config& to) {
                     c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
                     c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
                     c.pinned_capacity.percent, c.tier, c.drain_timeout, c.refuse_when_store_full,
-                    c.revocation_grace, c.revocation_kill_after, c.metrics, c.audit);
+                    c.revocation_grace, c.revocation_kill_after, c.suspension_grace, c.metrics,
+                    c.audit);
   };
   return fixed(from) != fixed(to);
 }

@@ -28,6 +28,7 @@ bool IsOfClients(AuditEvent event) {
     case AuditEvent::kReleased:
     case AuditEvent::kSuspended:
     case AuditEvent::kResumed:
+    case AuditEvent::kMoved:
     case AuditEvent::kDenied:
     case AuditEvent::kPublished:
     case AuditEvent::kPublicationEnded:

@@ -131,7 +131,10 @@ std::vector<Revocations::Overdue> Broker::RunDueTimers() {
       if (ledger_.state().waiters.at(id).revokes &&
           !std::exchange(waiting.counts_on_revocation, true)) {
         const Revocations::Times& times = ledger_.revocations().times();
-        waiting.release_deadline += times.grace + times.kill_after;
+        // The policy may have asked others to suspend first.
+        waiting.release_deadline =
+            std::max(waiting.release_deadline, ledger_.state().waiters.at(id).swap_until) +
+            times.grace + times.kill_after;
       }
       // A request that asked to wait still gets memory that is on its way, as others do.
       if (now < waiting.release_deadline && !ledger_.admission().IsBlocked(id)) {

@@ -199,9 +199,9 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::ResumePub
       continue;
     }
     TimedLock lock(&broker_.mutex_);
-    const bool may_come =
-        DenialOf(operation.status()).has_value() ||
-        (absl::IsUnavailable(operation.status()) && !broker_.ledger_.state().draining);
+    const bool may_come = DenialOf(operation.status()).has_value() ||
+                          (absl::IsUnavailable(operation.status()) &&
+                           !broker_.ledger_.state().RefusesAcquire(/*resumes=*/true));
     if (!may_come || absl::Now() >= deadline) return operation.status();
     if (cancelled()) return absl::CancelledError("the operator does not wait any more");
     broker_.mutex_.AwaitWithDeadline(absl::Condition(&broker_.stopping_),

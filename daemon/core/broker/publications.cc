@@ -87,6 +87,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   bool brings_back = false;
   {
     Update update(this);
+    ledger_.swaps().Active(it.session);
     absl::StatusOr<bool> may = MayBegin(it);
     if (!may.ok()) return {State::kAnswered, may.status()};
     if (!*may) return {State::kWaits, absl::UnavailableError("it waits")};
