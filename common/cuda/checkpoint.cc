@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <future>
+#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/start_thread.h"
 
 namespace gpumem {
 namespace {
@@ -25,10 +28,15 @@ constexpr absl::Duration kAnswer = absl::Seconds(5);
 // thread then goes on: `work` owns what it uses.
 template <typename Work>
 std::optional<CUresult> Bounded(absl::Duration limit, Work work) {
-  std::packaged_task<CUresult()> task(std::move(work));
-  std::future<CUresult> result = task.get_future();
-  std::thread(std::move(task)).detach();
-  if (result.wait_until(absl::ToChronoTime(absl::Now() + limit)) != std::future_status::ready) {
+  const auto task = std::make_shared<std::packaged_task<CUresult()>>(std::move(work));
+  std::future<CUresult> result = task->get_future();
+  absl::StatusOr<std::thread> thread = StartThread([task] { (*task)(); });
+  if (!thread.ok()) {
+    (*task)();  // without the limit: it may unlock a process
+    return result.get();
+  }
+  thread->detach();
+  if (result.wait_for(absl::ToChronoNanoseconds(limit)) != std::future_status::ready) {
     return std::nullopt;
   }
   return result.get();

@@ -52,21 +52,21 @@ void TierCopier::End() {
   std::shared_ptr<ContextProcess> dead;  // its end, which takes a while, needs no lock
   absl::MutexLock lock(&mutex_);
   ++ends_;
+  wanted_ = false;
   pid_ = 0;
   dead = std::move(process_);
   // The copy holds its process, which ends with the copy.
   if (dead != nullptr && copies_ > 0) dead->Kill();
 }
 
-absl::StatusOr<std::shared_ptr<ContextProcess>> TierCopier::Process() {
+absl::StatusOr<std::shared_ptr<ContextProcess>> TierCopier::Process(uint64_t ends) {
   std::shared_ptr<ContextProcess> dead;
-  uint64_t ends = 0;
   {
     absl::MutexLock lock(&mutex_);
+    if (ends != ends_) return Ended(spec_.device_uuid);
     if (process_ != nullptr && !process_->broken()) return process_;
     if (absl::Status status = EnsureBackground(); !status.ok()) return status;
     dead = std::move(process_);
-    ends = ends_;
   }
   dead.reset();
   absl::StatusOr<std::shared_ptr<ContextProcess>> started =
@@ -83,9 +83,11 @@ absl::StatusOr<std::shared_ptr<ContextProcess>> TierCopier::Process() {
 absl::Status TierCopier::Copy(absl::Span<const CopyItem> items) {
   const absl::StatusOr<std::vector<CopyBatch>> batches = PlanCopy(items);
   if (!batches.ok()) return batches.status();
+  uint64_t ends = 0;
   {
     absl::MutexLock lock(&mutex_);
     ++copies_;
+    ends = ends_;
   }
   const absl::Cleanup done = [this] {
     absl::MutexLock lock(&mutex_);
@@ -93,7 +95,7 @@ absl::Status TierCopier::Copy(absl::Span<const CopyItem> items) {
     used_ = true;
   };
   absl::MutexLock lock(&copying_);
-  const absl::StatusOr<std::shared_ptr<ContextProcess>> process = Process();
+  const absl::StatusOr<std::shared_ptr<ContextProcess>> process = Process(ends);
   if (!process.ok()) return process.status();
   absl::Status status = CopyIn(**process, *batches);
   if (!absl::IsUnavailable(status)) return status;

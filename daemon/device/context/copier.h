@@ -43,8 +43,9 @@ class TierCopier {
 
  private:
   // Returns the process; starts one if there is none.
-  absl::StatusOr<std::shared_ptr<ContextProcess>> Process() ABSL_EXCLUSIVE_LOCKS_REQUIRED(copying_)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  //   UNAVAILABLE  End() was called since `ends` was read
+  absl::StatusOr<std::shared_ptr<ContextProcess>> Process(uint64_t ends)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(copying_) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CopyIn(ContextProcess& process, absl::Span<const CopyBatch> batches);
   // Starts background_ if there is none.
   absl::Status EnsureBackground() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -140,6 +140,7 @@ int Serve(const Serving& serving) {
 }
 
 int MakeAndServe(int socket, const ContextSpec& spec, const ContextFactory& make) {
+  TierLock lock;
   absl::StatusOr<std::unique_ptr<Context>> context = absl::InternalError("no context was made");
   absl::StatusOr<std::thread> end = gpumem::StartThread([socket] { EndWithParent(socket); });
   if (end.ok()) {
@@ -151,7 +152,6 @@ int MakeAndServe(int socket, const ContextSpec& spec, const ContextFactory& make
   ContextAnswer hello;
   hello.set_status(context.status());
   if (!Send(socket, hello, UniqueFd()) || !context.ok()) return 1;
-  TierLock lock;
   const int status = Serve({socket, **context, lock});
   // The copies that are in progress end before the lock does.
   (*context)->FinishCopies().IgnoreError();

@@ -27,8 +27,15 @@ using gpumem::UniqueFd;
 constexpr absl::Duration kEndTime = absl::Seconds(10);
 
 absl::Status SystemError(const char* call) {
-  return absl::InternalError(
-      absl::StrCat(absl::ErrnoToStatus(errno, call).message(), ", for the host tier's file"));
+  const int error = errno;
+  const std::string message =
+      absl::StrCat(absl::ErrnoToStatus(error, call).message(), ", for the host tier's file");
+  if (error == EMFILE || error == ENFILE) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(message, "; raise the daemon's limit of open files"));
+  }
+  if (error == ENOMEM || error == ENOLCK) return absl::ResourceExhaustedError(message);
+  return absl::InternalError(message);
 }
 
 // Returns the pid of a process that has the file locked; 0: there is none.
@@ -60,6 +67,8 @@ std::string NameOf(pid_t pid) {
 
 }  // namespace
 
+TierLock::TierLock() : low_(open("/dev/null", O_RDONLY | O_CLOEXEC)) {}
+
 absl::Status TierLock::Hold(int tier_fd) {
   struct stat info = {};
   if (fstat(tier_fd, &info) != 0) return SystemError("fstat");
@@ -76,6 +85,10 @@ absl::Status TierLock::Hold(int tier_fd) {
   lock.l_start = getpid();
   lock.l_len = 1;
   if (fcntl(opened.get(), F_OFD_SETLK, &lock) != 0) return SystemError("F_OFD_SETLK");
+  if (low_.valid()) {
+    if (dup3(opened.get(), low_.get(), O_CLOEXEC) < 0) return SystemError("dup3");
+    opened = std::move(low_);  // the lock belongs to the opening, which stays
+  }
   files_.push_back({info.st_dev, info.st_ino, std::move(opened)});
   return absl::OkStatus();
 }
