@@ -40,7 +40,7 @@ struct QuotaKey {
   // Field of gpumem.v1.Usage that it limits; empty: none. "devices": its bytes of host memory.
   absl::string_view usage = {};
   // True: no row without usage and limit; for other settings, none of a tenant that is not
-  // swappable.
+  // swappable, unless an operator has set it: it holds for sessions that offer themselves.
   bool hidden_if_unused = false;
 };
 

@@ -75,7 +75,8 @@ absl::StatusOr<bool> Proceed(const Caution& caution, const std::string& what,
     return false;
   }
   if (!all->takes) return true;
-  std::fputs(absl::StrCat("gpumemctl ", what, ":\n", Lines(*all), "Continue? [y/N] ").c_str(),
+  std::fputs(absl::StrCat("gpumemctl ", what, ":\n", Lines(*all), Notices(*all), "Continue? [y/N] ")
+                 .c_str(),
              stderr);
   std::fflush(stderr);
   if (Confirmed()) return true;

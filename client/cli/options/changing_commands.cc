@@ -107,6 +107,11 @@ void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
     if (whole + (session->count() > 0) + (publication->count() > 0) != 1) {
       throw CLI::ValidationError("name one", "SESSION, --publication TENANT/NAME or --process PID");
     }
+    // As of an unset variable of a script: it would mean all leases.
+    if (tag->count() > 0 && command->tag.empty()) throw CLI::ValidationError("--tag", "is empty");
+    if (publication->count() > 0 && command->publication.empty()) {
+      throw CLI::ValidationError("--publication", "is empty");
+    }
     if (tag->count() > 0 && session->count() == 0) {
       throw CLI::ValidationError("--tag", "needs a SESSION");
     }

@@ -58,6 +58,8 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(Parsed<SuspendCommand>({"resume", "12", "--tag", "kv"}).tag, "kv");
   EXPECT_THAT(ParseCommandLine({"suspend"}).error, ::testing::HasSubstr("SESSION"));
   EXPECT_NE(ParseCommandLine({"suspend", "x"}).error, "");
+  EXPECT_NE(ParseCommandLine({"suspend", "12", "--tag", ""}).error, "");
+  EXPECT_NE(ParseCommandLine({"suspend", "--publication", ""}).error, "");
   EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "--publication", "t/w"}).publication, "t/w");
   EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "--publication", "t/w"}).resume);
   EXPECT_NE(ParseCommandLine({"suspend", "12", "--publication", "t/w"}).error, "");

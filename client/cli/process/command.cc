@@ -46,6 +46,10 @@ class AdminBroker final : public ProcessBroker {
     return lists;
   }
 
+  absl::StatusOr<v1::GetStatusResponse> Status() override {
+    return Call(admin_, &Admin::Stub::GetStatus, v1::GetStatusRequest());
+  }
+
   absl::StatusOr<v1::SuspendSessionResponse> Suspend(uint64_t session,
                                                      absl::Duration timeout) override {
     return Call(admin_, &Admin::Stub::SuspendSession,
@@ -146,6 +150,14 @@ std::string View(pid_t pid, const SuspendedProcess& done, bool exact) {
   return absl::StrCat("Suspended process ", pid, ": ",
                       Counted(done.leases.suspended_leases(), "lease"), ", ",
                       Size(done.leases.moved_bytes(), exact), " moved to the host tier.\n",
+                      done.leases.dropped_bytes() == 0
+                          ? ""
+                          : absl::StrCat("  ", Size(done.leases.dropped_bytes(), exact),
+                                         " of scratch memory dropped\n"),
+                      done.leases.resident_bytes() == 0
+                          ? ""
+                          : absl::StrCat("  ", Size(done.leases.resident_bytes(), exact),
+                                         " stay on their devices: other sessions use them\n"),
                       MovedLines(done.moved, "moved to its host memory from", exact));
 }
 

@@ -145,7 +145,7 @@ Examination ExamineBefore(const TargetFacts& target, const LedgerLists& lists) {
   Examination result;
   for (const auto& [id, session] : own.sessions()) result.sessions.push_back(id);
   if (own.sessions().empty()) {
-    result.forbids.push_back(
+    result.forbids.emplace_back(
         "it has no session with the daemon, which so cannot tell what it maps (see gpumemctl ps)");
   }
   own.AddLasting(target, lists, result.forbids);
@@ -189,7 +189,9 @@ std::vector<uint64_t> SuspendedSessions(const TargetFacts& target, const LedgerL
   std::set<uint64_t> suspended;
   for (const v1::LeaseInfo* const lease : own.leases()) {
     const auto* const session = own.sessions().at(lease->session_id());
-    if (lease->suspended() && session->state() == v1::SessionInfo::STATE_LIVE) {
+    const auto* const segment = own.SegmentOf(*lease);
+    const bool lost = segment != nullptr && segment->lost();  // it cannot come back
+    if (lease->suspended() && !lost && session->state() == v1::SessionInfo::STATE_LIVE) {
       suspended.insert(lease->session_id());
     }
   }

@@ -133,11 +133,19 @@ absl::StatusOr<SuspendedProcess> WholeProcess::Suspend(absl::Duration timeout) {
   for (const uint64_t session : plan->found.mapping) {
     asked.push_back(session);
     const auto answer = broker_.Suspend(session, std::max(deadline - machine_.Now(), kShortest));
+    if (absl::IsDeadlineExceeded(answer.status())) {
+      return Undone(
+          asked, timeout,
+          Extended(answer.status(),
+                   absl::StrCat("session ", session, " may still suspend it later: ",
+                                "gpumemctl resume --process ", plan->target.pid, " resumes it")));
+    }
     if (!answer.ok()) return Undone(asked, timeout, answer.status());
     result.leases.set_suspended_leases(result.leases.suspended_leases() +
                                        answer->suspended_leases());
     result.leases.set_moved_bytes(result.leases.moved_bytes() + answer->moved_bytes());
     result.leases.set_resident_bytes(result.leases.resident_bytes() + answer->resident_bytes());
+    result.leases.set_dropped_bytes(result.leases.dropped_bytes() + answer->dropped_bytes());
   }
   absl::StatusOr<DeviceBytesMap> moved = Checkpoint(*plan, asked, deadline);
   if (!moved.ok()) return Undone(asked, timeout, moved.status());
@@ -149,6 +157,8 @@ absl::StatusOr<DeviceBytesMap> WholeProcess::Checkpoint(const Plan& plan,
                                                         const std::vector<uint64_t>& suspended,
                                                         absl::Time deadline) {
   const pid_t pid = plan.target.pid;
+  // The sessions may have taken long, and the pid may be another process's by now.
+  if (const auto target = machine_.Look(); !target.ok()) return target.status();
   const IgnoredSignals whole;  // so that no signal leaves the process locked
   absl::Status locked = driver_.Lock(pid, std::max(deadline - machine_.Now(), kShortest));
   if (!locked.ok()) {
@@ -191,10 +201,15 @@ absl::StatusOr<DeviceBytesMap> WholeProcess::PrepareLocked(const Plan& plan,
         "a checkpoint of ", Name(target->pid), " takes ", Size(wanted, /*exact=*/false),
         " of host memory, and the machine has ", Size(room, /*exact=*/false), " available"));
   }
-  absl::Status written = records_.Write({.pid = target->pid,
-                                         .start_ticks = target->start_ticks,
-                                         .need = *need,
-                                         .sessions = suspended});
+  std::vector<uint64_t> owed = suspended;
+  // Those that an earlier resume could not bring back.
+  if (const auto before = records_.Read(target->pid, target->start_ticks); before.ok()) {
+    for (const uint64_t session : before->sessions) {
+      if (std::find(owed.begin(), owed.end(), session) == owed.end()) owed.push_back(session);
+    }
+  }
+  absl::Status written = records_.Write(
+      {.pid = target->pid, .start_ticks = target->start_ticks, .need = *need, .sessions = owed});
   if (!written.ok()) return written;
   return need;
 }

@@ -37,6 +37,7 @@ class ProcessBroker {
  public:
   virtual ~ProcessBroker() = default;
   virtual absl::StatusOr<LedgerLists> Lists() = 0;
+  virtual absl::StatusOr<v1::GetStatusResponse> Status() = 0;
   virtual absl::StatusOr<v1::SuspendSessionResponse> Suspend(uint64_t session,
                                                              absl::Duration timeout) = 0;
   virtual absl::StatusOr<v1::ResumeSessionResponse> Resume(uint64_t session,

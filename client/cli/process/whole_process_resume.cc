@@ -33,7 +33,8 @@ std::string WhyNoRoom(const DeviceBytesMap& need, const v1::GetStatusResponse& d
       if (device.device_uuid() == uuid) found = &device;
     }
     if (found == nullptr) return absl::StrCat("the daemon does not know the device ", uuid);
-    if (found->driver_free_bytes() >= bytes + kRestoreMargin) continue;
+    const uint64_t free = found->driver_free_bytes();
+    if (free >= kRestoreMargin && free - kRestoreMargin >= bytes) continue;
     return absl::StrCat("device ", uuid, " has ", Size(found->driver_free_bytes(), false),
                         " free, and a restore needs ", Size(bytes, false), " and ",
                         Size(kRestoreMargin, false), " to spare");
@@ -68,11 +69,12 @@ absl::StatusOr<WholeProcess::Return> WholeProcess::PlanResume(std::optional<uint
     case CheckpointState::kCheckpointed:
       break;
   }
-  if (record.ok()) {
-    plan.need = record->need;
-  } else if (bytes.has_value()) {
+  if (record.ok()) plan.need = record->need;
+  if (bytes.has_value()) {
     for (const v1::Device& device : lists->status.devices()) {
-      if (!IsHostMemory(device.device_uuid())) plan.need[device.device_uuid()] = *bytes;
+      if (IsHostMemory(device.device_uuid())) continue;
+      uint64_t& need = plan.need[device.device_uuid()];
+      need = std::max(need, *bytes);
     }
   }
   if (plan.need.empty()) {
@@ -101,25 +103,25 @@ absl::StatusOr<Effects> WholeProcess::ResumeEffects(std::optional<uint64_t> byte
         absl::StrCat("session ", session, " is asked to bring its suspended memory back"));
   }
   if (plan->need.empty()) return effects;
-  absl::StatusOr<LedgerLists> lists = broker_.Lists();
-  if (!lists.ok()) return lists.status();
-  if (const std::string why = WhyNoRoom(plan->need, lists->status); !why.empty()) {
+  absl::StatusOr<v1::GetStatusResponse> daemon = broker_.Status();
+  if (!daemon.ok()) return daemon.status();
+  if (const std::string why = WhyNoRoom(plan->need, *daemon); !why.empty()) {
     effects.notices.push_back(absl::StrCat("forbidden: ", why, "."));
   }
   effects.notices.emplace_back(
-      lists->status.draining()
-          ? "The daemon drains: it hands out no memory before gpumemctl undrain, so the sessions "
-            "are resumed by a second gpumemctl resume after it."
+      daemon->draining()
+          ? "The daemon drains: it hands out no new memory, but other programs can resume theirs. "
+            "If they take the room during the restore, the process is lost."
           : "If others take the memory during the restore, the process is lost; after gpumemctl "
-            "drain the daemon hands none out.");
+            "drain only suspended memory can still come back.");
   return effects;
 }
 
 absl::Status WholeProcess::AwaitRoom(const DeviceBytesMap& need, absl::Time deadline) {
   while (true) {
-    absl::StatusOr<LedgerLists> lists = broker_.Lists();
-    if (!lists.ok()) return lists.status();
-    const std::string why = WhyNoRoom(need, lists->status);
+    absl::StatusOr<v1::GetStatusResponse> daemon = broker_.Status();
+    if (!daemon.ok()) return daemon.status();
+    const std::string why = WhyNoRoom(need, *daemon);
     if (why.empty()) return absl::OkStatus();
     if (machine_.Now() >= deadline) {
       return absl::ResourceExhaustedError(

@@ -292,6 +292,43 @@ TEST_F(WholeProcessTest, WithoutARecordTheUserHasToNameTheNeed) {
   EXPECT_EQ(back->moved, (DeviceBytesMap{{kGpu, kGiB}}));
 }
 
+// Users who take turns leave records of each suspension: an older one may name too little.
+TEST_F(WholeProcessTest, TheUsersBytesAddToTheRecord) {
+  ASSERT_TRUE(Suspend().ok());
+  node_.lists.status.mutable_devices(0)->set_driver_free_bytes(2 * kGiB);
+  EXPECT_EQ(Resume(UINT64_MAX).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Resume(2 * kGiB).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(Resume(kGiB).ok());
+}
+
+TEST_F(WholeProcessTest, ASecondSuspensionForgetsNoSessionThatIsOwed) {
+  node_.AddSegment(1, v1::KIND_VMM);
+  ASSERT_TRUE(Suspend().ok());
+  node_.resumes = absl::ResourceExhaustedError("others have the memory");
+  EXPECT_FALSE(Resume().ok());
+  ASSERT_TRUE(Suspend().ok());
+  node_.resumes = absl::OkStatus();
+  node_.calls.clear();
+  ASSERT_TRUE(Resume().ok());
+  EXPECT_THAT(node_.calls, ElementsAre("restore", "unlock", "resume 12"));
+}
+
+TEST_F(WholeProcessTest, LostMemoryIsOwedToNobody) {
+  v1::SegmentInfo& segment = node_.AddSegment(1, v1::KIND_VMM);
+  ASSERT_TRUE(Suspend().ok());
+  segment.set_lost(true);
+  node_.calls.clear();
+  ASSERT_TRUE(Resume().ok());
+  EXPECT_THAT(node_.calls, ElementsAre("restore", "unlock"));
+}
+
+TEST_F(WholeProcessTest, ATimeoutSaysThatTheSessionMayStillFollow) {
+  node_.AddSegment(1, v1::KIND_VMM);
+  node_.suspends = absl::DeadlineExceededError("1 lease is not suspended yet");
+  EXPECT_THAT(std::string(Suspend().status().message()),
+              HasSubstr("session 12 may still suspend it later"));
+}
+
 TEST_F(WholeProcessTest, ASecondCommandDoesNotInterfere) {
   node_.state = CheckpointState::kLocked;
   EXPECT_THAT(std::string(Suspend().status().message()), HasSubstr("another command"));

@@ -34,6 +34,7 @@ class OverrideMarks {
   }
 
   bool any() const { return !overridden_.empty(); }
+  bool has(absl::string_view field) const { return overridden_.contains(std::string(field)); }
   // True if an overridden field was not shown in any cell.
   bool unseen() const { return !unseen_.empty(); }
 

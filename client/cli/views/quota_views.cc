@@ -95,7 +95,7 @@ void AddSettings(const v1::Quota& quota, bool exact, OverrideMarks* marks, Table
                                QuotaUnit::kSwitch, QuotaUnit::kDuration, QuotaUnit::kRelease}) {
     for (const QuotaKey& key : kQuotaKeys) {
       if (key.unit != unit || key.row.empty()) continue;
-      if (key.hidden_if_unused && !quota.swappable()) continue;
+      if (key.hidden_if_unused && !quota.swappable() && !marks->has(key.field)) continue;
       table->AddRow({std::string(key.row), (*marks)(ValueText(quota, key, exact), {key.field})});
     }
   }

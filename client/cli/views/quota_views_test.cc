@@ -148,6 +148,12 @@ TEST(ViewsTest, QuotaOfASwappableTenantSaysWhenItsSessionsAreAsked) {
   v1::GetQuotaResponse response;
   response.mutable_quota()->set_min_residence_ms(30'000);
   EXPECT_EQ(QuotaView(response, {}, false).find("residence"), std::string::npos);
+  // An operator has set it: it holds for sessions that offer themselves.
+  response.add_overridden("min_residence_ms");
+  EXPECT_NE(QuotaView(response, {}, false).find("\nminimum residence      30s*\n"),
+            std::string::npos)
+      << QuotaView(response, {}, false);
+  response.clear_overridden();
   response.mutable_quota()->set_swappable(true);
   const std::string view = QuotaView(response, {}, false);
   for (const char* row : {"\nswappable              yes\n", "\nminimum residence      30s\n",

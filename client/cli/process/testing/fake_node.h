@@ -73,6 +73,7 @@ class FakeNode final : public ProcessBroker, public ProcessMachine, public Check
 
   // --- The daemon ---
   absl::StatusOr<LedgerLists> Lists() override { return lists; }
+  absl::StatusOr<v1::GetStatusResponse> Status() override { return lists.status; }
   absl::StatusOr<v1::SuspendSessionResponse> Suspend(uint64_t session, absl::Duration) override {
     calls.push_back(absl::StrCat("suspend ", session));
     if (!suspends.ok()) return suspends;
