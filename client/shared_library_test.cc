@@ -119,6 +119,7 @@ TEST(SharedLibraryTest, ExportsAllOfClientH) {
         ->ServeSuspensions({.segments = [] { return std::vector<Segment*>(); }})
         .value()
         .reset();
+    (*client)->ReportActivity();
     Segment* const some[] = {&third};
     (*client)->Suspend(some).IgnoreError();
     (*client)->Suspend(some, {.quiesce = [] { return absl::OkStatus(); }}).IgnoreError();

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpumem/suspend.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/mapping/suspension.h"
 #include "client/session/interrupt.h"
 #include "client/session/watch.h"
@@ -17,7 +20,10 @@ namespace {
 absl::Status Serve(const std::shared_ptr<internal::Session>& session,
                    const SuspensionHandlers& handlers, const internal::SuspensionAsked& asked) {
   const bool resume = asked.resume;
+  const absl::Time until = absl::Now() + asked.left;
   std::vector<Segment*> segments = handlers.segments();
+  // It may have waited for other threads of the program. Nobody waits for this any more, then.
+  if (absl::Now() >= until) return absl::OkStatus();
   std::erase_if(segments, [&asked](const Segment* segment) {
     if (segment == nullptr || !segment->valid()) return false;
     const bool meant = asked.tag.empty() || segment->tag() == asked.tag;
@@ -28,7 +34,8 @@ absl::Status Serve(const std::shared_ptr<internal::Session>& session,
       internal::Suspension::Of(session, segments, /*suspended=*/resume);
   if (!suspension.ok()) return suspension.status();
   if (resume) {
-    absl::Status status = suspension->Resume(asked.left, std::nullopt, internal::Disturbance());
+    const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
+    absl::Status status = suspension->Resume(left, std::nullopt, internal::Disturbance());
     if (status.ok() && handlers.resumed) handlers.resumed();
     return status;
   }

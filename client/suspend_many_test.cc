@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/testing/fake_daemon.h"
 #include "common/denial.h"
@@ -132,7 +133,9 @@ TEST_F(SuspendManyTest, NoPartIsHeldWhileAnotherWaits) {
   Start({.resume_leases = [&](const IsCancelled&, const v1::ResumeRequest& request) {
     waits.push_back(absl::Milliseconds(request.wait_ms()));
     if (++calls == 4) suspended = daemon_->suspended().size();
-    return calls == 3 ? Denied() : grpc::Status::OK;
+    if (calls != 3) return grpc::Status::OK;
+    absl::SleepFor(waits.back());  // as the daemon does, until the wait is over
+    return Denied();
   }});
   ASSERT_EQ(client_->Suspend(all_), absl::OkStatus());
   ASSERT_EQ(client_->Resume(all_, {.wait = absl::Hours(1)}), absl::OkStatus());
@@ -143,6 +146,18 @@ TEST_F(SuspendManyTest, NoPartIsHeldWhileAnotherWaits) {
   EXPECT_GT(waits[3], absl::Minutes(50));
   for (const size_t later : {1, 2}) EXPECT_LE(waits[later], absl::Seconds(1));
   for (const size_t later : {4, 5, 6, 7}) EXPECT_LE(waits[later], absl::Seconds(2));
+}
+
+// What no wait changes is not tried again: each attempt would copy all earlier parts.
+TEST_F(SuspendManyTest, ARefusalAtOnceIsNotRepeated) {
+  std::atomic<int> calls = 0;
+  Start({.resume_leases = [&](const IsCancelled&, const v1::ResumeRequest&) {
+    return ++calls == 3 ? Denied() : grpc::Status::OK;
+  }});
+  ASSERT_EQ(client_->Suspend(all_), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(client_->Resume(all_, {.wait = absl::Hours(1)})));
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(daemon_->suspended().size(), kCount);
 }
 
 }  // namespace suspend_many_test

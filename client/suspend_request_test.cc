@@ -10,6 +10,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/testing/fake_daemon.h"
 #include "common/node_clock.h"
@@ -158,6 +159,30 @@ TEST_F(SuspendRequestTest, ARequestWhoseTimeIsOverIsIgnored) {
   ASSERT_EQ(client_->Suspend({&segments_[0]}), absl::OkStatus());
   daemon_->Tell(Asks(/*resume=*/true));
   EXPECT_THAT(Notes(1), ElementsAre("resumed"));
+}
+
+// `segments` may wait for other threads of the program.
+TEST_F(SuspendRequestTest, ARequestWhoseTimeEndsInTheProgramIsIgnored) {
+  Start();
+  auto handlers = Handlers();
+  absl::Notification asked;
+  handlers.segments = [&, segments = handlers.segments] {
+    if (!asked.HasBeenNotified()) {
+      asked.Notify();
+      absl::SleepFor(absl::Milliseconds(100));  // longer than the request is valid
+    }
+    return segments();
+  };
+  auto watch = client_->ServeSuspensions(handlers);
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  v1::Event brief = Asks(/*resume=*/false);
+  brief.mutable_suspension_requested()->set_deadline_ms(50);
+  daemon_->Tell(brief);
+  asked.WaitForNotification();
+  daemon_->Tell(Asks(/*resume=*/true));  // nothing to do: but it comes after the other
+  watch->reset();
+  EXPECT_FALSE(segments_[0].suspended());
+  EXPECT_THAT(Notes(0), IsEmpty());
 }
 
 TEST_F(SuspendRequestTest, TheProgramLearnsWhyItIsSuspended) {

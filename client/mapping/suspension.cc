@@ -215,18 +215,23 @@ absl::Status Suspension::Restore(const States& states, const Wait& wait) {
   for (int attempt = 0;; ++attempt) {
     States asked;
     absl::Status status;
+    absl::Time asked_at;
     for (const States& group : groups) {
       asked.insert(asked.end(), group.begin(), group.end());
+      asked_at = absl::Now();
       status = RestoreGroup(group, next);
       if (!status.ok()) break;
-      next.wait = std::min(next.wait, HoldTime(attempt));
+      next.wait = std::min(std::max(end - absl::Now(), absl::ZeroDuration()), HoldTime(attempt));
     }
     if (status.ok()) return status;
+    // A refusal that comes at once would come again at once. The clocks may differ somewhat.
+    const bool waited = absl::Now() - asked_at >= next.wait / 2;
     // The daemon may have resumed the last group, too: its answer may be lost.
-    PutBack(asked, wait.timeout);
+    const bool all_back = PutBack(asked, wait.timeout);
     const bool held_some = asked.size() > groups.front().size();
     next.wait = end - absl::Now();
-    if (!held_some || !absl::IsResourceExhausted(status) || next.wait <= absl::ZeroDuration()) {
+    if (!held_some || !waited || !all_back || !absl::IsResourceExhausted(status) ||
+        next.wait <= absl::ZeroDuration()) {
       return status;
     }
   }
@@ -259,7 +264,7 @@ absl::Status Suspension::RestoreGroup(const States& group, const Wait& wait) {
   return absl::OkStatus();
 }
 
-void Suspension::PutBack(const States& states, std::optional<absl::Duration> timeout) {
+bool Suspension::PutBack(const States& states, std::optional<absl::Duration> timeout) {
   States unmapped;
   for (State* state : states) {
     if (state->reserved.has_value() || UnmapOne(state).ok()) unmapped.push_back(state);
@@ -270,6 +275,7 @@ void Suspension::PutBack(const States& states, std::optional<absl::Duration> tim
     const auto request = RequestFor<v1::SuspendRequest>(all.subspan(done, kMaxSuspended));
     session_->SuspendAgain(request, Deadline(timeout)).IgnoreError();
   }
+  return unmapped.size() == states.size();
 }
 
 }  // namespace gpumem::internal

@@ -64,8 +64,9 @@ class Suspension {
   absl::Status Restore(const States& states, const Wait& wait);
   // Brings back those of one call. On an error some may be mapped.
   absl::Status RestoreGroup(const States& group, const Wait& wait);
-  // Unmaps those that are mapped and suspends all, as far as possible.
-  void PutBack(const States& states, std::optional<absl::Duration> timeout);
+  // Unmaps those that are mapped and suspends all, as far as possible. Returns true if all are
+  // unmapped.
+  bool PutBack(const States& states, std::optional<absl::Duration> timeout);
 
   std::shared_ptr<Session> session_;
   States states_;

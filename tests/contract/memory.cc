@@ -203,7 +203,7 @@ TEST_P(KindContract, AWishedAddressIsKeptOrRefused) {
   const auto other = StartActor();
   uint64_t its_address = 0;
   const auto second = UntilNotTaken([&]() -> absl::StatusOr<Held> {
-    const auto first = other->Open("first", ticket->value);
+    auto first = other->Open("first", ticket->value);
     if (!first.ok()) return first;
     its_address = first->address;
     if (absl::Status released = other->Release("first"); !released.ok()) return released;

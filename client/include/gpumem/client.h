@@ -87,7 +87,7 @@ class Client {
   // Acquires a new segment and maps it.
   //   INVALID_ARGUMENT    zero bytes, or more than any device has; an address that is no multiple
   //                       of 2 MiB; a name that fits several devices; map_devices names a device
-  //                       that is no GPU
+  //                       that is no GPU; a malformed tag; scratch memory of a kind other than vmm
   //   NOT_FOUND           no such device, or this process does not see it
   //                       (CUDA_VISIBLE_DEVICES; map_devices may name one that it sees)
   //   UNIMPLEMENTED       the device does not support this kind; this machine's driver cannot map
@@ -144,8 +144,8 @@ class Client {
   // version: 1 for a new name. The caller keeps the Segments and may release them at once.
   //   INVALID_ARGUMENT    an invalid name; no segments, too many, or one twice; too much metadata;
   //                       or a Segment that is not this Client's, or not valid
-  //   FAILED_PRECONDITION a segment is another tenant's, is revocable, lost or suspended, or is of
-  //                       a kind other than vmm and pinned
+  //   FAILED_PRECONDITION a segment is another tenant's, is revocable, scratch, lost or suspended,
+  //                       or is of a kind other than vmm and pinned
   //   RESOURCE_EXHAUSTED  the tenant has too many publications, or the daemon too many or too much
   //                       metadata (Denial)
   absl::StatusOr<uint64_t> Publish(absl::string_view name, absl::Span<const Segment> segments,
@@ -162,7 +162,8 @@ class Client {
   //   CANCELLED           by options.cancel
   //   FAILED_PRECONDITION the process holds revocable memory and this is not, or the reverse; or as
   //                       Open
-  //   RESOURCE_EXHAUSTED  too many requests wait, or the session has too many leases (Denial); out
+  //   RESOURCE_EXHAUSTED  too many requests wait, or the session has too many leases (Denial); the
+  //                       publication is suspended and there is no room, also after the wait; out
   //                       of file descriptors or addresses
   //   UNIMPLEMENTED       as Open
   absl::StatusOr<Attachment> Attach(absl::string_view name, const AttachOptions& options);
@@ -180,8 +181,8 @@ class Client {
   // the message says otherwise: if they can be neither suspended nor mapped again, they are
   // suspended(). More than 1024 segments take several calls to the daemon. If it refuses a later
   // one, the memory of the earlier ones has moved and comes back.
-  //   INVALID_ARGUMENT    no segments, too many, or one twice; or a Segment that is not this
-  //                       Client's, or not valid
+  //   INVALID_ARGUMENT    no segments, or one twice; or a Segment that is not this Client's, or not
+  //                       valid
   //   UNIMPLEMENTED       a segment is of another kind; or the daemon is too old
   //   FAILED_PRECONDITION a segment is suspended already, lost (SegmentsLost) or being revoked; or
   //                       it belongs to another tenant; or the daemon has no host tier; or a quota

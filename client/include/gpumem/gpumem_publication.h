@@ -40,7 +40,9 @@ int gpumem_client_unpublish(gpumem_client* client, const char* name, uint64_t* v
 struct gpumem_attach_options {
   size_t struct_size;
   uint64_t wait_for_version; /* or a later one, also of a future name; 0: the newest that exists */
-  uint64_t wait_ms; /* for that version; 0 and GPUMEM_UNLIMITED: for as long as the session lives */
+  /* For that version; 0 and GPUMEM_UNLIMITED: for as long as the session lives. Also for room, if
+   * the publication is suspended; without a version, these two do not wait for room. */
+  uint64_t wait_ms;
   const gpumem_cancel_token* cancel; /* may be null; must live until the call returns */
   const char* const* map_devices;    /* as in gpumem_open_options, with what follows */
   size_t map_device_count;

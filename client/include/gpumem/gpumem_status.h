@@ -12,7 +12,7 @@ extern "C" {
 
 /* The high half changes if programs must be recompiled; the low half grows with each addition. A
  * library serves a program if their high halves are equal and its low half is not less. */
-#define GPUMEM_API_VERSION UINT32_C(0x00010005)
+#define GPUMEM_API_VERSION UINT32_C(0x00010006)
 /* Returns the API version of the library. */
 uint32_t gpumem_version(void);
 

@@ -39,9 +39,8 @@
 // way:
 //   memory of blocks      must not be used, as that of suspended segments
 //   Allocate, Share       FAILED_PRECONDITION at once, also for an Allocate that waits for memory
-//   Free                  takes effect: the block's contents do not come back, and its memory
-//   serves
-//                         others after Resume()
+//   Free                  takes effect: the block's contents are dropped; its memory serves others
+//                         after Resume()
 //   Trim, FreeAllBlocks   give free memory back, except while the segments are on their way
 //   Stats()               the segments still count as reserved
 //   the destructor        drops the contents

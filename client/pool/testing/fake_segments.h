@@ -264,7 +264,7 @@ class FakeSegments : public SegmentSource {
       carried_.insert(ids.begin(), ids.end());
       during = during_;
     }
-    const absl::Status status = during ? during() : absl::OkStatus();
+    absl::Status status = during ? during() : absl::OkStatus();
     absl::MutexLock lock(&mutex_);
     for (const uint64_t id : ids) {
       const bool moves = status.ok() || (suspended && partly_ && id == ids.front());
