@@ -7,8 +7,10 @@ another's function has them suspended.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
+import random
 import threading
 import time
 import weakref
@@ -16,7 +18,7 @@ from typing import Callable, ContextManager, Iterator, List, Optional
 
 from . import _gpumem
 from ._waiting import CancelToken
-from .errors import DeadlineExceededError, FailedPreconditionError
+from .errors import DeadlineExceededError, FailedPreconditionError, ResourceExhaustedError
 from .pool import Pool
 
 
@@ -26,6 +28,13 @@ def _deadline(wait: float) -> float:
 
 def _left(deadline: float) -> float:
     return max(deadline - time.monotonic(), 0)
+
+
+def _hold_time(attempt: int) -> float:
+    """Returns how long a part of a resume is held, as HoldTime() in client/mapping/suspension.cc.
+    """
+    least = 0.25 * 2**min(attempt, 6)
+    return least * random.uniform(1, 3)
 
 
 class Gate:
@@ -60,16 +69,13 @@ class Gate:
                     self._changed.notify_all()
 
     def _close(self, deadline: float) -> None:
-        """Lets no step begin, and blocks until none runs."""
+        """Lets no step begin, and blocks until none runs. After an error the caller opens the gate.
+        """
         with self._changed:
             self._closed = True
-            left = _left(deadline)
-            if self._changed.wait_for(lambda: self._steps == 0,
-                                      None if math.isinf(left) else left):
-                return
-            self._closed = False
-            self._changed.notify_all()
-        raise DeadlineExceededError("a step of the program has not ended within the wait")
+            left = min(_left(deadline), threading.TIMEOUT_MAX)
+            if not self._changed.wait_for(lambda: self._steps == 0, left):
+                raise DeadlineExceededError("a step of the program has not ended within the wait")
 
     def _open(self) -> None:
         with self._changed:
@@ -101,9 +107,9 @@ class Gate:
         """Suspends those of the frameworks' pools that are not suspended, all or none."""
         deadline = _deadline(wait)
         with self._alone(deadline):
-            self._close(deadline)
             done: List[Pool] = []
             try:
+                self._close(deadline)
                 for settle in _settles:
                     settle()
                 for pool in _pools():
@@ -123,20 +129,37 @@ class Gate:
         """Brings back all pools that suspend() has suspended, all or none."""
         deadline = _deadline(wait)
         with self._alone(deadline):
-            done: List[Pool] = []
-            try:
-                for pool in self._pools:
-                    if pool.closed or not pool.suspended:
-                        continue
-                    left = wait if not done else _left(deadline)
-                    pool.resume(wait=left, timeout=timeout, cancel=cancel)
-                    done.append(pool)
-            except BaseException:
-                for pool in done:
-                    _suspend_again(pool)
-                raise
+            for attempt in itertools.count():
+                if self._resume_once(deadline, attempt, timeout, cancel):
+                    break
             self._pools = []
             self._open()
+
+    def _resume_once(self, deadline: float, attempt: int, timeout: Optional[float],
+                     cancel: Optional[CancelToken]) -> bool:
+        """Brings all pools back. False: a later one waited for long, and the earlier ones were
+        suspended again. Another process may hold a part, too, and wait for this one."""
+        done: List[Pool] = []
+        hold, began = math.inf, time.monotonic()
+        try:
+            for pool in self._pools:
+                if pool.closed or not pool.suspended:
+                    continue
+                if done:
+                    hold = min(_left(deadline), _hold_time(attempt))
+                done.append(pool)  # first: Ctrl-C may come when it is back already
+                began = time.monotonic()
+                pool.resume(wait=min(_left(deadline), hold), timeout=timeout, cancel=cancel)
+            return True
+        except BaseException as error:
+            for pool in done:
+                if not pool.suspended:
+                    _suspend_again(pool)
+            # What is refused at once would be refused again.
+            waited = len(done) > 1 and time.monotonic() - began >= hold / 2
+            if isinstance(error, ResourceExhaustedError) and waited and _left(deadline) > 0:
+                return False
+            raise
 
 
 def _resumed(pool: Pool) -> bool:
@@ -208,6 +231,9 @@ def suspend(*, wait: float = math.inf, timeout: Optional[float] = None) -> None:
     Waits for the steps of running(), at most `wait` seconds, then for the work of all devices.
     Needs no callback, but code outside running() must not use the GPU meanwhile. Does nothing
     if all is suspended already. timeout: as of Pool.suspend().
+
+    After an error suspended() may be true: others have taken memory of a pool that had gone
+    already. Then resume() brings it back.
 
     Raises DeadlineExceededError: a step did not end within `wait`. Raises
     FailedPreconditionError: called in a step of running(), or there is no host tier. Raises

@@ -39,7 +39,7 @@ from numba import cuda  # type: ignore[import]
 from numba.cuda.cudadrv import driver as _driver  # type: ignore[import]
 
 from . import _gpumem, connect, default_client
-from ._turns import offer, resume, running, suspend, suspended
+from ._turns import before_suspending, offer, resume, running, suspend, suspended
 from .client import Client
 from .errors import (Error, FailedPreconditionError, InvalidArgumentError, NotFoundError,
                      ResourceExhaustedError, UnimplementedError)
@@ -83,6 +83,7 @@ def _out_of_memory(error: Error) -> Exception:
 
 
 _reset_devices: Set[int] = set()  # by their ordinals
+_managers: "weakref.WeakSet[MemoryManager]" = weakref.WeakSet()
 
 
 class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
@@ -94,6 +95,7 @@ class MemoryManager(cuda.HostOnlyCUDAMemoryManager):  # type: ignore[misc]
         self._client: Optional[Client] = None  # of the pools, where they are the manager's own
         self._pool: Optional[Pool] = None
         self._pinned: Optional[Pool] = None
+        _managers.add(self)
 
     @property
     def pool(self) -> Pool:
@@ -369,6 +371,15 @@ def use(kind: Optional[str] = None, *, managed: Optional[str] = None) -> None:
     if managed is not None:
         os.environ[_MANAGED_VARIABLE] = managed
     cuda.set_memory_manager(MemoryManager)
+
+
+def _free_deferred() -> None:
+    """Frees what Numba would free later, so that it is not moved."""
+    for manager in list(_managers):
+        manager.deallocations.clear()
+
+
+before_suspending(_free_deferred)
 
 
 def _require_kind(kind: str) -> None:

@@ -32,7 +32,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 import torch  # type: ignore[import]
 
 from . import _cuda, _gpumem, default_client, library_path
-from ._turns import before_suspending, resume, running, suspend, suspended
+from ._turns import resume, running, suspend, suspended
 from .arrays import Array
 from .client import Client
 from .errors import InvalidArgumentError, NotFoundError
@@ -210,15 +210,6 @@ def using(pool: Any = None) -> Iterator[Any]:
 
 
 # ---- Suspending: help(gpumem.torch.suspend) ------------------------------------------------------
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for device in Pool.defaults():
-            torch.cuda.synchronize(device)
-
-
-before_suspending(_synchronize)
 
 
 # ---- Publications --------------------------------------------------------------------------------
