@@ -225,19 +225,20 @@ bool Arena::DaemonLives() const {
          info.si_pid == 0;
 }
 
-double Arena::LongestLockHold() const {
-  constexpr absl::string_view kSeries = "gpumem_broker_lock_hold_max_seconds";
+double Arena::LongestLockHold() const { return Metric("gpumem_broker_lock_hold_max_seconds"); }
+
+double Arena::Metric(absl::string_view series) const {
   if (metrics_url_.empty()) return -1;
   const auto page = testing::HttpGet(metrics_url_);
   if (!page.ok()) return -1;
-  double longest = -1;
+  double largest = -1;
   for (absl::string_view line : absl::StrSplit(page->body, '\n')) {
     double value;
-    if (absl::StartsWith(line, kSeries) &&
+    if (absl::StartsWith(line, series) &&
         absl::SimpleAtod(line.substr(line.rfind(' ') + 1), &value))
-      longest = std::max(longest, value);
+      largest = std::max(largest, value);
   }
-  return longest;
+  return largest;
 }
 
 std::string Arena::Log() const {

@@ -166,7 +166,7 @@ Tally ReportFlood(const Orders& orders) {
     Http2Client& client = *caller->client;
     client.Begin(kWatch, WatchOfSwappable());
     const auto empty = std::make_shared<const std::string>(GrpcMessage(""));
-    const uint64_t first = client.answered();
+    const uint64_t first = client.answered(), granted = client.granted();
     for (uint64_t begun = 0; !Over(orders) && !client.closed();) {
       for (; begun < client.answered() - first + kAtOnce; ++begun) {
         client.Begin(kReportActivity, empty);
@@ -174,7 +174,7 @@ Tally ReportFlood(const Orders& orders) {
       const uint64_t before = client.answered();
       client.Run([&] { return client.answered() > before; }, orders.deadline);
     }
-    tally["reports"] += client.answered() - first;
+    tally["reports"] += client.granted() - granted;  // refusals do not count
   }
   return tally;
 }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -178,6 +179,9 @@ TEST_F(SuspendKillTest, ACopierThatOutlivesItsDaemonEndsBeforeTheNextOneServes) 
   Child copier = Child::Self({"--role", "copier", file});
   ASSERT_EQ(Hear(copier.channel()), "ready");
   ASSERT_OK(daemon_->Kill());
+  siginfo_t ended = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(copier.pid()), &ended, WEXITED | WNOHANG | WNOWAIT), 0);
+  EXPECT_EQ(ended.si_pid, copier.pid()) << "the next daemon serves beside it";
   EXPECT_EQ(copier.Wait(), 128 + SIGKILL);
   EXPECT_EQ(Look(), (Charges{kBytes, kBytes}));
   ASSERT_OK(client_->Resume({&kept_[0]}));
