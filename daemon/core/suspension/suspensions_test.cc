@@ -235,16 +235,18 @@ TEST_F(SuspensionsTest, EachLeaseKeepsItsContentsThroughRandomSteps) {
       }
       const auto& publications = ledger.state().publications;
       PublicationId publication{};
-      if (!publications.empty())
+      if (!publications.empty()) {
         publication =
             std::next(publications.begin(), static_cast<ptrdiff_t>(below(publications.size())))
                 ->first;
+      }
       switch (below(16)) {
         case 0:
         case 1:
-          if (ledger.state().charged(0) < 6 * kGranule)
+          if (ledger.state().charged(0) < 6 * kGranule) {
             AcquireFilled(session, (1 + below(3)) * kGranule, below(3) == 0 ? "GPU-2" : "GPU-1",
                           /*scratch=*/below(3) == 0);
+          }
           break;
         case 2: {  // shares one with a session of its tenant
           if (some.empty() || ledger.state().segments.at(SegmentOf(some[0]))->lost) break;

@@ -68,7 +68,7 @@ class SwapFixture : public LedgerFixture {
   // Suspends all that the session maps. Returns its leases.
   std::vector<LeaseId> Suspend(SessionId session) {
     const auto& all = ledger.state().sessions.at(session)->leases;
-    const std::vector<LeaseId> leases(all.begin(), all.end());
+    std::vector<LeaseId> leases(all.begin(), all.end());
     auto begun = ledger.suspensions().Begin(session, leases, /*reservation=*/0);
     EXPECT_TRUE(begun.ok()) << begun.status();
     for (const Suspensions::Move& move : begun->moves) {
