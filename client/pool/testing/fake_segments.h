@@ -109,17 +109,15 @@ class FakeSegments : public SegmentSource {
       return absl::FailedPreconditionError("the address is taken");
     }
     std::vector<Range> ranges;
+    if (options_.memory) {
+      void* const memory = mmap(nullptr, bytes * count, PROT_READ | PROT_WRITE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (memory == MAP_FAILED) return absl::ResourceExhaustedError("mmap");
+      at = reinterpret_cast<uintptr_t>(memory);
+    }
     for (uint64_t i = 0; i < count; ++i) {
-      Range range{.id = ++last_id_, .at = at, .bytes = bytes};
-      if (options_.memory) {
-        void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (memory == MAP_FAILED) return absl::ResourceExhaustedError("mmap");
-        range.at = reinterpret_cast<uintptr_t>(memory);
-      } else if (at == 0) {
-        range.at = next_at_;
-      }
-      at = options_.memory ? 0 : range.at + bytes;
+      Range range{.id = ++last_id_, .at = at == 0 ? next_at_ : at, .bytes = bytes};
+      at = range.at + bytes;
       leased_[range.id] = range;
       leased_bytes_ += bytes;
       next_at_ = std::max(next_at_, range.at + bytes + (uint64_t{1} << 36));
