@@ -22,7 +22,7 @@ absl::Status Serve(const std::shared_ptr<internal::Session>& session,
   const bool resume = asked.resume;
   const absl::Time until = absl::Now() + asked.left;
   std::vector<Segment*> segments = handlers.segments();
-  // It may have waited for other threads of the program. Nobody waits for this any more, then.
+  // It may have waited for other threads of the program, and the asker for this no longer.
   if (absl::Now() >= until) return absl::OkStatus();
   std::erase_if(segments, [&asked](const Segment* segment) {
     if (segment == nullptr || !segment->valid()) return false;

@@ -80,8 +80,8 @@ class Arena : public ::testing::Test {
   uint64_t LogLines() const;
   // Returns the sum of a count of all attackers of this name.
   uint64_t Counted(const std::string& attack, const std::string& what) const;
-  // Returns the largest value of the daemon's series whose names and labels begin so; < 0 where it
-  // does not say.
+  // Returns the largest value of the daemon's series whose names and labels begin so; < 0: there is
+  // none.
   double Metric(absl::string_view series) const;
 
   Scene scene_;

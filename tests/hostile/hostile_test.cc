@@ -102,7 +102,7 @@ TEST_F(Hostile, IgnoredSuspensions) {
           {{.attack = "ignore-suspensions", .processes = 2}, {.attack = "wait", .processes = 4}});
   if (pid_ == 0) return;
   EXPECT_GT(Counted("ignore-suspensions", "holds"), 0u);
-  // Where the machine has no room for their memory in the tier, nobody is asked.
+  // A small machine has no room for their memory in the tier, so that no session is asked.
   if (Metric("gpumem_device_capacity_bytes{device=\"TIER") > 13.0e9) {
     EXPECT_GT(Metric("gpumem_suspension_requests_ended_total{result=\"ignored\"}"), 0);
   }

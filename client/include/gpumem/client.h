@@ -87,7 +87,8 @@ class Client {
   // Acquires a new segment and maps it.
   //   INVALID_ARGUMENT    zero bytes, or more than any device has; an address that is no multiple
   //                       of 2 MiB; a name that fits several devices; map_devices names a device
-  //                       that is no GPU; a malformed tag; scratch memory of a kind other than vmm
+  //                       that is no GPU. Also a malformed tag, or scratch memory of a kind other
+  //                       than vmm
   //   NOT_FOUND           no such device, or this process does not see it
   //                       (CUDA_VISIBLE_DEVICES; map_devices may name one that it sees)
   //   UNIMPLEMENTED       the device does not support this kind; this machine's driver cannot map

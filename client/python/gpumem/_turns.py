@@ -33,7 +33,7 @@ def _left(deadline: float) -> float:
 def _hold_time(attempt: int) -> float:
     """Returns how long a part of a resume is held, as HoldTime() in client/mapping/suspension.cc.
     """
-    least = 0.25 * 2**min(attempt, 6)
+    least = 0.25 * (1 << min(attempt, 6))
     return least * random.uniform(1, 3)
 
 
@@ -155,7 +155,7 @@ class Gate:
             for pool in done:
                 if not pool.suspended:
                     _suspend_again(pool)
-            # What is refused at once would be refused again.
+            # A refusal at once would come again.
             waited = len(done) > 1 and time.monotonic() - began >= hold / 2
             if isinstance(error, ResourceExhaustedError) and waited and _left(deadline) > 0:
                 return False

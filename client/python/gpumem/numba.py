@@ -10,8 +10,7 @@ or, with no line of code, NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba. The pool is th
 the context's device, configured by GPUMEM_POOL_KIND, GPUMEM_POOL_LIMIT and so on (gpumem.h).
 
 Numba passes no stream. Blocks are allocated on the default stream, and freed once all work of the
-device is done, as with cudaFree. As Numba's own manager does, the plugin defers frees, to do
-several at a time, and inside cuda.defer_cleanup().
+device is done. As Numba's own manager does, the plugin defers frees, to do several at a time.
 
 Pinned and mapped arrays lie in brokered memory of kind pinned, if the node has that kind. The
 driver allocates write-combined ones, and pins the program's arrays for cuda.pinned().
@@ -23,8 +22,7 @@ happens: "warn" (the default) warns once, "allow" does not, "refuse" raises Cuda
 IPC arrays (DeviceNDArray.get_ipc_handle()): in a pool of kind ipc the handle is a real
 cudaIpcMemHandle_t, with the block's offset, which any CUDA program opens. Memory of the other kinds
 has no such handle, since the driver makes them for cudaMalloc alone. There the handle is a ticket
-of gpumem in the same shape: it pickles, and the other process opens it through the broker, for
-which it needs gpumem.
+of gpumem in the same shape: it pickles, and the other process needs gpumem to open it.
 """
 from __future__ import annotations
 
@@ -374,9 +372,8 @@ def use(kind: Optional[str] = None, *, managed: Optional[str] = None) -> None:
 
 
 def _free_deferred() -> None:
-    """Frees what Numba would free later, so that it is not moved."""
     for manager in list(_managers):
-        manager.deallocations.clear()
+        manager.deallocations.clear()  # which is not to be moved
 
 
 before_suspending(_free_deferred)
