@@ -129,8 +129,9 @@ TEST_F(ServiceTest, WakesSeldomWhenThereIsNothingToDo) {
   const auto waits = [&] {
     const std::string lines =
         service_
-            ->Shell(absl::StrCat("cd /proc/", service_->MainPid(), "/task && ",
-                                 "awk '/^Pid:/ {p = $2} /^voluntary/ {print p, $2}' */status"))
+            ->Shell(absl::StrCat(
+                "cd /proc/", service_->MainPid(), "/task && ",
+                "awk '/^Pid:/ {p = $2} /^voluntary/ {print p, $2}' */status 2>/dev/null"))
             .output;
     std::map<std::string, int64_t> counts;
     for (absl::string_view line : absl::StrSplit(lines, '\n', absl::SkipEmpty())) {
