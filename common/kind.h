@@ -19,6 +19,7 @@ enum class SegmentKind {
   kIpc = 3,      // a cudaMalloc allocation, opened by a CUDA IPC handle
   kPinned = 4,   // host memory behind one file descriptor
   kTier = 5,     // contents of suspended memory, in the host tier; no session can open it
+  kHost = 6,     // host memory behind one file descriptor, which GPUs map by address
 };
 
 // What another process needs to open a segment.
@@ -33,9 +34,10 @@ struct KindTraits {
   SegmentKind kind = {};
   const char* name = "unknown";  // in configuration, JSON and metrics, and on command lines
   Sharing sharing = Sharing::kNone;
-  // Host memory, which each process registers with CUDA. It has a limit separate from the limits of
-  // devices.
+  // Host memory. It has a limit separate from the limits of devices.
   bool host_memory = false;
+  // Ordinary memory of a process, which each process registers with CUDA.
+  bool registered = false;
   // Exists in a CUDA context of the daemon, and is lost with that context.
   bool context_bound = false;
   // Part of its tenant's memory pool. It stays charged until all processes that opened part of the
@@ -52,8 +54,7 @@ struct KindTraits {
   // The process chooses the address of a mapping, so several segments can form one range. Mappings
   // can also be read-only.
   bool contiguous = false;
-  // A mapping can move to another address. Host memory cannot: it is registered with CUDA by its
-  // address.
+  // A mapping can move to another address. Registered memory cannot: CUDA knows it by its address.
   bool movable = false;
   // One mapping serves several devices of a process.
   bool many_devices = false;
@@ -102,6 +103,7 @@ inline constexpr KindTraits kKindTable[] = {
      .name = "pinned",
      .sharing = Sharing::kDescriptor,
      .host_memory = true,
+     .registered = true,
      .context_bound = false,
      .pooled = false,
      .revocable = true,
@@ -111,6 +113,18 @@ inline constexpr KindTraits kKindTable[] = {
      .movable = false,
      .many_devices = true},
     {.kind = SegmentKind::kTier, .name = "tier", .sharing = Sharing::kNone, .host_memory = true},
+    {.kind = SegmentKind::kHost,
+     .name = "host",
+     .sharing = Sharing::kDescriptor,
+     .host_memory = true,
+     .context_bound = false,
+     .pooled = false,
+     .revocable = true,
+     .any_tenant = true,
+     .publishable = false,
+     .contiguous = true,
+     .movable = true,
+     .many_devices = true},
 };
 
 // Returns the position of a kind in kKindTable. Requires a kind that has a row.

@@ -80,6 +80,7 @@ TEST(Kind, PropertiesAgree) {
     EXPECT_EQ(row.pooled, row.sharing == Sharing::kPool);
     EXPECT_FALSE(row.pooled && (row.revocable || row.any_tenant)) << "a pool is opened as a whole";
     EXPECT_FALSE(row.host_memory && row.context_bound);
+    EXPECT_FALSE(row.registered && (!row.host_memory || row.movable)) << "by its address";
     EXPECT_TRUE(!row.publishable || row.sharing == Sharing::kDescriptor);
     EXPECT_TRUE(!row.movable || row.contiguous);
     EXPECT_TRUE(!row.suspendable || row.movable);
@@ -95,10 +96,10 @@ TEST(Kind, AllButTheContentsOfSuspendedMemoryCanBeAcquired) {
 }
 
 TEST(Kind, ListsItsNames) {
-  EXPECT_EQ(ListKinds("|", "|"), "vmm|mempool|ipc|pinned");
-  EXPECT_EQ(ListKinds(", ", " or "), "vmm, mempool, ipc or pinned");
-  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::revocable), "vmm, ipc and pinned");
-  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::contiguous), "vmm and pinned");
+  EXPECT_EQ(ListKinds("|", "|"), "vmm|mempool|ipc|pinned|host");
+  EXPECT_EQ(ListKinds(", ", " or "), "vmm, mempool, ipc, pinned or host");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::revocable), "vmm, ipc, pinned and host");
+  EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::contiguous), "vmm, pinned and host");
   EXPECT_EQ(ListKinds(", ", " and ", &KindTraits::pooled), "mempool");
 }
 

@@ -12,7 +12,7 @@ namespace gpumem::cli {
 // Returns the copier to and from a segment's memory. Statuses of Staging::ForCuda.
 inline absl::StatusOr<std::unique_ptr<Staging>> StagingOf(const Segment& segment) {
   const bool of_host =
-      segment.backend() == Backend::kHost || internal::TraitsOf(segment.kind()).host_memory;
+      segment.backend() == Backend::kHost || internal::TraitsOf(segment.kind()).registered;
   return of_host ? Staging::ForHost() : Staging::ForCuda(segment.device_uuid());
 }
 

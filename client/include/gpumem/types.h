@@ -28,18 +28,20 @@ class Interrupt;
 // memory of kind ipc for one device only: map_devices names at most one. A process that needs it on
 // several devices opens it once for each.
 enum class Kind {
-  kDefault,  // the device's default
-  kVmm,      // one driver allocation behind one file descriptor (cuMemCreate)
-  kMempool,  // from the tenant's memory pool on the device (cudaMemPoolExportPointer). Stays
-             // charged until all processes that opened part of it have ended; the tenant reuses it
-             // till then
-  kIpc,      // cudaMalloc in the daemon, opened by its cudaIpcMemHandle_t
-  kPinned,   // host memory, registered with CUDA in every process that maps it
+  kDefault,   // the device's default
+  kVmm,       // one driver allocation behind one file descriptor (cuMemCreate)
+  kMempool,   // from the tenant's memory pool on the device (cudaMemPoolExportPointer). Stays
+              // charged until all processes that opened part of it have ended; the tenant reuses it
+              // till then
+  kIpc,       // cudaMalloc in the daemon, opened by its cudaIpcMemHandle_t
+  kPinned,    // host memory, registered with CUDA in every process that maps it
+  kHost = 6,  // host memory that GPUs map by address (cuMemCreate on a NUMA node). The address is
+              // the GPUs' alone: the CPU must not use it, but for the host backend
 };
 
 enum class Backend { kCuda, kHost };
 
-// Returns "vmm", "mempool", "ipc", "pinned" or "default".
+// Returns "vmm", "mempool", "ipc", "pinned", "host" or "default".
 absl::string_view KindName(Kind kind);
 
 // The 64 bytes of a cudaIpcMemHandle_t, a cudaMemPoolPtrExportData or a

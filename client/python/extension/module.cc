@@ -20,20 +20,14 @@ namespace {
 
 PyObject* Version(PyObject*, PyObject*) { return PyLong_FromUnsignedLong(gpumem_version()); }
 
-// Returns the number of kinds that programs can acquire. They have the lowest numbers.
-constexpr size_t AcquirableKinds() {
-  size_t count = 0;
-  while (count < std::size(kKindTable) && IsAcquirable(kKindTable[count])) ++count;
-  return count;
-}
-
-// Returns the rows of kind.h that programs can acquire, by number.
+// Returns the rows of kind.h by number. Those that programs cannot acquire have no name.
 PyObject* Kinds(PyObject*, PyObject*) {
-  PyObject* const rows = PyTuple_New(AcquirableKinds());
+  PyObject* const rows = PyTuple_New(static_cast<Py_ssize_t>(std::size(kKindTable)));
   if (rows == nullptr) return nullptr;
-  for (size_t i = 0; i < AcquirableKinds(); ++i) {
-    PyObject* const row =
-        Py_BuildValue("NN", Text(kKindTable[i].name), PyBool_FromLong(kKindTable[i].host_memory));
+  for (size_t i = 0; i < std::size(kKindTable); ++i) {
+    const KindTraits& traits = kKindTable[i];
+    PyObject* const row = Py_BuildValue("NN", Text(IsAcquirable(traits) ? traits.name : ""),
+                                        PyBool_FromLong(traits.registered));
     if (row == nullptr || PyTuple_SetItem(rows, static_cast<Py_ssize_t>(i), row) != 0) {
       Py_DECREF(rows);
       return nullptr;

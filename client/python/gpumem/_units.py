@@ -11,11 +11,11 @@ from .errors import InvalidArgumentError
 
 UNLIMITED = (1 << 64) - 1
 
-# Names of enum gpumem_kind and gpumem_backend, by number.
+# Names of enum gpumem_kind and gpumem_backend, by number; "" of kinds for the daemon alone.
 KINDS = ("default",) + tuple(name for name, _ in _gpumem.kinds())
 BACKENDS = ("cuda", "host")
 # Kinds of host memory that is registered with CUDA.
-HOST_KINDS = frozenset(name for name, host_memory in _gpumem.kinds() if host_memory)
+HOST_KINDS = frozenset(name for name, registered in _gpumem.kinds() if registered)
 # Both enum gpumem_scope and enum gpumem_publication_access.
 SCOPES = {"tenant": 0, "any": 1}
 
@@ -42,8 +42,9 @@ def to_seconds(milliseconds: int) -> float:
 def to_kind(kind: Optional[str]) -> int:
     """Returns the number of a kind's name."""
     name = "default" if kind is None else kind
-    if name not in KINDS:
-        raise InvalidArgumentError(f"unknown kind {kind!r}: use one of {', '.join(KINDS)}")
+    if not name or name not in KINDS:
+        known = ", ".join(filter(None, KINDS))
+        raise InvalidArgumentError(f"unknown kind {kind!r}: use one of {known}")
     return KINDS.index(name)
 
 
