@@ -134,7 +134,7 @@ TEST(ClientTest, AskingForUsageAndDevices) {
   EXPECT_EQ(devices->front().granularity_bytes, FakeDaemon::kGranularity);
   EXPECT_THAT(devices->front().kinds,
               ::testing::ElementsAre(Kind::kVmm, Kind::kMempool, Kind::kIpc));
-  EXPECT_THAT(devices->back().kinds, ::testing::ElementsAre(Kind::kPinned));
+  EXPECT_THAT(devices->back().kinds, ::testing::ElementsAre(Kind::kPinned, Kind::kHost));
 }
 
 TEST(ClientTest, ADenialComesWithItsData) {

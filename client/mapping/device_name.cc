@@ -81,9 +81,9 @@ std::optional<size_t> ParseOrdinal(absl::string_view text) {
 
 bool IsCuda(const v1::Device* device) { return device->backend() == v1::BACKEND_CUDA; }
 
-// True if the device has only host memory, which has no ordinal.
+// True if the device has only page-locked host memory, which has no ordinal.
 bool IsPinned(const v1::Device* device) {
-  return device->kinds_size() == 1 &&
+  return device->kinds_size() > 0 &&
          TraitsOf(static_cast<SegmentKind>(device->kinds(0))).host_memory;
 }
 

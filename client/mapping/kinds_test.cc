@@ -41,8 +41,24 @@ TEST_F(KindsTest, PinnedIsHostMemoryThatGpusUseWhereThereAreSome) {
   EXPECT_FALSE(segment->registered());
 }
 
+TEST_F(KindsTest, HostMemoryIsMappedLikeDeviceMemory) {
+  absl::StatusOr<std::vector<Segment>> segments =
+      client_->AcquireMany({.bytes = kBytes, .kind = Kind::kHost}, 2);
+  ASSERT_TRUE(segments.ok()) << segments.status();
+  const Segment& first = segments->front();
+  EXPECT_EQ(first.kind(), Kind::kHost);
+  EXPECT_EQ(KindName(first.kind()), "host");
+  EXPECT_EQ(first.backend(), Backend::kHost) << "the daemon has no GPU that could map it";
+  EXPECT_EQ(first.device_uuid(), FakeDaemon::kPinnedDevice);
+  EXPECT_FALSE(first.registered());
+  EXPECT_EQ(segments->back().data(), static_cast<char*>(first.data()) + kBytes);
+  Segment same = Connect()->Open(first.Share()->value, {.read_only = true}).value();
+  strcpy(static_cast<char*>(first.data()), "far");
+  EXPECT_STREQ(static_cast<char*>(same.data()), "far");
+}
+
 TEST_F(KindsTest, ADescriptorIsFetchedOnceAndIsTheSameMemory) {
-  for (const Kind kind : {Kind::kVmm, Kind::kPinned}) {
+  for (const Kind kind : {Kind::kVmm, Kind::kPinned, Kind::kHost}) {
     Segment segment = client_->Acquire({.bytes = kBytes, .kind = kind}).value();
     const size_t before = OpenFds();
     scopes_.clear();

@@ -106,9 +106,9 @@ class Group {
   absl::Status Map(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
     const MappedLease& first = (*mapped)[positions.front()];
     if (first.backend == Backend::kCuda && options_.device_uuids.empty()) {
-      const std::string& own = first.lease.device_uuid();
-      if (absl::Status status = CheckOwnDevice(own); !status.ok()) return status;
-      options_.device_uuids = {own};
+      const absl::StatusOr<std::string> user = DefaultUser(first);
+      if (!user.ok()) return user.status();
+      options_.device_uuids = {*user};
     }
     absl::Status status = MapOrOpen(positions, mapped);
     if (!status.ok() && first.backend == Backend::kCuda) {
@@ -123,6 +123,20 @@ class Group {
   }
 
  private:
+  // Returns the GPU that uses memory for which the caller names none: the memory's own; of host
+  // memory, the first that this process sees.
+  absl::StatusOr<std::string> DefaultUser(const MappedLease& lease) const {
+    if (TraitsOf(lease.kind).host_memory) {
+      absl::StatusOr<std::vector<std::string>> visible =
+          VisibleMakers(session_.welcome(), Kind::kDefault);
+      if (!visible.ok()) return visible.status();
+      return visible->front();
+    }
+    const std::string& own = lease.lease.device_uuid();
+    if (absl::Status status = CheckOwnDevice(own); !status.ok()) return status;
+    return own;
+  }
+
   absl::Status MapOrOpen(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
     const MappedLease& first = (*mapped)[positions.front()];
     switch (TraitsOf(first.kind).sharing) {
@@ -148,7 +162,7 @@ class Group {
     }
     const MappedLease& first = (*mapped)[positions.front()];
     absl::StatusOr<Mappings> mappings =
-        TraitsOf(first.kind).host_memory  ? MapPinned(requests, options_)
+        TraitsOf(first.kind).registered   ? MapPinned(requests, options_)
         : first.backend == Backend::kCuda ? MapCuda(requests, options_)
                                           : MapHost(requests, options_);
     if (!mappings.ok()) return mappings.status();
@@ -201,7 +215,7 @@ absl::StatusOr<std::vector<MappedLease>> MapGrant(const Grant& grant, Session& s
     if (absl::Status status = CheckPlacement(*kind, options); !status.ok()) return status;
     mapped[i].lease = lease;
     mapped[i].kind = *kind;
-    mapped[i].backend = *backend;
+    mapped[i].backend = MappingBackend(session.welcome(), *kind, *backend);
     groups[{lease.device_uuid(), *kind}].push_back(i);
   }
   if (groups.size() > 1 && options.address != nullptr) {

@@ -25,6 +25,10 @@ bool HasGpus(const v1::Welcome& welcome) {
                      [](const v1::Device& device) { return device.backend() == v1::BACKEND_CUDA; });
 }
 
+Backend MappingBackend(const v1::Welcome& welcome, Kind kind, Backend device) {
+  return kind == Kind::kHost && HasGpus(welcome) ? Backend::kCuda : device;
+}
+
 absl::StatusOr<std::vector<std::string>> VisibleMakers(const v1::Welcome& welcome, Kind kind) {
   absl::StatusOr<std::vector<std::string>> visible = VisibleDevices();
   if (!visible.ok()) return absl::UnimplementedError(visible.status().message());

@@ -19,6 +19,10 @@ namespace gpumem::internal {
 bool IsGpu(const v1::Welcome& welcome, absl::string_view uuid);
 bool HasGpus(const v1::Welcome& welcome);
 
+// Returns the backend whose addresses memory of the kind has, on a device of backend `device`. Kind
+// host is made of host memory, and where the daemon has GPUs, they map it.
+Backend MappingBackend(const v1::Welcome& welcome, Kind kind, Backend device);
+
 // See ResolveDevice.
 absl::StatusOr<std::string> DeviceUuid(const v1::Welcome& welcome, const DeviceName& name);
 

@@ -86,6 +86,7 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
   if (!uuid.ok()) return uuid.status();
   for (DeviceInfo& device : *devices) {
     if (device.uuid != *uuid) continue;
+    device.backend = internal::MappingBackend(welcome, options.kind, device.backend);
     if (Makes(device, options.kind)) return std::move(device);
     return absl::UnimplementedError(
         absl::StrCat("device ", device.uuid, " does not make segments of kind ",
@@ -98,8 +99,10 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
 // Host memory uses the streams of the GPU that this process sees first, if there is one.
 absl::StatusOr<std::unique_ptr<internal::StreamApi>> StreamsOf(const DeviceInfo& device,
                                                                Kind kind) {
-  if (device.backend == Backend::kCuda) return internal::MakeCudaStreamApi(device.uuid);
-  if (!internal::TraitsOf(kind).host_memory) return internal::MakeHostStreamApi();
+  if (!internal::TraitsOf(kind).host_memory) {
+    return device.backend == Backend::kCuda ? internal::MakeCudaStreamApi(device.uuid)
+                                            : internal::MakeHostStreamApi();
+  }
   absl::StatusOr<std::vector<std::string>> visible = internal::VisibleDevices();
   if (!visible.ok() || visible->empty()) return internal::MakeHostStreamApi();
   return internal::MakeCudaStreamApi(visible->front());

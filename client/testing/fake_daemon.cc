@@ -45,7 +45,8 @@ FakeDaemon::~FakeDaemon() {
 }
 
 bool FakeDaemon::HasFd(const v1::Lease& lease) {
-  return lease.kind() == v1::KIND_VMM || lease.kind() == v1::KIND_PINNED;
+  return lease.kind() == v1::KIND_VMM || lease.kind() == v1::KIND_PINNED ||
+         lease.kind() == v1::KIND_HOST;
 }
 
 std::vector<v1::Lease> FakeDaemon::GrantedFor(uint64_t session, uint64_t request) {
@@ -104,7 +105,8 @@ v1::Lease FakeDaemon::NewLease(uint64_t bytes, v1::Kind kind, bool revocable) {
   std::lock_guard lock(mutex_);
   lease.set_lease_id(next_lease_++);
   lease.set_segment_id(lease.lease_id() + 1000);
-  lease.set_device_uuid(kind == v1::KIND_PINNED ? kPinnedDevice : kDevice);
+  const bool pinned = kind == v1::KIND_PINNED || kind == v1::KIND_HOST;
+  lease.set_device_uuid(pinned ? kPinnedDevice : kDevice);
   if (!grant_on_.empty()) lease.set_device_uuid(grant_on_);
   lease.set_size_bytes(bytes);
   lease.set_tenant("testers");

@@ -44,6 +44,7 @@ v1::Device ThePinnedDevice() {
   device.set_device_uuid(FakeDaemon::kPinnedDevice);
   device.clear_kinds();
   device.add_kinds(v1::KIND_PINNED);
+  device.add_kinds(v1::KIND_HOST);
   return device;
 }
 

@@ -180,10 +180,10 @@ INSTANTIATE_TEST_SUITE_P(
                 "to 4294967295)"},
         Mistake{"[tenant_defaults]\nkind = \"managed\"",
                 "2: tenant_defaults.kind: \"managed\" is not valid (expected one of \"vmm\", "
-                "\"mempool\", \"ipc\", \"pinned\")"},
+                "\"mempool\", \"ipc\", \"pinned\", \"host\")"},
         Mistake{"[tenant_defaults]\nkind = \"tier\"",
                 "2: tenant_defaults.kind: \"tier\" is not valid (expected one of \"vmm\", "
-                "\"mempool\", \"ipc\", \"pinned\")"},
+                "\"mempool\", \"ipc\", \"pinned\", \"host\")"},
         Mistake{"[tenant_defaults]\nscrub = \"yes\"",
                 "2: tenant_defaults.scrub: \"yes\" is not valid (expected true or false)"},
         Mistake{"[tenant_defaults]\nkind = \"mempool\"\nrevocable = true",

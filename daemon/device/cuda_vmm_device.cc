@@ -5,21 +5,16 @@
 
 #if GPUMEM_WITH_CUDA
 
-#include <fcntl.h>
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "common/bytes.h"
 #include "common/cuda/nvml.h"
 #include "common/unique_fd.h"
 #include "daemon/device/create_check.h"
+#include "daemon/device/cuda_memory.h"
 
 namespace gpumemd {
 namespace {
@@ -36,14 +31,11 @@ class VmmAllocation : public Allocation {
   const gpumem::UniqueFd fd_;
 };
 
-// Memory on the device itself, shareable by a file descriptor.
-CUmemAllocationProp Properties(CUdevice device) {
-  CUmemAllocationProp properties = {};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  properties.location.id = device;
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  return properties;
+CUmemLocation LocationOf(CUdevice device) {
+  CUmemLocation location = {};
+  location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  location.id = device;
+  return location;
 }
 
 // Returns an exported allocation of host memory that is never used, but always open. The driver
@@ -52,35 +44,9 @@ CUmemAllocationProp Properties(CUdevice device) {
 // to 20 us with one. It takes nothing from the GPU. Invalid if the driver cannot share host memory:
 // then the first export is slow.
 gpumem::UniqueFd ExportAnchor(const CudaDriver& driver) {
-  constexpr size_t kBytes = size_t{2} << 20;  // a multiple of every granularity that we know
-  CUmemAllocationProp properties = {};
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA;
-  properties.location.id = 0;
-  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  CUmemGenericAllocationHandle handle = 0;
-  if (driver.cuMemCreate(&handle, kBytes, &properties, 0) != CUDA_SUCCESS) return {};
-  const absl::Cleanup release = [&driver, handle] { driver.cuMemRelease(handle); };
-  int fd = -1;
-  if (driver.cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                          0) != CUDA_SUCCESS) {
-    return {};
-  }
-  fcntl(fd, F_SETFD, FD_CLOEXEC);
-  return gpumem::UniqueFd(fd);
-}
-
-// The driver's error in the codes of Device::Create.
-absl::Status CreateError(const CudaDriver& driver, CUresult result, const std::string& what) {
-  absl::Status status = driver.Error(result, what);
-  if (absl::IsResourceExhausted(status)) return status;
-  // The driver has no separate error for "no descriptors left": ask the kernel.
-  const gpumem::UniqueFd probe(eventfd(0, EFD_CLOEXEC));
-  if (!probe.valid() && (errno == EMFILE || errno == ENFILE)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(status.message(), "; raise the daemon's limit of open files"));
-  }
-  return absl::InternalError(status.message());
+  constexpr uint64_t kBytes = uint64_t{2} << 20;  // a multiple of every granularity that we know
+  absl::StatusOr<gpumem::UniqueFd> fd = MakeCudaMemory(driver, HostLocation(0), kBytes, "the host");
+  return fd.ok() ? *std::move(fd) : gpumem::UniqueFd();
 }
 
 class CudaVmmDevice : public Device {
@@ -101,28 +67,10 @@ class CudaVmmDevice : public Device {
     if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
       return status;
     }
-    const uint64_t bytes = spec.bytes;
-    const std::string what = absl::StrCat(gpumem::FormatBytes(bytes), " on ", info_.uuid);
-    const CUmemAllocationProp properties = Properties(device_);
-    CUmemGenericAllocationHandle handle = 0;
-    CUresult result = driver_.cuMemCreate(&handle, bytes, &properties, 0);
-    if (result != CUDA_SUCCESS) {
-      return CreateError(driver_, result, absl::StrCat("allocating ", what));
-    }
-    // Success or not, the handle goes: exported memory belongs to its descriptors.
-    const absl::Cleanup release = [this, handle] { driver_.cuMemRelease(handle); };
-
-    int exported = -1;
-    result = driver_.cuMemExportToShareableHandle(&exported, handle,
-                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    if (result != CUDA_SUCCESS) {
-      return CreateError(driver_, result, absl::StrCat("exporting ", what));
-    }
-    gpumem::UniqueFd fd(exported);
-    if (fcntl(fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
-      return absl::InternalError(absl::ErrnoToStatus(errno, "F_SETFD").message());
-    }
-    return std::make_unique<VmmAllocation>(std::move(fd));
+    absl::StatusOr<gpumem::UniqueFd> fd =
+        MakeCudaMemory(driver_, LocationOf(device_), spec.bytes, info_.uuid);
+    if (!fd.ok()) return fd.status();
+    return std::make_unique<VmmAllocation>(*std::move(fd));
   }
 
   absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,

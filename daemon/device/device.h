@@ -53,9 +53,9 @@ struct DeviceInfo {
   std::vector<PeerAccess> peers;        // the other GPUs
 };
 
-// True for host memory: pinned memory and the host tier. Limits for devices do not count it.
+// True for host memory: page-locked memory and the host tier. Limits for devices do not count it.
 inline bool IsHostMemory(const DeviceInfo& info) {
-  return info.kinds.size() == 1 && TraitsOf(info.kinds.front()).host_memory;
+  return !info.kinds.empty() && TraitsOf(info.kinds.front()).host_memory;
 }
 // True for the host tier, which holds the contents of suspended segments.
 inline bool IsHostTier(const DeviceInfo& info) {
@@ -105,8 +105,8 @@ class Allocation {
   Allocation& operator=(const Allocation&) = delete;
   virtual ~Allocation() = default;
 
-  // vmm, pinned: returns the descriptor that shares this memory: exported once, at creation, and
-  // open while this object lives. Close-on-exec. Owned by this object. -1 for the other kinds.
+  // vmm, pinned, host: returns the descriptor that shares this memory: exported once, at creation,
+  // and open while this object lives. Close-on-exec. Owned by this object. -1 for the other kinds.
   virtual int fd() const { return -1; }
   // mempool, ipc: returns the bytes that share it; absent for the other kinds.
   virtual std::optional<ExportData> export_data() const { return std::nullopt; }
@@ -182,9 +182,9 @@ class Device {
   //   INTERNAL            any other driver error, by its name
   virtual absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) = 0;
 
-  // Adopts a segment's memory that an earlier process made, by its descriptor (kinds vmm and
-  // pinned) or by spec.extents (kind tier, without `fd`). `fd` is untrusted; a wrong one can only
-  // harm the tenant charged for it.
+  // Adopts a segment's memory that an earlier process made, by its descriptor (kinds vmm,
+  // pinned and host) or by spec.extents (kind tier, without `fd`). `fd` is untrusted; a wrong one
+  // can only harm the tenant charged for it.
   //   INVALID_ARGUMENT    it is visibly not of that size
   //   UNIMPLEMENTED       the device does not make this kind, or it is not shared by a descriptor
   //   RESOURCE_EXHAUSTED  the device is smaller than it was

@@ -11,6 +11,7 @@
 #include "common/mapping/host_ipc.h"
 #include "daemon/device/context/context_device.h"
 #include "daemon/device/cuda_info.h"
+#include "daemon/device/cuda_memory.h"
 #include "daemon/device/cuda_vmm_device.h"
 #include "daemon/device/machine_memory.h"
 #include "daemon/device/pinned_device.h"
@@ -126,10 +127,28 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid) 
   return AddContextKinds(*std::move(base), std::move(context));
 }
 
+absl::StatusOr<std::unique_ptr<Device>> OpenPinnedDevice(uint64_t bytes, Backend backend,
+                                                         std::vector<std::string>* notices) {
+  using HostKind = PinnedDeviceOptions::HostKind;
+  if (backend == Backend::kHost) {
+    return MakePinnedDevice({.capacity_bytes = bytes, .host_kind = HostKind::kMemfd});
+  }
+  // Not every driver that knows such memory can share it.
+  constexpr uint64_t kProbe = uint64_t{2} << 20;
+  const absl::Status probed = MakeCudaHostMemory(kProbe).status();
+  if (!probed.ok() && notices != nullptr) {
+    notices->push_back(absl::StrCat("There is no memory of kind host: ", probed.message(), "."));
+  }
+  return MakePinnedDevice({.capacity_bytes = bytes,
+                           .host_kind = probed.ok() ? HostKind::kDriver : HostKind::kNone,
+                           .make_host = MakeCudaHostMemory});
+}
+
 absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options) {
   absl::StatusOr<Devices> devices = OpenBackend(options);
   if (!devices.ok() || options.pinned_bytes == 0) return devices;
-  absl::StatusOr<std::unique_ptr<Device>> pinned = MakePinnedDevice(options.pinned_bytes);
+  absl::StatusOr<std::unique_ptr<Device>> pinned =
+      OpenPinnedDevice(options.pinned_bytes, devices->backend, &devices->notices);
   if (!pinned.ok()) return pinned.status();
   devices->devices.push_back(*std::move(pinned));
   if (!HasFreeHugePages()) {

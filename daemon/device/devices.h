@@ -49,6 +49,12 @@ absl::StatusOr<Devices> OpenDevices(const DeviceOptions& options);
 absl::StatusOr<std::unique_ptr<Device>> OpenHostDevice(const HostDeviceOptions& options,
                                                        const std::string& runtime_dir);
 
+// Opens the page-locked host memory of a node with this backend, with all kinds that the driver can
+// share. Appends a notice if that is not kind host; `notices` may be null.
+//   INVALID_ARGUMENT  less than 2 MiB
+absl::StatusOr<std::unique_ptr<Device>> OpenPinnedDevice(uint64_t bytes, Backend backend,
+                                                         std::vector<std::string>* notices);
+
 // Opens one GPU with all kinds that it supports.
 //   UNIMPLEMENTED  it supports none
 //   and the statuses of DescribeCudaDevice

@@ -37,7 +37,7 @@ class MemfdDevice : public HostDevice {
     absl::StatusOr<gpumem::UniqueFd> fd =
         MakeSealedMemfd(absl::StrCat("gpumem:", info_.uuid), bytes);
     if (!fd.ok()) return fd.status();
-    return std::make_unique<MemfdAllocation>(*std::move(share), *std::move(fd));
+    return std::make_unique<DescriptorAllocation>(*std::move(share), *std::move(fd));
   }
 
   absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
@@ -48,7 +48,7 @@ class MemfdDevice : public HostDevice {
     if (absl::Status sized = CheckMemfd(fd.get(), spec.bytes); !sized.ok()) return sized;
     absl::StatusOr<Share> share = Take(spec.bytes);
     if (!share.ok()) return share.status();
-    return std::make_unique<MemfdAllocation>(*std::move(share), std::move(fd));
+    return std::make_unique<DescriptorAllocation>(*std::move(share), std::move(fd));
   }
 
   absl::Status Copy(absl::Span<const CopyItem> items) override { return CopyHostMemory(items); }

@@ -55,15 +55,15 @@ class MemfdMapping {
   char* address_;
 };
 
-// A segment that is a memfd.
-class MemfdAllocation : public Allocation {
+// A segment of host memory that its descriptor shares: a memfd, or an allocation of the driver.
+class DescriptorAllocation : public Allocation {
  public:
-  MemfdAllocation(Share share, gpumem::UniqueFd fd)
+  DescriptorAllocation(Share share, gpumem::UniqueFd fd)
       : share_(std::move(share)), fd_(std::move(fd)) {}
   int fd() const override { return fd_.get(); }
 
  private:
-  const Share share_;  // destroyed last: the bytes are free once the memfd is closed
+  const Share share_;  // destroyed last: the bytes are free once the descriptor is closed
   const gpumem::UniqueFd fd_;
 };
 

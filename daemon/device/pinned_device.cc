@@ -22,14 +22,15 @@ constexpr uint64_t kGranularity = uint64_t{2} << 20;  // a huge page, on the mac
 
 class PinnedDevice : public Device {
  public:
-  explicit PinnedDevice(uint64_t capacity_bytes)
-      : free_(std::make_shared<FreeBytes>(capacity_bytes)) {
+  explicit PinnedDevice(PinnedDeviceOptions options)
+      : options_(std::move(options)), free_(std::make_shared<FreeBytes>(options_.capacity_bytes)) {
     info_.uuid = kPinnedDeviceUuid;
     info_.name = "pinned host memory";
     info_.backend = Backend::kHost;
-    info_.capacity_bytes = capacity_bytes;
+    info_.capacity_bytes = options_.capacity_bytes;
     info_.granularity_bytes = kGranularity;
     info_.kinds = {Kind::kPinned};
+    if (options_.host_kind != HostKind::kNone) info_.kinds.push_back(Kind::kHost);
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -40,24 +41,34 @@ class PinnedDevice : public Device {
     }
     absl::StatusOr<Share> share = Take(spec.bytes);
     if (!share.ok()) return share.status();
-    absl::StatusOr<UniqueFd> fd = Make(spec.bytes);
+    absl::StatusOr<UniqueFd> fd =
+        IsDriver(spec.kind) ? MakeByDriver(spec.bytes) : MakeMemfd(spec.bytes);
     if (!fd.ok()) return fd.status();
-    return std::make_unique<MemfdAllocation>(*std::move(share), *std::move(fd));
+    return std::make_unique<DescriptorAllocation>(*std::move(share), *std::move(fd));
   }
 
   absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec, UniqueFd fd) override {
     if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
       return status;
     }
-    if (absl::Status sized = CheckMemfd(fd.get(), spec.bytes); !sized.ok()) return sized;
+    // The size of the driver's memory cannot be seen.
+    absl::Status sized = IsDriver(spec.kind) ? absl::OkStatus() : CheckMemfd(fd.get(), spec.bytes);
+    if (!sized.ok()) return sized;
     absl::StatusOr<Share> share = Take(spec.bytes);
     if (!share.ok()) return share.status();
-    return std::make_unique<MemfdAllocation>(*std::move(share), std::move(fd));
+    return std::make_unique<DescriptorAllocation>(*std::move(share), std::move(fd));
   }
 
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return free_->get(); }
 
  private:
+  using HostKind = PinnedDeviceOptions::HostKind;
+
+  // True if memory of the kind is the driver's, and no memfd.
+  bool IsDriver(Kind kind) const {
+    return kind == Kind::kHost && options_.host_kind == HostKind::kDriver;
+  }
+
   absl::StatusOr<Share> Take(uint64_t bytes) {
     std::optional<Share> share = Share::Take(free_, bytes);
     if (share.has_value()) return *std::move(share);
@@ -67,7 +78,13 @@ class PinnedDevice : public Device {
                      gpumem::FormatBytes(info_.capacity_bytes), " free"));
   }
 
-  absl::StatusOr<UniqueFd> Make(uint64_t bytes) {
+  absl::StatusOr<UniqueFd> MakeByDriver(uint64_t bytes) {
+    const absl::StatusOr<std::shared_ptr<void>> entered = gate_->Enter(bytes);
+    if (!entered.ok()) return entered.status();
+    return options_.make_host(bytes);
+  }
+
+  absl::StatusOr<UniqueFd> MakeMemfd(uint64_t bytes) {
     absl::StatusOr<std::optional<UniqueFd>> huge = MakeHugeMemfd("gpumem:pinned", bytes);
     if (!huge.ok()) return huge.status();
     if (huge->has_value()) return **std::move(huge);
@@ -80,6 +97,7 @@ class PinnedDevice : public Device {
     return fd;
   }
 
+  const PinnedDeviceOptions options_;
   DeviceInfo info_;
   const std::shared_ptr<FreeBytes> free_;
   const std::shared_ptr<MemoryGate> gate_ = std::make_shared<MemoryGate>();
@@ -87,13 +105,14 @@ class PinnedDevice : public Device {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> MakePinnedDevice(uint64_t capacity_bytes) {
-  if (capacity_bytes < kGranularity) {
+absl::StatusOr<std::unique_ptr<Device>> MakePinnedDevice(PinnedDeviceOptions options) {
+  if (options.capacity_bytes < kGranularity) {
     return absl::InvalidArgumentError(absl::StrCat("the host memory to pin is at least ",
                                                    gpumem::FormatBytes(kGranularity), ", not ",
-                                                   gpumem::FormatBytes(capacity_bytes)));
+                                                   gpumem::FormatBytes(options.capacity_bytes)));
   }
-  return std::make_unique<PinnedDevice>(capacity_bytes - capacity_bytes % kGranularity);
+  options.capacity_bytes -= options.capacity_bytes % kGranularity;
+  return std::make_unique<PinnedDevice>(std::move(options));
 }
 
 }  // namespace gpumemd

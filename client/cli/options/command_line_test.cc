@@ -201,7 +201,7 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
   EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--map-device", "0", "--fill"}),
             "--fill: cannot be used with --map-device");
   EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--kind", "shm"}),
-            "--kind: \"shm\" is not a kind (expected one of vmm, mempool, ipc, pinned)");
+            "--kind: \"shm\" is not a kind (expected one of vmm, mempool, ipc, pinned, host)");
   EXPECT_EQ(ErrorOf({"hold", "--size", "1", "--show-handle"}), "--show-handle: needs --kind ipc");
   EXPECT_EQ(ErrorOf({"pool", "set", "--reset-peaks"}), "TENANT is required");
   EXPECT_EQ(ErrorOf({"pool", "set", "t"}),

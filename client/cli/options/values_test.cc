@@ -23,7 +23,7 @@ TEST(Values, EachKindHasItsNumber) {
   }
 }
 
-TEST(Values, HelpListsTheKinds) { EXPECT_EQ(KindWords(), "vmm|mempool|ipc|pinned"); }
+TEST(Values, HelpListsTheKinds) { EXPECT_EQ(KindWords(), "vmm|mempool|ipc|pinned|host"); }
 
 TEST(Values, OtherWordsAreNoKind) {
   for (const char* const word : {"", "default", "unknown", "shm", "VMM"}) {

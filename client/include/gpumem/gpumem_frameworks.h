@@ -8,7 +8,7 @@
  *
  *   GPUMEM_RUNTIME_DIR              the folder of the daemon's sockets
  *   GPUMEM_TENANT                   the tenant to charge, among those that the daemon allows
- *   GPUMEM_POOL_KIND                vmm, mempool, ipc or pinned
+ *   GPUMEM_POOL_KIND                vmm, mempool, ipc, pinned or host
  *   GPUMEM_POOL_LIMIT               "40GiB", or "50%" of what the tenant may have on the device
  *   GPUMEM_POOL_RELEASE_THRESHOLD   "1GiB": free segments above it are released
  *   GPUMEM_POOL_GROW                "256MiB": the minimum that is leased at once

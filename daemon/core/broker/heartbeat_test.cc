@@ -42,7 +42,7 @@ class BrokerHeartbeatTest : public ::testing::Test {
     std::unique_ptr<Device> device = *MakeHostDevice({.capacity_bytes = 10 * kGranule});
     if (plan != nullptr) device = InjectFaults(std::move(device), std::move(plan));
     options.devices.push_back(std::move(device));
-    options.devices.push_back(*MakePinnedDevice(8 * kGranule));
+    options.devices.push_back(*MakePinnedDevice({.capacity_bytes = 8 * kGranule}));
     options.random = [this] {
       Secret secret{};
       secret[0] = ++randoms_;

@@ -25,7 +25,6 @@
 #include "common/unique_fd.h"
 #include "daemon/device/cuda_info.h"
 #include "daemon/device/devices.h"
-#include "daemon/device/pinned_device.h"
 
 namespace gpumemd {
 namespace {
@@ -59,10 +58,15 @@ std::vector<ContractParam> HostContracts() {
                           },
                       .exact = true});
   }
-  params.push_back({.name = absl::StrCat("Host_", KindName(Kind::kPinned)),
-                    .kind = Kind::kPinned,
-                    .open = [](const std::string&) { return MakePinnedDevice(64 * kMiB); },
-                    .exact = true});
+  for (const Kind kind : {Kind::kPinned, Kind::kHost}) {
+    params.push_back({.name = absl::StrCat("Host_", KindName(kind)),
+                      .kind = kind,
+                      .open =
+                          [](const std::string&) {
+                            return OpenPinnedDevice(64 * kMiB, Backend::kHost, nullptr);
+                          },
+                      .exact = true});
+  }
   return params;
 }
 
@@ -82,6 +86,16 @@ std::vector<ContractParam> CudaContracts(int ordinal) {
                       .open = open,
                       .exact = false});
   }
+  params.push_back(
+      {.name = absl::StrCat("Cuda", ordinal, "_", KindName(Kind::kHost)),
+       .kind = Kind::kHost,
+       .open = [open](const std::string& dir) -> absl::StatusOr<std::unique_ptr<Device>> {
+         const absl::StatusOr<std::unique_ptr<Device>> gpu = open(dir);
+         if (!gpu.ok()) return gpu.status();
+         return OpenPinnedDevice(64 * kMiB, Backend::kCuda, nullptr);
+       },
+       .exact = true,
+       .user = ordinal});
   return params;
 }
 
@@ -107,6 +121,7 @@ KindRules RulesOf(Kind kind) {
   switch (kind) {
     case Kind::kVmm:
     case Kind::kPinned:
+    case Kind::kHost:
       return {.by_descriptor = true, .in_ranges = true, .read_only = true};
     case Kind::kMempool:
     case Kind::kIpc:
@@ -170,8 +185,10 @@ bool DeviceContract::AwaitFreeBytes(uint64_t bytes) {
 }
 
 SharedMemory DeviceContract::Share(const Allocation& allocation, uint64_t granules) {
+  // Kind host has no GPU of its own: one that uses it maps it.
+  const std::optional<int> user = GetParam().user;
   SharedMemory memory{.kind = kind(),
-                      .device_uuid = info().uuid,
+                      .device_uuid = user ? CudaDeviceUuids().value().at(*user) : info().uuid,
                       .runtime_dir = runtime_dir_,
                       .bytes = granules * granule(),
                       .data = allocation.export_data()};
@@ -191,7 +208,7 @@ std::unique_ptr<ContractPeer> DeviceContract::StartPeer() {
 
 TEST_P(DeviceContract, DescribesItself) {
   EXPECT_TRUE(absl::StartsWith(info().uuid, info().backend == Backend::kCuda ? "GPU-"
-                                            : kind() == Kind::kPinned        ? "PINNED-"
+                                            : IsHostMemory(info())           ? "PINNED-"
                                                                              : "HOST-"));
   EXPECT_EQ(info().uuid.size(), info().uuid.find('-') + 1 + 36);
   EXPECT_FALSE(info().name.empty());
@@ -237,7 +254,7 @@ TEST_P(DeviceContract, RefusesMoreThanItHas) {
 
 TEST_P(DeviceContract, RefusesKindsThatItDoesNotMakeAndNamesThoseThatItDoes) {
   CreateSpec spec = Spec(granule());
-  spec.kind = kind() == Kind::kPinned ? Kind::kVmm : Kind::kPinned;
+  spec.kind = IsHostMemory(info()) ? Kind::kVmm : Kind::kPinned;
   const absl::Status refused = device().Create(spec).status();
   EXPECT_EQ(refused.code(), StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(refused.message()),

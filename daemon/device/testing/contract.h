@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct ContractParam {
   // then sizes are exact to the byte. False for a GPU: the driver takes its part, and so do other
   // processes.
   bool exact = false;
+  // Of kind host: the ordinal of the GPU that uses it. Absent on the host backend.
+  std::optional<int> user = std::nullopt;
 };
 
 // 64 MiB of host memory: every kind that the host backend makes.
