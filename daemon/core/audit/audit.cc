@@ -216,6 +216,10 @@ std::string Tell(const AuditRecord& record) {
     case AuditEvent::kMoved:
       return absl::StrCat("moved to the host tier, of tenant ", record.tenant, ": ", What(record),
                           Why(record));
+    case AuditEvent::kDemoted:
+      return absl::StrCat("demoted by ", Who(record), ": ", What(record));
+    case AuditEvent::kPromoted:
+      return absl::StrCat("promoted by ", Who(record), ": ", What(record));
     case AuditEvent::kPublicationResumed:
       return absl::StrCat(Publication(record), " resumed",
                           record.session ? absl::StrCat(" for ", Who(record)) : "", ": ",

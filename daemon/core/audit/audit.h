@@ -54,6 +54,8 @@ enum class AuditEvent {
   kSuspended,  // put aside into the host tier
   kResumed,    // back on its device
   kMoved,      // put aside by the daemon, once its last user had let go of it
+  kDemoted,    // in host memory that GPUs map
+  kPromoted,   // back on its device
   kPublicationResumed,
   kDenied,
   kPublished,

@@ -118,6 +118,12 @@ absl::Span<const AuditKind> AuditKinds() {
          "The daemon moved suspended memory into the host tier, since its last user has let go of "
          "it. Bytes and count are 0 if it could not.",
          {"tenant", "device", "bytes", "count", "segment?", "why?"}},
+        {AuditEvent::kDemoted, "demoted", LOG_INFO, "6a0c9e57f3d24b0fb1a3c85d20e4967b",
+         "A session demoted leases: bytes and count are what host memory contains now.",
+         session({"device", "bytes", "count", "segment?", "lease"})},
+        {AuditEvent::kPromoted, "promoted", LOG_INFO, "93d1b7205e8a4c66a94f07c3be18d52f",
+         "A session promoted leases: bytes and count are what is back on the device.",
+         session({"device", "bytes", "count", "segment?", "lease"})},
         {AuditEvent::kPublicationResumed, "publication-resumed", LOG_INFO,
          "d27c4f80b5314ea8907e1b6ca4f3d952",
          "A suspended publication is back on a device, for a session that attaches to it or for an "

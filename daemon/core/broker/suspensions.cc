@@ -73,6 +73,13 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
   return suspended;
 }
 
+absl::Status BrokerSuspensions::Exchange(const BrokerCall& call,
+                                         absl::Span<const Exchanges::Pair> pairs, bool check_only) {
+  Broker::Update update(&broker_);
+  broker_.ledger_.swaps().Active(call.session());
+  return broker_.ledger_.exchanges().Exchange(call.session(), pairs, check_only);
+}
+
 void BrokerSuspensions::ReportActivity(const BrokerCall& call) {
   Broker::Update update(&broker_);
   broker_.ledger_.swaps().Reported(call.session());

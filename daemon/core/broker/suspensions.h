@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/suspension/exchange.h"
 #include "daemon/core/suspension/suspension_requests.h"
 #include "daemon/core/suspension/suspensions.h"
 
@@ -40,6 +41,9 @@ class BrokerSuspensions {
   // Blocks until the contents are in the tier and the devices' memory is free.
   absl::StatusOr<Suspended> Suspend(const BrokerCall& call, absl::Span<const LeaseId> leases,
                                     uint64_t reservation);
+  // Exchanges the segments of pairs of leases (Exchanges).
+  absl::Status Exchange(const BrokerCall& call, absl::Span<const Exchanges::Pair> pairs,
+                        bool check_only);
   // Returns the present request to the session, of an operator or of the policy.
   std::optional<SuspensionRequests::Request> Requested(const BrokerCall& call) const;
   // As SwapPolicy::Reported.

@@ -85,6 +85,13 @@ void IpcEvents::MoveTo(SegmentId from, SegmentId to) {
   by_segment_[to].merge(moved);
 }
 
+void IpcEvents::Swap(SegmentId one, SegmentId other) {
+  const SegmentId neither{};
+  MoveTo(one, neither);
+  MoveTo(other, one);
+  MoveTo(neither, other);
+}
+
 std::vector<IpcEventId> IpcEvents::LeaseEnded(LeaseId lease) {
   auto it = by_lease_.find(lease);
   if (it == by_lease_.end()) return {};

@@ -52,6 +52,8 @@ class IpcEvents {
   std::optional<IpcEventId> AnyOf(SessionId session) const;
   // Puts the events beside a segment's leases beside another segment, to which the leases moved.
   void MoveTo(SegmentId from, SegmentId to);
+  // Exchanges the events beside the leases of two segments, since the leases were exchanged.
+  void Swap(SegmentId one, SegmentId other);
   // Returns the events that can no longer be found.
   std::vector<IpcEventId> LeaseEnded(LeaseId lease);
   // Restores an earlier daemon's event under its number. Numbers given out afterwards are higher

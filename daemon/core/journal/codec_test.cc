@@ -171,6 +171,7 @@ TEST(JournalCodec, ARecordNamesTheVersionThatItNeeds) {
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kTier}), 2);
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kVmm, .scratch = true}), 3);
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kTier, .scratch = true}), 3);
+  EXPECT_EQ(VersionOf(Segment{.kind = Kind::kHost}), 4);
   EXPECT_EQ(VersionOf(Lease{}), 1);
   EXPECT_EQ(VersionOf(Lease{.suspended = true}), 2);
   EXPECT_EQ(VersionOf(Lease{.tag = "kv"}), 3);
@@ -240,7 +241,7 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_TRUE(refused(segment, 24, 0));    // no kind
   EXPECT_FALSE(refused(segment, 24, 4));   // pinned
   EXPECT_FALSE(refused(segment, 24, 5));   // tier
-  EXPECT_TRUE(refused(segment, 24, 6));    // no kind
+  EXPECT_TRUE(refused(segment, 24, 7));    // no kind
   EXPECT_FALSE(refused(segment, 25, 1));   // made
   EXPECT_TRUE(refused(segment, 25, 2));    // neither true nor false
   EXPECT_TRUE(refused(segment, 29, 64));   // longer than the maximum

@@ -16,7 +16,8 @@ struct RecordHead;
 
 inline constexpr uint32_t kForm = 2;
 inline constexpr uint32_t kOldestForm = 2;  // 1 was a log, and no release wrote it
-inline constexpr uint8_t kVersion = 3;      // 2 added suspended memory, 3 tags and scratch memory
+// 2 added suspended memory, 3 tags and scratch memory, 4 kind host.
+inline constexpr uint8_t kVersion = 4;
 
 struct Dialect {
   uint32_t form = kForm;

@@ -151,7 +151,8 @@ struct Segment {
   bool revocable = false;
   TenantName tenant;
   DeviceUuid device_uuid;
-  DeviceUuid home_uuid;  // of kind tier: the device that its contents came from; since version 2
+  // Of kind tier, and of demoted contents: the device that they came from; since version 2.
+  DeviceUuid home_uuid;
   bool scratch = false;  // since version 3
 
   Key key() const { return id; }
@@ -337,7 +338,10 @@ using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImp
 inline uint8_t VersionOf(const Object& object) {
   if (std::holds_alternative<TierExtent>(object)) return 2;
   if (const auto* segment = std::get_if<Segment>(&object))
-    return segment->scratch ? 3 : segment->kind == Kind::kTier ? 2 : 1;
+    return segment->kind == Kind::kHost   ? 4
+           : segment->scratch             ? 3
+           : segment->kind == Kind::kTier ? 2
+                                          : 1;
   if (const auto* lease = std::get_if<Lease>(&object))
     return !lease->tag.empty() ? 3 : lease->suspended ? 2 : 1;
   return 1;

@@ -103,7 +103,7 @@ TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
   }
   ExpectRefused(journal.bytes, absl::StatusCode::kFailedPrecondition,
                 "the journal has data that only version 4 has, which gpumemd " GPUMEM_VERSION
-                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 3");
+                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 4");
   // Bytes that no earlier version has used are damage in a record without a newer version's mark.
   journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   uint8_t* const record = &journal.bytes[journal.SlotAt(2)];

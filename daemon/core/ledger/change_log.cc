@@ -66,7 +66,8 @@ std::optional<journal::Segment> RecordOf(const LedgerState& state, SegmentId id)
       .revocable = segment.charge.revocable(),
       .tenant = segment.tenant->name,
       .device_uuid = state.devices[segment.device].uuid,
-      .home_uuid = segment.kind == Kind::kTier ? state.devices[segment.home].uuid : "",
+      .home_uuid =
+          segment.kind == Kind::kTier || segment.demoted() ? state.devices[segment.home].uuid : "",
       .scratch = segment.scratch,
   };
 }

@@ -71,6 +71,7 @@
 #include "daemon/core/ledger/state.h"
 #include "daemon/core/ledger/tenants.h"
 #include "daemon/core/publication/publications.h"
+#include "daemon/core/suspension/exchange.h"
 #include "daemon/core/suspension/suspension_requests.h"
 #include "daemon/core/suspension/suspensions.h"
 #include "daemon/core/suspension/swap_policy.h"
@@ -96,6 +97,7 @@ class Ledger {
   const Publications& publications() const { return publications_; }
   Leases& leases() { return leases_; }
   Suspensions& suspensions() { return suspensions_; }
+  Exchanges& exchanges() { return exchanges_; }
   SuspensionRequests& suspension_requests() { return suspension_requests_; }
   const SuspensionRequests& suspension_requests() const { return suspension_requests_; }
   SwapPolicy& swaps() { return swaps_; }
@@ -164,6 +166,7 @@ class Ledger {
   Publications publications_{&base_, &segments_, &sessions_};
   Leases leases_{&base_, &segments_, &publications_};
   Suspensions suspensions_{&base_, &room_, &segments_, &leases_};
+  Exchanges exchanges_{&base_};
   SuspensionRequests suspension_requests_{&base_, &suspensions_};
   SwapPolicy swaps_{&base_, &room_, &suspensions_, &suspension_requests_};
   Operations operations_{&base_, &segments_, &sessions_, &publications_, &suspensions_};

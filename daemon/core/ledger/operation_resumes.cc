@@ -12,7 +12,7 @@ SegmentId Operations::ChargeFresh(SegmentId tier, bool revocable) {
   const SegmentId id{state_.next_segment++};
   auto segment = std::make_unique<Segment>();
   segment->tenant = source.tenant;
-  segment->device = source.home;
+  segment->device = segment->home = source.home;
   segment->charge = source.tenant->ChargeFor(id, source.home, source.size(), revocable);
   segment->created = state_.now();
   segment->shared_out = source.shared_out;

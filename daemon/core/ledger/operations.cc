@@ -136,7 +136,7 @@ Operation Operations::Grant(SessionId session, const Request& request,
     SegmentId id{state_.next_segment++};
     auto segment = std::make_unique<Segment>();
     segment->tenant = request.tenant;
-    segment->device = request.device;
+    segment->device = segment->home = request.device;
     segment->kind = request.kind;
     segment->charge =
         request.tenant->ChargeFor(id, request.device, request.bytes, request.revocable);

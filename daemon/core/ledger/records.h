@@ -168,8 +168,10 @@ struct Segment {
   absl::btree_set<LeaseId> suspended;  // of its leases
   // Its contents are being copied to or from the host tier. No session may open it meanwhile.
   bool copying = false;
-  // Of kind tier: the device that its contents came from, and its place in the tier's file.
+  // The device that its contents came from: another one than `device` of kind tier, and of kind
+  // host while a lease that was demoted has it (Exchanges).
   size_t home = 0;
+  // Of kind tier: its place in the tier's file.
   std::vector<TierExtent> extents;
   // Of kind tier, or on its way there: the publication that holds it, and the place in that list.
   std::optional<std::pair<PublicationId, uint32_t>> published;
@@ -180,6 +182,7 @@ struct Segment {
   uint64_t dropped_bytes = 0;
 
   uint64_t size() const { return charge.bytes() + dropped_bytes; }
+  bool demoted() const { return kind == Kind::kHost && home != device; }
 };
 // A process, and whether its leases are firm or revocable. A process that maps nothing has no
 // record.

@@ -34,7 +34,10 @@ void Segments::Settle(SegmentId id, Segment& segment) {
         retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);
-    if (std::exchange(segment.scratch, false)) changes_.Touch(id);  // the next request says it anew
+    // The next request says these anew.
+    if (segment.scratch || segment.demoted()) changes_.Touch(id);
+    segment.scratch = false;
+    segment.home = segment.device;
     segment.tenant->retained[segment.device].Add(id, segment.kind, segment.charge.bytes());
   }
 }

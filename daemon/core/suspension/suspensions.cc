@@ -32,7 +32,8 @@ absl::Status Suspensions::CheckLease(const Session& session, LeaseId lease) cons
   if (!TraitsOf(segment.kind).suspendable) {
     return absl::UnimplementedError(
         absl::StrCat("memory of kind ", KindName(segment.kind), " cannot be suspended; kind ",
-                     gpumem::ListKinds(", ", " or ", &gpumem::KindTraits::suspendable), " can"));
+                     gpumem::ListKinds(", ", " or ", &gpumem::KindTraits::suspendable), " can",
+                     segment.demoted() ? ": promote it first" : ""));
   }
   if (segment.lost) return LostSegment(segment_id);
   if (segment.charge.revocable()) {

@@ -31,7 +31,8 @@ using RawSuspensions = gpumem::v1::Broker::WithRawCallbackMethod_PrepareSuspend<
     gpumem::v1::Broker::WithRawCallbackMethod_Suspend<
         gpumem::v1::Broker::WithRawCallbackMethod_CancelSuspend<
             gpumem::v1::Broker::WithRawCallbackMethod_Resume<
-                gpumem::v1::Broker::WithRawCallbackMethod_ReportActivity<RawPublications>>>>>;
+                gpumem::v1::Broker::WithRawCallbackMethod_ReportActivity<
+                    gpumem::v1::Broker::WithRawCallbackMethod_ExchangeLeases<RawPublications>>>>>>;
 using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
     gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
@@ -78,6 +79,7 @@ class BrokerService final : public RawBroker {
   Reactor* Suspend(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* CancelSuspend(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* ReportActivity(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ExchangeLeases(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Resume(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 

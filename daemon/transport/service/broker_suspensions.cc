@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of gpumem.v1.Broker that suspend leases. Resume may wait for memory
-// (broker_service.cc).
+// The calls of gpumem.v1.Broker that suspend leases, or exchange their segments. Resume may wait
+// for memory (broker_service.cc).
 #include <optional>
 #include <utility>
 #include <vector>
@@ -66,6 +66,27 @@ grpc::ServerUnaryReactor* BrokerService::CancelSuspend(Context* context, const B
              bool) -> std::optional<absl::StatusOr<v1::CancelSuspendResponse>> {
         broker_->suspensions().Cancel(call, cancel.suspension_id());
         return v1::CancelSuspendResponse();
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::ExchangeLeases(Context* context, const Bytes* request,
+                                                        Bytes* response) {
+  return Serve<v1::ExchangeLeasesRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::ExchangeLeasesRequest& exchange,
+             bool) -> std::optional<absl::StatusOr<v1::ExchangeLeasesResponse>> {
+        std::vector<Exchanges::Pair> pairs;
+        pairs.reserve(static_cast<size_t>(exchange.pairs_size()));
+        for (const v1::ExchangeLeasesRequest::Pair& pair : exchange.pairs()) {
+          pairs.push_back({.lease = LeaseId{pair.lease_id()},
+                           .other = LeaseId{pair.other_lease_id()},
+                           .segment = SegmentId{pair.segment_id()},
+                           .other_segment = SegmentId{pair.other_segment_id()}});
+        }
+        absl::Status exchanged =
+            broker_->suspensions().Exchange(call, pairs, exchange.check_only());
+        if (!exchanged.ok()) return exchanged;
+        return v1::ExchangeLeasesResponse();
       });
 }
 

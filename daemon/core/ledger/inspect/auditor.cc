@@ -160,8 +160,23 @@ void Auditor::Resumed(const Operation& operation) const {
   Moves(AuditEvent::kResumed, operation.session, leases, moved, resident_bytes);
 }
 
+void Auditor::Exchanged(SessionId session, absl::Span<const LeaseId> leases) const {
+  if (sink_ == nullptr) return;
+  std::vector<LeaseId> demoted, promoted;
+  std::vector<Moved> to_host, to_device;
+  for (LeaseId lease : leases) {
+    const SegmentId id = state_.leases.at(lease).segment;
+    const Segment& segment = *state_.segments.at(id);
+    (segment.demoted() ? demoted : promoted).push_back(lease);
+    (segment.demoted() ? to_host : to_device).push_back({segment.home, id, segment.size()});
+  }
+  if (!demoted.empty()) Moves(AuditEvent::kDemoted, session, demoted, to_host, std::nullopt);
+  if (!promoted.empty()) Moves(AuditEvent::kPromoted, session, promoted, to_device, std::nullopt);
+}
+
 void Auditor::Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
-                    absl::Span<const Moved> moved, uint64_t resident, absl::string_view why) const {
+                    absl::Span<const Moved> moved, std::optional<uint64_t> resident,
+                    absl::string_view why) const {
   if (sink_ == nullptr) return;
   uint64_t bytes = 0;
   for (const Moved& each : moved) bytes += each.bytes;
@@ -190,7 +205,8 @@ void Auditor::Moves(AuditEvent event, SessionId session, absl::Span<const LeaseI
     Record(std::move(about));
   }
   for (auto& [device, record] : records) {
-    record.resident = std::exchange(resident, 0);  // once
+    record.resident = resident;
+    if (resident) resident = 0;  // once
     Record(std::move(record));
   }
 }

@@ -4,6 +4,7 @@
 // the call.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -28,15 +29,19 @@ class Auditor {
   // Records leases that the session is about to release; it need not have all of them.
   void Released(SessionId session, absl::Span<const LeaseId> leases,
                 absl::string_view why = "") const;
-  // Memory that moved between a device and the host tier.
+  // Memory that moved between a device and the host tier, or kind host.
   struct Moved {
     size_t device = 0;
     SegmentId to{};
     uint64_t bytes = 0;  // 0: of scratch memory, which moves without its bytes
   };
-  // Records leases that the session has suspended or resumed, and the segments that moved for it.
+  // Records leases that the session has suspended, resumed, demoted or promoted, and the segments
+  // that moved for it.
   void Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
-             absl::Span<const Moved> moved, uint64_t resident, absl::string_view why = "") const;
+             absl::Span<const Moved> moved, std::optional<uint64_t> resident,
+             absl::string_view why = "") const;
+  // Records leases whose segments Exchanges::Exchange has changed.
+  void Exchanged(SessionId session, absl::Span<const LeaseId> leases) const;
   void Resumed(const Operation& operation) const;
   // Records a move that no session has asked for. `why`: why it has failed.
   void MovedLater(const records::Tenant& tenant, const Moved& moved, absl::string_view why) const;

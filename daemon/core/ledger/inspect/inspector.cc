@@ -101,7 +101,8 @@ void Inspector::View(absl::Span<const SessionId> ids, absl::string_view tenant,
 }
 
 void Inspector::AddSuspended(const Segment& segment, SegmentView& view) const {
-  if (segment.kind == Kind::kTier) view.home_uuid = state_.devices[segment.home].uuid;
+  if (segment.kind == Kind::kTier || segment.demoted())
+    view.home_uuid = state_.devices[segment.home].uuid;
   // Of a segment with more leases, some sessions may be left out: they take time.
   size_t left = kMaxLeasesMoved;
   for (LeaseId lease : segment.suspended) {

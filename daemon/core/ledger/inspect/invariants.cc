@@ -147,6 +147,11 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
          state == SegmentState::kLingering || IsHostMemory(ledger.devices[segment->home]))) {
       return wrong("segment ", ToInt(id), " is in the tier and in use");
     }
+    if (segment->kind != Kind::kTier && segment->home != segment->device &&
+        (!segment->demoted() || state == SegmentState::kRetained ||
+         IsHostMemory(ledger.devices[segment->home]))) {
+      return wrong("segment ", ToInt(id), " has contents of another device");
+    }
     if (segment->published && segment->kind != Kind::kTier && !segment->copying) {
       return wrong("segment ", ToInt(id), " names its publication on a device");
     }

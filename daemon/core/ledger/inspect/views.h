@@ -119,7 +119,7 @@ struct SegmentView {
   uint32_t leases = 0;
   uint32_t suspended = 0;     // of the leases
   uint32_t publications = 0;  // that contain it
-  std::string home_uuid;      // of kind tier: the device that its contents came from
+  std::string home_uuid;      // of suspended and demoted contents: the device they came from
   bool lost = false;
   bool revocable = false;
   bool scratch = false;

@@ -133,10 +133,11 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     segment->lost = !there;
     segment->shared_out = record.shared_out;
     segment->scratch = record.scratch;
-    if (record.kind == Kind::kTier) {
-      segment->home = *home;
-      segment->extents = ExtentsOf(image, id);
-    }
+    segment->home = home.value_or(*device);
+    if (record.kind == Kind::kTier) segment->extents = ExtentsOf(image, id);
+    // Of demoted contents it only tells whence they came.
+    const absl::StatusOr<size_t> from = state_.FindDevice(record.home_uuid.view());
+    if (record.kind == Kind::kHost && from.ok()) segment->home = *from;
     state_.segments.emplace(id, std::move(segment));
   }
 }

@@ -20,14 +20,20 @@ inline constexpr uint64_t kTierCapacity = 8 * kGranule;
 // was ever acquired.
 class SuspensionsFixture : public LedgerFixture {
  protected:
-  explicit SuspensionsFixture(Bounds bounds = {})
-      : LedgerFixture(bounds, {Device("GPU-1", {Kind::kVmm, Kind::kMempool}),
-                               Device("GPU-2", {Kind::kVmm}),
-                               {.uuid = "TIER-0",
-                                .capacity_bytes = kTierCapacity,
-                                .granularity_bytes = kGranule,
-                                .kinds = {Kind::kTier}}}) {
+  // `more`: devices behind the tier.
+  explicit SuspensionsFixture(Bounds bounds = {}, const std::vector<DeviceInfo>& more = {})
+      : LedgerFixture(bounds, DevicesAnd(more)) {
     ledger.KeepChanges();
+  }
+  static std::vector<DeviceInfo> DevicesAnd(const std::vector<DeviceInfo>& more) {
+    std::vector<DeviceInfo> devices = {Device("GPU-1", {Kind::kVmm, Kind::kMempool}),
+                                       Device("GPU-2", {Kind::kVmm}),
+                                       {.uuid = "TIER-0",
+                                        .capacity_bytes = kTierCapacity,
+                                        .granularity_bytes = kGranule,
+                                        .kinds = {Kind::kTier}}};
+    devices.insert(devices.end(), more.begin(), more.end());
+    return devices;
   }
 
   using Move = Suspensions::Move;
