@@ -89,10 +89,12 @@ absl::StatusOr<std::vector<SegmentId>> Publications::Publishable(const Session& 
                        "that was not acquired so"));
     }
     if (!TraitsOf(segment.kind).publishable) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("segment ", ToInt(id), " is of kind ", KindName(segment.kind),
-                       ", whose memory ends with a CUDA context: acquire segments to publish with "
-                       "kind vmm, or pinned for host memory"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "segment ", ToInt(id), " is of kind ", KindName(segment.kind),
+          IsContextBound(segment.kind) ? ", whose memory ends with a CUDA context" : "",
+          segment.demoted() ? ": promote it first"
+                            : ": acquire segments to publish with kind vmm, or pinned "
+                              "for host memory"));
     }
     if (segment.lost) return LostSegment(id);
     if (segment.charge.revocable()) {

@@ -249,6 +249,7 @@ absl::Status CompareFiltered(const LedgerModel& model, const Ledger& ledger,
     differences.Check<uint64_t>("publications", view->publications,
                                 static_cast<uint64_t>(published_in));
     differences.Check<uint64_t>("lost", view->lost, segment.lost);
+    differences.Check("home", view->home_uuid, segment.home);
     differences.Check<uint64_t>("revocable", view->revocable, segment.revocable);
     differences.Check("age", view->age, now - segment.created);
     if (absl::Status same = differences.Of(absl::StrCat("segment ", ToInt(id))); !same.ok()) {

@@ -32,7 +32,7 @@ size_t DeviceIndex(const LedgerModel& model, const std::string& uuid) {
 }
 
 bool Pinned(const LedgerModel& model, size_t device) {
-  return model.devices[device].kinds == std::vector<Kind>{Kind::kPinned};
+  return model.devices[device].kinds[0] == Kind::kPinned;
 }
 
 Kind KindFor(const LedgerModel& model, const std::string& tenant, const AcquireSpec& spec,

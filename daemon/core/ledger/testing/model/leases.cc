@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -10,6 +11,7 @@
 #include "absl/types/span.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/model.h"
+#include "daemon/core/ledger/testing/model/publications.h"
 #include "daemon/core/ledger/testing/model/reclaim.h"
 #include "daemon/core/ledger/testing/model/segments.h"
 #include "daemon/core/ledger/testing/model/sessions.h"
@@ -169,6 +171,82 @@ absl::Status Release(LedgerModel& model, SessionId id, absl::Span<const LeaseId>
   }
   for (LeaseId lease : distinct) EndLease(model, lease, Trusts(model, model.leases.at(lease)));
   return ExpectCode(answer, absl::StatusCode::kOk);
+}
+
+namespace {
+
+// Returns the code that refuses the lease; OK if it can be exchanged.
+StatusCode RefusesExchange(const LedgerModel& model, LeaseId id, SegmentId named) {
+  const Lease& lease = model.leases.at(id);
+  const Segment& segment = model.segments.at(lease.segment);
+  if (lease.segment != named) return StatusCode::kFailedPrecondition;
+  if (segment.kind != Kind::kVmm && segment.kind != Kind::kHost) return StatusCode::kUnimplemented;
+  bool used = false;
+  for (const auto& [other, record] : model.leases) {
+    used |= other != id && record.segment == lease.segment;
+  }
+  for (const auto& [operation_id, operation] : model.operations) {
+    for (const Operation::Item& item : operation.items) used |= item.segment == lease.segment;
+  }
+  for (const Mapping& mapping : model.mappings) {
+    used |= mapping.segment == lease.segment && mapping.session != lease.session;
+  }
+  const bool own = segment.tenant == model.sessions.at(lease.session).tenant;
+  if (used || !own || segment.lost || segment.revocable || IsPublished(model, lease.segment)) {
+    return StatusCode::kFailedPrecondition;
+  }
+  return StatusCode::kOk;
+}
+
+}  // namespace
+
+absl::Status Exchange(LedgerModel& model, SessionId session,
+                      const std::vector<Exchanges::Pair>& pairs, bool check_only,
+                      const absl::Status& answer) {
+  if (!Live(model, session)) return ExpectCode(answer, StatusCode::kAborted);
+  std::set<LeaseId> named;
+  for (const Exchanges::Pair& pair : pairs) named.insert({pair.lease, pair.other});
+  if (pairs.empty() || named.size() != 2 * pairs.size()) {
+    return ExpectCode(answer, StatusCode::kInvalidArgument);
+  }
+  std::vector<Exchanges::Pair> due;
+  for (const Exchanges::Pair& pair : pairs) {
+    for (LeaseId id : {pair.lease, pair.other}) {
+      auto lease = model.leases.find(id);
+      if (lease == model.leases.end() || lease->second.session != session) {
+        return ExpectCode(answer, StatusCode::kNotFound);
+      }
+    }
+    if (model.leases.at(pair.lease).segment == pair.other_segment &&
+        model.leases.at(pair.other).segment == pair.segment) {
+      continue;
+    }
+    for (const auto& [id, segment] :
+         {std::pair(pair.lease, pair.segment), std::pair(pair.other, pair.other_segment)}) {
+      const StatusCode refused = RefusesExchange(model, id, segment);
+      if (refused != StatusCode::kOk) return ExpectCode(answer, refused);
+    }
+    const Segment& segment = model.segments.at(pair.segment);
+    const Segment& other = model.segments.at(pair.other_segment);
+    if (segment.kind == other.kind) return ExpectCode(answer, StatusCode::kUnimplemented);
+    if (segment.bytes != other.bytes) return ExpectCode(answer, StatusCode::kInvalidArgument);
+    due.push_back(pair);
+  }
+  for (const Exchanges::Pair& pair : due) {
+    if (check_only) break;
+    Lease& lease = model.leases.at(pair.lease);
+    Lease& other = model.leases.at(pair.other);
+    std::swap(lease.segment, other.segment);
+    Segment& held = model.segments.at(lease.segment);
+    Segment& given = model.segments.at(other.segment);
+    held.home = held.kind == Kind::kHost ? model.devices[given.device].uuid : "";
+    given.home.clear();
+    for (Event& event : model.events) {
+      if (event.listed && event.place.lease == pair.lease) event.segment = lease.segment;
+      if (event.listed && event.place.lease == pair.other) event.segment = other.segment;
+    }
+  }
+  return ExpectCode(answer, StatusCode::kOk);
 }
 
 absl::Status Share(LedgerModel& model, SessionId session, LeaseId lease, TicketScope scope,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +24,9 @@ bool Trusts(const LedgerModel& model, const Lease& lease);
 void EndLease(LedgerModel& model, LeaseId id, bool unmapped);
 absl::Status Release(LedgerModel& model, SessionId id, absl::Span<const LeaseId> leases,
                      const absl::Status& answer);
+absl::Status Exchange(LedgerModel& model, SessionId session,
+                      const std::vector<Exchanges::Pair>& pairs, bool check_only,
+                      const absl::Status& answer);
 absl::Status Share(LedgerModel& model, SessionId session, LeaseId lease, TicketScope scope,
                    const Secret& candidate, const absl::StatusOr<Secret>& answer);
 

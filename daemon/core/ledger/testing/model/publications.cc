@@ -129,7 +129,7 @@ absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, 
       return refused(StatusCode::kInvalidArgument);
     }
     if (segment.tenant != tenant || segment.lost || segment.revocable ||
-        IsContextBound(segment.kind)) {
+        !TraitsOf(segment.kind).publishable) {
       return refused(StatusCode::kFailedPrecondition);
     }
     segments.push_back(it->second.segment);

@@ -152,6 +152,7 @@ void SettleUnheld(LedgerModel& model, SegmentId id) {
       Retained(model, segment.tenant, segment.device) + segment.bytes <=
           MaxRetainedOn(model, tenant, segment.device)) {
     segment.kept_since = ++model.clock;
+    segment.home.clear();
   } else {
     GiveUp(model, segment);
   }

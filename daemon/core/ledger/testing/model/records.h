@@ -51,6 +51,7 @@ struct Segment {
   bool made = false;
   bool lost = false;
   bool shared_out = false;  // it was given to another tenant
+  std::string home;         // of demoted contents: the device that they came from
   bool revocable = false;
   bool revoking = false;  // it is being revoked; the next fields are about that
   absl::Time until;       // when the next step is due

@@ -47,7 +47,7 @@ class Chance {
             {.uuid = "P",
              .capacity_bytes = 12 + Below(12),
              .granularity_bytes = 2,
-             .kinds = {Kind::kPinned}}};
+             .kinds = {Kind::kPinned, Kind::kHost}}};
   }
   std::string Device() { return In100(45) ? "A" : In100(80) ? "B" : "P"; }
 
@@ -72,13 +72,20 @@ class Chance {
         .max_metadata_bytes_per_tenant = 40 + Below(60)};
   }
 
+  // Returns a kind that sessions can acquire.
+  Kind AnyKind() {
+    static constexpr Kind kKinds[] = {Kind::kVmm, Kind::kMempool, Kind::kIpc, Kind::kPinned,
+                                      Kind::kHost};
+    return kKinds[Below(std::size(kKinds))];
+  }
+
   // `sound`: all guarantees can be kept at the same time.
   Quota TenantQuota(bool sound) {
     Quota quota;
     if (In100(50)) quota.guarantee_bytes = Below(sound ? 9 : 30);
     if (In100(10)) quota.device_guarantees[Device()] = Below(sound ? 9 : 30);
     if (In100(60)) quota.priority = static_cast<int32_t>(Below(4)) - 1;
-    if (In100(12)) quota.kind = gpumem::kKindTable[Below(4)].kind;
+    if (In100(12)) quota.kind = AnyKind();
     if (In100(8)) quota.scrub = true;
     if (In100(8)) quota.revocable = true;
     if (In100(20)) quota.max_waiting = static_cast<uint32_t>(Below(long_queues_ ? 12 : 3));
@@ -120,7 +127,7 @@ class Chance {
       spec.count = In100(50) ? 0 : static_cast<uint32_t>(kMaxSegmentsPerCall + Below(2));
     }
     if (In100(50)) {
-      spec.kind = In100(70) ? Of(devices[device].kinds) : gpumem::kKindTable[Below(4)].kind;
+      spec.kind = In100(70) ? Of(devices[device].kinds) : AnyKind();
     }
     if (In100(1)) spec.kind = static_cast<Kind>(9);
     if (In100(15)) {

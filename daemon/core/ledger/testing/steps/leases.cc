@@ -153,6 +153,47 @@ absl::Status Release(Course& course, SessionId session, const std::vector<LeaseI
       "] -> ", course.Describe(answer));
 }
 
+absl::Status Exchange(Course& course) {
+  const SessionId session = course.AnyHolder();
+  std::vector<Exchanges::Pair> pairs;
+  const auto segment_of = [&](LeaseId id) {
+    auto lease = course.model.leases.find(id);
+    const bool wrong = lease == course.model.leases.end() || course.chance.In100(2);
+    return wrong ? SegmentId{1} : lease->second.segment;
+  };
+  const auto add = [&](LeaseId lease, LeaseId other) {
+    pairs.push_back({lease, other, segment_of(lease), segment_of(other)});
+  };
+  // Mostly leases that fit.
+  for (const auto& [id, lease] : course.model.leases) {
+    if (lease.session != session || course.chance.In100(20)) continue;
+    const model::Segment& segment = course.model.segments.at(lease.segment);
+    for (const auto& [other_id, other] : course.model.leases) {
+      const model::Segment& other_segment = course.model.segments.at(other.segment);
+      if (other.session == session && segment.kind != other_segment.kind &&
+          segment.bytes == other_segment.bytes && pairs.size() < 2) {
+        add(id, other_id);
+        break;
+      }
+    }
+  }
+  if (course.chance.In100(10)) add(course.AnyLeaseOf(session), course.AnyLeaseOf(session));
+  const bool check_only = course.chance.In100(20);
+  const absl::Status answer = course.ledger.exchanges().Exchange(session, pairs, check_only);
+  absl::Status result = model::Exchange(course.model, session, pairs, check_only, answer);
+  if (answer.ok() && !check_only) {
+    const bool demoted =
+        !course.model.segments.at(course.model.leases.at(pairs[0].lease).segment).home.empty();
+    course.Cover(demoted ? "demoted" : "promoted");
+    if (result.ok() && course.chance.In100(20)) {  // the answer was lost
+      result = model::Exchange(course.model, session, pairs, false,
+                               course.ledger.exchanges().Exchange(session, pairs, false));
+    }
+  }
+  return course.After(result, "Exchange ", ToInt(session), " ", pairs.size(), " pairs -> ",
+                      course.Describe(answer));
+}
+
 absl::Status Share(Course& course) {
   const SessionId session = course.AnyHolder();
   const LeaseId lease = course.AnyLeaseOf(session);

@@ -21,6 +21,8 @@ absl::Status MakeSome(Course& course);
 absl::Status BeginOpen(Course& course);
 absl::Status Release(Course& course);
 absl::Status Release(Course& course, SessionId session, const std::vector<LeaseId>& leases);
+// Exchanges leases of kinds vmm and host, or any others, of a session.
+absl::Status Exchange(Course& course);
 absl::Status Share(Course& course);
 
 }  // namespace gpumemd::steps
