@@ -29,6 +29,10 @@ Tally SuspendFlood(const Orders& orders);
 Tally ReportFlood(const Orders& orders);
 Tally IgnoreSuspensions(const Orders& orders);
 
+// --- Exchanged leases (exchange_attacks.cc) ------------------------------------------------------
+
+Tally ExchangeFlood(const Orders& orders);
+
 // --- Sessions (session_attacks.cc) ---------------------------------------------------------------
 
 Tally BadGreetings(const Orders& orders);

@@ -86,6 +86,14 @@ TEST_F(Hostile, SuspendAndResume) {
   EXPECT_GT(Counted("suspend", "calls"), 0u);
 }
 
+// Their host memory is small.
+TEST_F(Hostile, ExchangeOfLeases) {
+  Survive({.more = "[pinned]\ncapacity = \"64MiB\"\n"}, {{.attack = "exchange", .processes = 3}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("exchange", "exchanged"), 0u);
+  EXPECT_GT(Counted("exchange", "calls"), 0u);
+}
+
 // They may be asked to suspend, and say a thousand times a second that they are active.
 TEST_F(Hostile, ReportsOfActivity) {
   Survive({.more = "[tier]\ncapacity = \"64MiB\"\n"}, {{.attack = "report-flood", .processes = 3}});

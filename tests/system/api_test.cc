@@ -38,7 +38,7 @@ using Stub = v1::Broker::Stub;
 constexpr uint64_t kCapacity = 256 * kMiB;
 constexpr const char* kMethodsWithToken[] = {
     "Acquire", "Open",   "Share",     "Release",          "WhoAmI",        "GetUsage",
-    "Publish", "Attach", "Unpublish", "ListPublications", "ReportActivity"};
+    "Publish", "Attach", "Unpublish", "ListPublications", "ReportActivity", "ExchangeLeases"};
 
 std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }
 
@@ -247,7 +247,7 @@ TEST_F(Api, RequestsThatDoNotParseAreRefusedByType) {
   }
   for (const char* method :
        {"Acquire", "Open", "Share", "Release", "WhoAmI", "GetUsage", "Watch", "Publish", "Attach",
-        "Unpublish", "ListPublications", "ReportActivity"}) {
+        "Unpublish", "ListPublications", "ReportActivity", "ExchangeLeases"}) {
     EXPECT_STATUS(CallBytes(channel, Method(method), "\xff", token()), kInvalidArgument,
                   absl::StrCat("gpumem.v1.", method, "Request"));
   }

@@ -42,12 +42,15 @@ template <>
 inline constexpr size_t kMostBytes<gpumem::v1::SuspendRequest> = 768 * 1024;
 template <>
 inline constexpr size_t kMostBytes<gpumem::v1::ReconcileRequest> = 768 * 1024;
+// A pair takes 46 bytes at most, and 56 in memory even if it takes 2.
+template <>
+inline constexpr size_t kMostBytes<gpumem::v1::ExchangeLeasesRequest> = 16 * 1024;
 
 template <typename Request>
 absl::StatusOr<Request> ParseFew(const grpc::ByteBuffer& bytes) {
   if (bytes.Length() <= kMostBytes<Request>) return ParseRequest<Request>(bytes);
   return absl::InvalidArgumentError(absl::StrCat(
-      "a request of ", bytes.Length(), " bytes names more leases than a session may have"));
+      "a request of ", bytes.Length(), " bytes names more leases than one call may"));
 }
 
 template <typename Request, typename Attempt>

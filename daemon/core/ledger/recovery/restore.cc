@@ -96,12 +96,13 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
   for (const auto& [id, record] : image.segments) {
     if (!record.made) continue;  // no process has ever seen it
     const absl::StatusOr<size_t> device = state_.FindDevice(record.device_uuid.view());
-    // Contents in the tier can only go back to a device of this daemon.
-    const absl::StatusOr<size_t> home =
-        record.kind == Kind::kTier ? state_.FindDevice(record.home_uuid.view()) : device;
+    const absl::StatusOr<size_t> home = record.home_uuid.empty() && record.kind != Kind::kTier
+                                            ? device
+                                            : state_.FindDevice(record.home_uuid.view());
     const bool dropped = record.kind == Kind::kTier && record.scratch;
-    const bool there =
-        device.ok() && home.ok() && !record.lost && (dropped || survivors.memory.contains(id));
+    // Contents in the tier can only go back to a device of this daemon.
+    const bool there = device.ok() && (home.ok() || record.kind != Kind::kTier) && !record.lost &&
+                       (dropped || survivors.memory.contains(id));
     const std::vector<SessionId>& holders = held_by[id];
     const absl::btree_set<SessionId>& suspended = suspended_by[id];
     if (!there && !record.lost && (!holders.empty() || !suspended.empty())) {
@@ -135,9 +136,6 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     segment->scratch = record.scratch;
     segment->home = home.value_or(*device);
     if (record.kind == Kind::kTier) segment->extents = ExtentsOf(image, id);
-    // Of demoted contents it only tells whence they came.
-    const absl::StatusOr<size_t> from = state_.FindDevice(record.home_uuid.view());
-    if (record.kind == Kind::kHost && from.ok()) segment->home = *from;
     state_.segments.emplace(id, std::move(segment));
   }
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/ledger/testing/steps/leases.h"
 
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -153,8 +155,47 @@ absl::Status Release(Course& course, SessionId session, const std::vector<LeaseI
       "] -> ", course.Describe(answer));
 }
 
+namespace {
+
+// Lets some session acquire memory with which it can exchange a lease, as a client does.
+absl::Status AcquireCounterpart(Course& course) {
+  std::vector<LeaseId> candidates;
+  for (const auto& [id, lease] : course.model.leases) {
+    const model::Segment& segment = course.model.segments.at(lease.segment);
+    if (segment.revocable && course.chance.In100(90)) continue;
+    if (segment.kind == Kind::kVmm || segment.kind == Kind::kHost) candidates.push_back(id);
+  }
+  if (candidates.empty()) return absl::OkStatus();
+  const model::Lease& lease = course.model.leases.at(course.chance.Of(candidates));
+  const model::Segment& segment = course.model.segments.at(lease.segment);
+  absl::Status asked = Acquire(course, lease.session,
+                               {.bytes = segment.bytes,
+                                .kind = segment.kind == Kind::kVmm ? Kind::kHost : Kind::kVmm,
+                                .revocable = IsRevocableSession(course, lease.session)});
+  if (!asked.ok() || !course.admission.operation) return asked;
+  return Finish(course, *course.admission.operation, kCommits);
+}
+
+}  // namespace
+
 absl::Status Exchange(Course& course) {
-  const SessionId session = course.AnyHolder();
+  if (absl::Status status = AcquireCounterpart(course); !status.ok()) return status;
+  // Leases that fit, of any session.
+  std::vector<std::pair<LeaseId, LeaseId>> fit;
+  for (const auto& [id, lease] : course.model.leases) {
+    const model::Segment& segment = course.model.segments.at(lease.segment);
+    for (const auto& [other_id, other] : course.model.leases) {
+      const model::Segment& other_segment = course.model.segments.at(other.segment);
+      const bool kinds = (segment.kind == Kind::kVmm && other_segment.kind == Kind::kHost) ||
+                         (segment.kind == Kind::kHost && other_segment.kind == Kind::kVmm);
+      if (kinds && other.session == lease.session && segment.bytes == other_segment.bytes) {
+        fit.emplace_back(id, other_id);
+      }
+    }
+  }
+  const SessionId session = fit.empty() || course.chance.In100(5)
+                                ? course.AnyHolder()
+                                : course.model.leases.at(course.chance.Of(fit).first).session;
   std::vector<Exchanges::Pair> pairs;
   const auto segment_of = [&](LeaseId id) {
     auto lease = course.model.leases.find(id);
@@ -164,24 +205,19 @@ absl::Status Exchange(Course& course) {
   const auto add = [&](LeaseId lease, LeaseId other) {
     pairs.push_back({lease, other, segment_of(lease), segment_of(other)});
   };
-  // Mostly leases that fit.
-  for (const auto& [id, lease] : course.model.leases) {
-    if (lease.session != session || course.chance.In100(20)) continue;
-    const model::Segment& segment = course.model.segments.at(lease.segment);
-    for (const auto& [other_id, other] : course.model.leases) {
-      const model::Segment& other_segment = course.model.segments.at(other.segment);
-      if (other.session == session && segment.kind != other_segment.kind &&
-          segment.bytes == other_segment.bytes && pairs.size() < 2) {
-        add(id, other_id);
-        break;
-      }
-    }
+  std::set<LeaseId> named;
+  for (const auto& [lease, other] : fit) {
+    const bool taken = named.contains(lease) || named.contains(other);
+    if (course.model.leases.at(lease).session != session || course.chance.In100(50)) continue;
+    if (taken && course.chance.In100(95)) continue;
+    add(lease, other);
+    named.insert({lease, other});
   }
   if (course.chance.In100(10)) add(course.AnyLeaseOf(session), course.AnyLeaseOf(session));
   const bool check_only = course.chance.In100(20);
   const absl::Status answer = course.ledger.exchanges().Exchange(session, pairs, check_only);
   absl::Status result = model::Exchange(course.model, session, pairs, check_only, answer);
-  if (answer.ok() && !check_only) {
+  if (answer.ok() && !check_only && !pairs.empty()) {
     const bool demoted =
         !course.model.segments.at(course.model.leases.at(pairs[0].lease).segment).home.empty();
     course.Cover(demoted ? "demoted" : "promoted");

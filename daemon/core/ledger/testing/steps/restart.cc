@@ -42,7 +42,9 @@ absl::Status CheckInherited(const Course& course, const JournalImage& before) {
   auto segments = before.segments;
   for (auto& [id, segment] : segments) {
     auto it = course.image.segments.find(id);
-    if (it != course.image.segments.end()) segment.lost |= it->second.lost;
+    if (it == course.image.segments.end()) continue;
+    segment.lost |= it->second.lost;
+    if (it->second.home_uuid.empty()) segment.home_uuid = "";  // it is retained now
   }
   auto sessions = before.sessions;  // without a lease type if its mappings are gone
   for (auto& [id, session] : sessions) {
