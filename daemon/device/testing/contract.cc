@@ -185,7 +185,7 @@ bool DeviceContract::AwaitFreeBytes(uint64_t bytes) {
 }
 
 SharedMemory DeviceContract::Share(const Allocation& allocation, uint64_t granules) {
-  // Kind host has no GPU of its own: one that uses it maps it.
+  // Kind host is of no GPU: the one that uses it maps it.
   const std::optional<int> user = GetParam().user;
   SharedMemory memory{.kind = kind(),
                       .device_uuid = user ? CudaDeviceUuids().value().at(*user) : info().uuid,
