@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/mapping/address.h"
@@ -118,6 +119,16 @@ absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& r
   return wrong_size ? InvalidArgument(error) : error;
 }
 
+// Maps the memory of a mapping also at `at`.
+CUresult MapSame(const CudaDriver& driver, CUdeviceptr at, const Mapping& mapping) {
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = driver.cuMemRetainAllocationHandle(&handle, mapping.data());
+  if (result != CUDA_SUCCESS) return result;
+  result = driver.cuMemMap(at, mapping.size(), 0, handle, 0);
+  driver.cuMemRelease(handle);
+  return result;
+}
+
 // Finds the device of the memory mapped at `at`.
 bool FindLocation(const CudaDriver& driver, const void* at, CUdevice* device) {
   CUmemGenericAllocationHandle handle = 0;
@@ -171,39 +182,22 @@ absl::StatusOr<std::shared_ptr<const AddressRange>> Reserve(const CudaDriver& dr
   return range;
 }
 
-}  // namespace
-
-absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t bytes) {
-  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
-  if (!driver.ok()) return driver.status();
-  const RelaxedCapture relaxed(**driver);
-  return Reserve(**driver, nullptr, bytes);
-}
-
-absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options) {
-  if (requests.empty()) return absl::InvalidArgumentError("there are no descriptors to map");
-  if (options.device_uuids.empty()) {
-    return absl::InvalidArgumentError(
-        "memory of kind vmm needs at least one device that uses it; name one in map_devices");
-  }
+// Maps memory of these sizes consecutively. `map` maps the part of a number at an address. Without
+// devices in `options`, none has access.
+absl::StatusOr<Mappings> MapParts(
+    const CudaDriver& driver, absl::Span<const uint64_t> sizes, const MapOptions& options,
+    absl::FunctionRef<absl::Status(CUdeviceptr at, size_t number)> map) {
   if (options.range == nullptr) {
     if (absl::Status status = CheckAddress(options.address); !status.ok()) return status;
   }
   uint64_t total = 0;
-  for (const MapRequest& request : requests) {
-    if (request.fd < 0 || request.bytes == 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cannot map descriptor ", request.fd, " as ", request.bytes, " bytes"));
-    }
-    if (request.bytes > std::numeric_limits<uint64_t>::max() - total) {
+  for (const uint64_t bytes : sizes) {
+    if (bytes > std::numeric_limits<uint64_t>::max() - total) {
       return absl::ResourceExhaustedError(
           "the sizes of the memory to map add up to more than 2^64 bytes");
     }
-    total += request.bytes;
+    total += bytes;
   }
-  absl::StatusOr<const CudaDriver*> loaded = CudaDriver::Get();
-  if (!loaded.ok()) return loaded.status();
-  const CudaDriver& driver = **loaded;
   const RelaxedCapture relaxed(driver);
   absl::StatusOr<std::vector<CUdevice>> devices = FindCudaDevices(driver, options.device_uuids);
   if (!devices.ok()) return devices.status();
@@ -226,13 +220,14 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
         options.read_only ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
   }
   Mappings mappings;
-  mappings.reserve(requests.size());
+  mappings.reserve(sizes.size());
   CUdeviceptr next = base;
-  for (const MapRequest& request : requests) {
-    if (absl::Status status = MapAt(driver, next, request); !status.ok()) return status;
-    mappings.push_back(std::make_unique<CudaMapping>(driver, *range, access, next, request.bytes));
-    next += request.bytes;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (absl::Status status = map(next, i); !status.ok()) return status;
+    mappings.push_back(std::make_unique<CudaMapping>(driver, *range, access, next, sizes[i]));
+    next += sizes[i];
   }
+  if (descriptions.empty()) return mappings;
   // Once for the whole range and all devices: this is the slow call of the three.
   const CUresult result =
       driver.cuMemSetAccess(base, total, descriptions.data(), descriptions.size());
@@ -246,6 +241,48 @@ absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const Ma
   return mappings;
 }
 
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveCudaAddresses(uint64_t bytes) {
+  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  if (!driver.ok()) return driver.status();
+  const RelaxedCapture relaxed(**driver);
+  return Reserve(**driver, nullptr, bytes);
+}
+
+absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options) {
+  if (requests.empty()) return absl::InvalidArgumentError("there are no descriptors to map");
+  if (options.device_uuids.empty()) {
+    return absl::InvalidArgumentError(
+        "memory of kind vmm needs at least one device that uses it; name one in map_devices");
+  }
+  std::vector<uint64_t> sizes;
+  for (const MapRequest& request : requests) {
+    if (request.fd < 0 || request.bytes == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot map descriptor ", request.fd, " as ", request.bytes, " bytes"));
+    }
+    sizes.push_back(request.bytes);
+  }
+  absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
+  if (!driver.ok()) return driver.status();
+  return MapParts(**driver, sizes, options, [&](CUdeviceptr at, size_t number) {
+    return MapAt(**driver, at, requests[number]);
+  });
+}
+
+absl::StatusOr<Mappings> MapCudaAgain(absl::Span<const Mapping* const> mappings,
+                                      const MapOptions& options) {
+  if (mappings.empty()) return absl::InvalidArgumentError("there are no mappings to map again");
+  std::vector<uint64_t> sizes;
+  for (const Mapping* mapping : mappings) sizes.push_back(mapping->size());
+  const CudaDriver& driver = static_cast<const CudaMapping*>(mappings.front())->driver();
+  return MapParts(driver, sizes, options, [&](CUdeviceptr at, size_t number) {
+    return driver.Error(MapSame(driver, at, *mappings[number]),
+                        absl::StrCat("mapping ", sizes[number], " bytes again"));
+  });
+}
+
 absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
                       const std::shared_ptr<const AddressRange>& range, void* address) {
   std::vector<CudaMapping*> moved;
@@ -257,15 +294,9 @@ absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
   CUresult result = CUDA_SUCCESS;
   size_t mapped = 0;
   while (mapped < moved.size()) {
-    const CudaMapping& mapping = *moved[mapped];
-    CUmemGenericAllocationHandle handle = 0;
-    result = driver.cuMemRetainAllocationHandle(&handle, mapping.data());
+    result = MapSame(driver, next, *moved[mapped]);
     if (result != CUDA_SUCCESS) break;
-    result = driver.cuMemMap(next, mapping.size(), 0, handle, 0);
-    driver.cuMemRelease(handle);
-    if (result != CUDA_SUCCESS) break;
-    ++mapped;
-    next += mapping.size();
+    next += moved[mapped++]->size();
   }
   if (result == CUDA_SUCCESS) {
     const std::vector<CUmemAccessDesc>& access = moved.front()->access().descriptions;
@@ -292,6 +323,10 @@ absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
 namespace gpumem {
 
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest>, const MapOptions&) {
+  return CudaDriver::Get().status();
+}
+
+absl::StatusOr<Mappings> MapCudaAgain(absl::Span<const Mapping* const>, const MapOptions&) {
   return CudaDriver::Get().status();
 }
 

@@ -17,6 +17,8 @@
 namespace gpumem {
 namespace {
 
+constexpr uint64_t kHugePage = uint64_t{2} << 20;
+
 void* Reserve(void* address, uint64_t bytes, int flags) {
   return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1,
               0);
@@ -130,7 +132,7 @@ absl::StatusOr<char*> ReserveAnywhere(uint64_t bytes, uint64_t alignment) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const AddressRange>> ReserveHostAddresses(uint64_t bytes) {
-  absl::StatusOr<char*> base = ReserveAnywhere(bytes, uint64_t{2} << 20);
+  absl::StatusOr<char*> base = ReserveAnywhere(bytes, kHugePage);
   if (!base.ok()) return base.status();
   return std::make_shared<const HostRange>(reinterpret_cast<uintptr_t>(*base), bytes);
 }
@@ -180,12 +182,43 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
   return mappings;
 }
 
+absl::StatusOr<Mappings> MapHostAgain(absl::Span<const Mapping* const> mappings,
+                                      const MapOptions& options) {
+  if (mappings.empty()) return absl::InvalidArgumentError("there are no mappings to map again");
+  uint64_t total = 0;
+  for (const Mapping* mapping : mappings) total += mapping->size();
+  absl::StatusOr<char*> range = options.range != nullptr ? static_cast<char*>(options.address)
+                                                         : ReserveAnywhere(total, kHugePage);
+  if (!range.ok()) return range.status();
+  Mappings again;
+  again.reserve(mappings.size());
+  char* next = *range;
+  for (const Mapping* mapping : mappings) {
+    again.push_back(
+        std::make_unique<HostMapping>(next, mapping->size(), options.read_only, options.range));
+    next += mapping->size();
+  }
+  const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  for (size_t i = 0; i < mappings.size(); ++i) {
+    // With an old size of 0, mremap() of a shared mapping makes another mapping of the same memory.
+    void* const at = again[i]->data();
+    if (mremap(mappings[i]->data(), 0, mappings[i]->size(), MREMAP_MAYMOVE | MREMAP_FIXED, at) ==
+            MAP_FAILED ||
+        mprotect(at, mappings[i]->size(), protection) != 0) {
+      absl::Status error = MmapError("mapping once more", mappings[i]->size());
+      // The kernel may have unmapped the addresses first, which their owner unmaps.
+      Reserve(at, mappings[i]->size(), MAP_FIXED_NOREPLACE);
+      return error;
+    }
+  }
+  return again;
+}
+
 absl::Status MoveHost(absl::Span<Mapping* const> mappings,
                       const std::shared_ptr<const AddressRange>& range, void* address) {
   auto* next = static_cast<char*>(address);
   for (const Mapping* mapping : mappings) {
-    // With an old size of 0, mremap() of a shared mapping makes another mapping of the same memory.
-    // So no other thread can take the old addresses in between.
+    // A second mapping (MapHostAgain): no other thread can take the old addresses in between.
     if (mremap(mapping->data(), 0, mapping->size(), MREMAP_MAYMOVE | MREMAP_FIXED, next) ==
         MAP_FAILED) {
       absl::Status error = MmapError("moving", mapping->size());

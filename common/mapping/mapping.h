@@ -120,6 +120,15 @@ absl::StatusOr<Mappings> MapPinned(absl::Span<const MapRequest> requests,
 //   UNIMPLEMENTED  the driver cannot map such memory, or a device has no peer access to it
 absl::StatusOr<Mappings> MapCuda(absl::Span<const MapRequest> requests, const MapOptions& options);
 
+// Map the memory of mappings of MapHost or MapCuda once more, consecutively and as above, at
+// options.address in options.range, or anywhere. It stays as long as either mapping.
+//   CUDA: without options.device_uuids no device can use it; then it is quick, and only keeps the
+//   memory
+absl::StatusOr<Mappings> MapHostAgain(absl::Span<const Mapping* const> mappings,
+                                      const MapOptions& options);
+absl::StatusOr<Mappings> MapCudaAgain(absl::Span<const Mapping* const> mappings,
+                                      const MapOptions& options);
+
 // Move mappings of MapHost or MapCuda consecutively to `address` in `range`. The holder guarantees
 // that nothing is mapped there and that no thread uses the old or new addresses meanwhile. Contents
 // stay; data() is the new address. All must be mapped for the same devices. On an error none is
