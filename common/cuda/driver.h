@@ -99,6 +99,7 @@
   X(cuMemsetD32Async)                       \
   X(cuMemcpyDtoHAsync_v2)                   \
   X(cuMemcpyHtoDAsync_v2)                   \
+  X(cuMemcpyAsync)                          \
   X(cuMemHostAlloc)                         \
   X(cuMemFreeHost)                          \
   X(cuStreamBeginCapture_v2)                \
