@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <map>
 #include <random>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/mapping/kind.h"
+#include "client/mapping/remapping.h"
 #include "client/session/convert.h"
-#include "common/cuda/synchronize.h"
 #include "common/failpoint.h"
 #include "common/mapping/mapping.h"
 
@@ -24,8 +23,6 @@ using States = Suspension::States;
 // Segments of one call of the protocol.
 constexpr size_t kMaxSuspended = 1024;
 constexpr size_t kMaxResumed = 253;
-// The slowest copy that an unset timeout allows.
-constexpr uint64_t kBytesPerSecond = uint64_t{1} << 30;
 
 // Returns how long a Resume in several calls holds the memory of the earlier ones while a later one
 // waits. Then it gives all back and begins again: another process may hold a part, too, and wait
@@ -62,98 +59,57 @@ std::vector<States> GroupsOf(const States& states) {
   return groups;
 }
 
-// True if `next` can be mapped in one call with `state`, right behind it.
-bool Continues(const State& state, const State& next) {
-  const Reserved& a = *state.reserved;
-  const Reserved& b = *next.reserved;
-  return static_cast<char*>(a.options.address) + a.bytes == b.options.address &&
-         a.options.range == b.options.range && a.options.read_only == b.options.read_only &&
-         a.options.device_uuids == b.options.device_uuids;
-}
-
-// Maps fresh memory at the addresses of contiguous segments.
-absl::Status MapRun(absl::Span<State* const> run, absl::Span<const UniqueFd> fds) {
-  std::vector<MapRequest> requests;
-  for (size_t i = 0; i < run.size(); ++i) {
-    requests.push_back({.fd = fds[i].get(), .bytes = run[i]->reserved->bytes});
-  }
-  const MapOptions& options = run.front()->reserved->options;
-  absl::StatusOr<Mappings> mappings = run.front()->mapped.backend == Backend::kCuda
-                                          ? MapCuda(requests, options)
-                                          : MapHost(requests, options);
-  if (!mappings.ok()) {
-    // The arguments are the daemon's and this library's, not the caller's.
-    const absl::Status& error = mappings.status();
-    return absl::Status(
-        absl::IsResourceExhausted(error) ? error.code() : absl::StatusCode::kInternal,
-        absl::StrCat("cannot map resumed segments: ", error.message()));
-  }
-  for (size_t i = 0; i < run.size(); ++i) {
-    run[i]->mapped.mapping = std::move((*mappings)[i]);
-    run[i]->reserved.reset();
-  }
-  return absl::OkStatus();
-}
-
-absl::Status UnmapOne(State* state) {
-  // A descriptor would keep the memory on the device.
-  state->fd.reset();
-  absl::StatusOr<Reserved> reserved = Detach(state->mapped.mapping);
-  if (!reserved.ok()) return reserved.status();
-  state->reserved = *std::move(reserved);
-  return absl::OkStatus();
+// Maps fresh memory at the addresses of unmapped segments.
+absl::Status MapResumed(absl::Span<State* const> states, absl::Span<const UniqueFd> fds) {
+  const absl::Status status =
+      Remapping::MapReserved(states, [&](size_t first, size_t count, const MapOptions& options) {
+        std::vector<MapRequest> requests;
+        for (size_t i = first; i < first + count; ++i) {
+          requests.push_back({.fd = fds[i].get(), .bytes = states[i]->reserved->bytes});
+        }
+        return states[first]->mapped.backend == Backend::kCuda ? MapCuda(requests, options)
+                                                               : MapHost(requests, options);
+      });
+  if (status.ok()) return status;
+  // The arguments are the daemon's and this library's, not the caller's.
+  return absl::Status(
+      absl::IsResourceExhausted(status) ? status.code() : absl::StatusCode::kInternal,
+      absl::StrCat("cannot map resumed segments: ", status.message()));
 }
 
 }  // namespace
 
 absl::StatusOr<Suspension> Suspension::Of(std::shared_ptr<Session> session,
                                           absl::Span<Segment* const> segments, bool suspended) {
-  if (segments.empty()) return absl::InvalidArgumentError("the list of segments is empty");
-  States states;
+  absl::StatusOr<States> states = Remapping::StatesOf(session, segments);
+  if (!states.ok()) return states.status();
   for (const Segment* segment : segments) {
-    if (segment == nullptr || !segment->valid() || segment->state_->session != session) {
-      return absl::InvalidArgumentError(
-          "a Segment is not this Client's, or was released or moved from");
-    }
     if (!TraitsOf(segment->kind()).suspendable) {
-      return absl::UnimplementedError(absl::StrCat("a segment of kind ", KindName(segment->kind()),
-                                                   " cannot be suspended; kind ",
-                                                   KindName(Kind::kVmm), " can be"));
+      return absl::UnimplementedError(absl::StrCat(
+          "a segment of kind ", KindName(segment->kind()), " cannot be suspended; kind ",
+          KindName(Kind::kVmm), " can be"));
     }
     if (segment->suspended() != suspended) {
       return absl::FailedPreconditionError(
           absl::StrCat("the segment of lease ", segment->lease_id(),
                        suspended ? " is not suspended" : " is suspended already: resume it first"));
     }
-    states.push_back(segment->state_.get());
   }
-  if (std::set<State*>(states.begin(), states.end()).size() != states.size()) {
-    return absl::InvalidArgumentError("a Segment is in the list twice");
-  }
-  return Suspension(std::move(session), std::move(states));
+  return Suspension(std::move(session), *std::move(states));
 }
 
 absl::Time Suspension::Deadline(std::optional<absl::Duration> timeout) const {
-  const absl::Time deadline = session_->Deadline(timeout);
-  if (timeout.has_value()) return deadline;
-  uint64_t bytes = 0;
-  for (const State* state : states_) bytes += state->mapped.lease.size_bytes();
-  return deadline + absl::Seconds(bytes / kBytesPerSecond);
+  return Remapping::Deadline(*session_, states_, timeout);
 }
 
 absl::Status Suspension::Quiesce(const SuspendOptions& options) const {
   if (options.quiesce) return options.quiesce();
-  std::set<std::string> devices;
-  for (const State* state : states_) {
-    const absl::Span<const std::string> uuids = state->mapped.mapping->device_uuids();
-    devices.insert(uuids.begin(), uuids.end());
-  }
-  return SynchronizeDevices(std::vector<std::string>(devices.begin(), devices.end()));
+  return Remapping::AwaitWork(states_);
 }
 
 absl::Status Suspension::Unmap(absl::Span<State* const> states) {
   for (State* state : states) {
-    if (absl::Status status = UnmapOne(state); !status.ok()) return status;
+    if (absl::Status status = Remapping::Unmap(state); !status.ok()) return status;
     Failpoint("client-suspend-unmapped");
   }
   return absl::OkStatus();
@@ -249,14 +205,7 @@ absl::Status Suspension::RestoreGroup(const States& group, const Wait& wait) {
         absl::StrCat("suspended ", group[i]->reserved->bytes, " bytes, the daemon resumed ",
                      resumed->leases[i].size_bytes(), "; this is a defect of gpumem"));
   }
-  const absl::Span<State* const> all = group;
-  const absl::Span<const UniqueFd> fds = resumed->fds;
-  for (size_t begin = 0, end = 0; begin < all.size(); begin = end) {
-    for (end = begin + 1; end < all.size() && Continues(*all[end - 1], *all[end]); ++end) {
-    }
-    absl::Status status = MapRun(all.subspan(begin, end - begin), fds.subspan(begin, end - begin));
-    if (!status.ok()) return status;
-  }
+  if (absl::Status status = MapResumed(group, resumed->fds); !status.ok()) return status;
   for (size_t i = 0; i < group.size(); ++i) {
     group[i]->mapped.lease.set_segment_id(resumed->leases[i].segment_id());
   }
@@ -267,7 +216,7 @@ absl::Status Suspension::RestoreGroup(const States& group, const Wait& wait) {
 bool Suspension::PutBack(const States& states, std::optional<absl::Duration> timeout) {
   States unmapped;
   for (State* state : states) {
-    if (state->reserved.has_value() || UnmapOne(state).ok()) unmapped.push_back(state);
+    if (state->reserved.has_value() || Remapping::Unmap(state).ok()) unmapped.push_back(state);
   }
   // Without it the memory stays on the device until the next Resume or Release.
   const absl::Span<State* const> all = unmapped;

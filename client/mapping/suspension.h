@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/mapping/segment_state.h"
+#include "client/mapping/remapping.h"
 #include "client/session/interrupt.h"
 #include "client/session/session.h"
 #include "gpumem/client.h"
@@ -23,8 +23,8 @@ namespace gpumem::internal {
 // of segments: more than the protocol takes at once go in several calls, all or none.
 class Suspension {
  public:
-  using State = Segment::State;
-  using States = std::vector<State*>;
+  using State = Remapping::State;
+  using States = Remapping::States;
 
   // Checks the segments. `suspended`: the state that they must be in.
   //   INVALID_ARGUMENT     none, one twice, one that is not valid or not the session's

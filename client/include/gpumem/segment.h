@@ -17,7 +17,7 @@
 namespace gpumem {
 
 namespace internal {
-class Suspension;
+class Remapping;
 }  // namespace internal
 
 class AddressRange;
@@ -99,7 +99,7 @@ class Segment {
   friend class Attachment;
   friend class Client;
   friend class Pool;
-  friend class internal::Suspension;
+  friend class internal::Remapping;
   struct State;
   explicit Segment(std::unique_ptr<State> state);
   // Moves segments of kind vmm with MoveHost or MoveCuda; changes data().
