@@ -2,6 +2,7 @@
 // The calls of a session whose answer is a message, and its event stream.
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -104,6 +105,21 @@ absl::Status Session::SuspendAgain(const v1::SuspendRequest& request, absl::Time
   const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kRollbackTimeout);
   if (!connection.ok()) return connection.status();
   return Call(**connection, &v1::Broker::Stub::Suspend, request, deadline).status();
+}
+
+absl::Status Session::ExchangeLeases(const v1::ExchangeLeasesRequest& request,
+                                     absl::Time deadline) {
+  Failpoint("client-exchange-asks");
+  const absl::StatusOr<v1::ExchangeLeasesResponse> response =
+      Ask(&v1::Broker::Stub::ExchangeLeases, request, deadline);
+  Failpoint("client-exchange-heard");
+  if (response.ok()) return absl::OkStatus();
+  std::vector<uint64_t> lease_ids;
+  for (const v1::ExchangeLeasesRequest::Pair& pair : request.pairs()) {
+    lease_ids.push_back(pair.lease_id());
+    lease_ids.push_back(pair.other_lease_id());
+  }
+  return ExplainLost(lease_ids, response.status());
 }
 
 absl::Status Session::ExplainLost(absl::Span<const uint64_t> lease_ids,

@@ -139,6 +139,11 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<Resumed> Resume(v1::ResumeRequest request, absl::Time deadline,
                                  const Disturbance& disturbance);
 
+  // Exchanges the segments of pairs of leases (broker.proto). A lost lease is FAILED_PRECONDITION.
+  // Repeated over a restart of the daemon. After DEADLINE_EXCEEDED and UNAVAILABLE they may be
+  // exchanged.
+  absl::Status ExchangeLeases(const v1::ExchangeLeasesRequest& request, absl::Time deadline);
+
   // Returns a unique id for requests that carry one.
   uint64_t NewRequestId() { return ++last_request_id_; }
   absl::StatusOr<v1::ShareResponse> Share(const v1::ShareRequest& request, absl::Time deadline);
