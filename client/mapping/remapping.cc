@@ -2,10 +2,7 @@
 #include "client/mapping/remapping.h"
 
 #include <set>
-#include <string>
 #include <utility>
-
-#include "common/cuda/synchronize.h"
 
 namespace gpumem::internal {
 namespace {
@@ -50,13 +47,13 @@ absl::Time Remapping::Deadline(const Session& session, const States& states,
   return deadline + absl::Seconds(bytes / kBytesPerSecond);
 }
 
-absl::Status Remapping::AwaitWork(absl::Span<State* const> states) {
+std::vector<std::string> Remapping::DevicesOf(absl::Span<State* const> states) {
   std::set<std::string> devices;
   for (const State* state : states) {
     const absl::Span<const std::string> uuids = state->mapped.mapping->device_uuids();
     devices.insert(uuids.begin(), uuids.end());
   }
-  return SynchronizeDevices(std::vector<std::string>(devices.begin(), devices.end()));
+  return {devices.begin(), devices.end()};
 }
 
 absl::Status Remapping::Unmap(State* state) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -32,8 +33,8 @@ class Remapping {
   static absl::Time Deadline(const Session& session, const States& states,
                              std::optional<absl::Duration> timeout);
 
-  // Blocks until the work in the primary contexts of the GPUs that use the segments has ended.
-  static absl::Status AwaitWork(absl::Span<State* const> states);
+  // Returns the GPUs that mapped segments are mapped for, each once.
+  static std::vector<std::string> DevicesOf(absl::Span<State* const> states);
 
   // Unmaps a segment, and keeps its addresses reserved. Closes its descriptor, which would keep the
   // memory.

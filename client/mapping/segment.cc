@@ -114,6 +114,8 @@ void* Segment::data() const {
 
 bool Segment::suspended() const { return valid() && state_->reserved.has_value(); }
 
+bool Segment::demoted() const { return valid() && !state_->home.empty(); }
+
 const std::string& Segment::tag() const {
   static const std::string* const none = new std::string;
   return valid() ? state_->tag : *none;

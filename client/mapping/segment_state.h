@@ -35,6 +35,7 @@ struct Segment::State {
   std::optional<Reserved> reserved;  // set while it is suspended; mapped.mapping is null then
   UniqueFd fd;                       // set by Segment::fd()
   std::string tag;                   // AcquireOptions::tag
+  std::string home;                  // while it is demoted: the device that it came from
   bool leased = true;                // false: the lease was released already
 };
 

@@ -11,6 +11,7 @@
 #include "client/mapping/kind.h"
 #include "client/mapping/remapping.h"
 #include "client/session/convert.h"
+#include "common/cuda/synchronize.h"
 #include "common/failpoint.h"
 #include "common/mapping/mapping.h"
 
@@ -87,7 +88,7 @@ absl::StatusOr<Suspension> Suspension::Of(std::shared_ptr<Session> session,
     if (!TraitsOf(segment->kind()).suspendable) {
       return absl::UnimplementedError(absl::StrCat(
           "a segment of kind ", KindName(segment->kind()), " cannot be suspended; kind ",
-          KindName(Kind::kVmm), " can be"));
+          KindName(Kind::kVmm), " can be", segment->demoted() ? ": promote it first" : ""));
     }
     if (segment->suspended() != suspended) {
       return absl::FailedPreconditionError(
@@ -104,7 +105,7 @@ absl::Time Suspension::Deadline(std::optional<absl::Duration> timeout) const {
 
 absl::Status Suspension::Quiesce(const SuspendOptions& options) const {
   if (options.quiesce) return options.quiesce();
-  return Remapping::AwaitWork(states_);
+  return SynchronizeDevices(Remapping::DevicesOf(states_));
 }
 
 absl::Status Suspension::Unmap(absl::Span<State* const> states) {

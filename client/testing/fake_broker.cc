@@ -162,6 +162,20 @@ class FakeDaemon::Service : public v1::Broker::Service {
     return daemon_->script_.resumed ? daemon_->script_.resumed(is_cancelled) : status;
   }
 
+  grpc::Status ExchangeLeases(grpc::ServerContext* context,
+                              const v1::ExchangeLeasesRequest* request,
+                              v1::ExchangeLeasesResponse*) override {
+    const uint64_t session = SessionOf(*context);
+    if (session == 0) return NoSession();
+    const auto is_cancelled = [context] { return context->IsCancelled(); };
+    grpc::Status status = daemon_->script_.exchange
+                              ? daemon_->script_.exchange(is_cancelled, *request)
+                              : grpc::Status::OK;
+    if (status.ok()) status = daemon_->Exchange(session, *request);
+    if (!status.ok() || request->check_only() || !daemon_->script_.exchanged) return status;
+    return daemon_->script_.exchanged(is_cancelled);
+  }
+
   grpc::Status Release(grpc::ServerContext* context, const v1::ReleaseRequest* request,
                        v1::ReleaseResponse*) override {
     ++daemon_->release_calls_;

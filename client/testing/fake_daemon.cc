@@ -159,6 +159,43 @@ void FakeDaemon::ResumeLeases(uint64_t session, absl::Span<const uint64_t> ids,
   Deliver(session, response->delivery_id(), leases, fds);
 }
 
+grpc::Status FakeDaemon::Exchange(uint64_t session, const v1::ExchangeLeasesRequest& request) {
+  std::vector<uint64_t> ids;
+  for (const v1::ExchangeLeasesRequest::Pair& pair : request.pairs()) {
+    ids.push_back(pair.lease_id());
+    ids.push_back(pair.other_lease_id());
+  }
+  if (grpc::Status status = CheckHeld(session, ids); !status.ok()) return status;
+  std::lock_guard lock(mutex_);
+  std::vector<std::pair<Held*, Held*>> pairs;
+  for (const v1::ExchangeLeasesRequest::Pair& pair : request.pairs()) {
+    Held& one = leases_.at(pair.lease_id());
+    Held& other = leases_.at(pair.other_lease_id());
+    const bool done = one.lease.segment_id() == pair.other_segment_id() &&
+                      other.lease.segment_id() == pair.segment_id();
+    if (done) continue;
+    if (one.lease.segment_id() != pair.segment_id() ||
+        other.lease.segment_id() != pair.other_segment_id()) {
+      return {grpc::StatusCode::FAILED_PRECONDITION, "a lease is of another segment"};
+    }
+    pairs.emplace_back(&one, &other);
+  }
+  if (request.check_only()) return grpc::Status::OK;
+  for (const auto& [one, other] : pairs) {
+    std::swap(one->lease, other->lease);
+    std::swap(one->memory, other->memory);
+    const uint64_t id = one->lease.lease_id();
+    one->lease.set_lease_id(other->lease.lease_id());
+    other->lease.set_lease_id(id);
+  }
+  return grpc::Status::OK;
+}
+
+v1::Lease FakeDaemon::LeaseOf(uint64_t lease_id) {
+  std::lock_guard lock(mutex_);
+  return leases_.at(lease_id).lease;
+}
+
 std::set<uint64_t> FakeDaemon::suspended() {
   std::lock_guard lock(mutex_);
   std::set<uint64_t> ids;

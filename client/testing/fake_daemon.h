@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A daemon for the client's tests: real sockets and real gRPC, with scripted answers. It keeps no
-// quotas. By default it welcomes every client, grants requests of kinds vmm and pinned from host
-// memory, and records the live leases and events. It can crash and come back, with or without that
-// state.
+// quotas. By default it welcomes every client, grants requests of kinds vmm, pinned and host from
+// host memory, and records the live leases and events. It can crash and come back, with or without
+// that state.
 #pragma once
 
 #include <grpcpp/server.h>
@@ -61,9 +61,13 @@ class FakeDaemon {
         suspend;
     std::function<grpc::Status(const std::function<bool()>& is_cancelled, const v1::ResumeRequest&)>
         resume_leases;
-    // These two are called when it is done, before the answer.
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled,
+                               const v1::ExchangeLeasesRequest&)>
+        exchange;
+    // These three are called when it is done, before the answer.
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> suspended;
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> resumed;
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled)> exchanged;
     // Called once it is registered.
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> register_event;
     std::vector<v1::Device> devices;             // empty: kDevice and kPinnedDevice
@@ -84,10 +88,10 @@ class FakeDaemon {
   std::vector<v1::Lease> GrantSilently(uint64_t session, const v1::AcquireRequest& request,
                                        v1::AcquireResponse* response);
   v1::Lease NewLease(uint64_t bytes, v1::Kind kind = v1::KIND_VMM, bool revocable = false);
-  // Returns a lease's memory, valid as long as the lease. For kinds vmm and pinned only.
+  // Returns a lease's memory, valid as long as the lease. For kinds vmm, pinned and host only.
   int Memory(const v1::Lease& lease);
   uint64_t NewDeliveryId() { return next_delivery_++; }
-  // `fds`: of the leases of kinds vmm and pinned.
+  // `fds`: of the leases of kinds vmm, pinned and host.
   void Deliver(uint64_t session, uint64_t delivery_id, const std::vector<v1::Lease>& leases,
                absl::Span<const int> fds);
   void Deliver(uint64_t session, const v1::Delivery& delivery, absl::Span<const int> fds);
@@ -131,6 +135,8 @@ class FakeDaemon {
   void Crash();
   // Starts another daemon after a crash, with the leases and sessions of its predecessor, or none.
   void ComeBack(bool remembers = true);
+  // Returns a live lease as it is now.
+  v1::Lease LeaseOf(uint64_t lease_id);
   // Returns the suspended leases.
   std::set<uint64_t> suspended();
   // Returns how often clients have reported activity.
@@ -190,6 +196,8 @@ class FakeDaemon {
   // Returns NOT_FOUND unless the session has all of these leases.
   grpc::Status CheckHeld(uint64_t session, absl::Span<const uint64_t> ids);
   void SuspendLeases(absl::Span<const uint64_t> ids);
+  // Exchanges the segments of pairs of leases, all or none.
+  grpc::Status Exchange(uint64_t session, const v1::ExchangeLeasesRequest& request);
   // Suspended leases get other segments, with the same bytes.
   void ResumeLeases(uint64_t session, absl::Span<const uint64_t> ids, v1::ResumeResponse* response);
 

@@ -60,6 +60,8 @@ struct PublishOptions;
 class Pool;  // these two: gpumem/pool.h
 class SharedBlock;
 
+struct DemoteOptions;  // gpumem/demote.h
+
 struct ResumeOptions;  // these three: gpumem/suspend.h
 struct SuspendOptions;
 struct SuspensionHandlers;
@@ -206,6 +208,28 @@ class Client {
   //   UNAVAILABLE         the bytes could not be copied
   absl::Status Resume(absl::Span<Segment* const> segments, const ResumeOptions& options);
   absl::Status Resume(absl::Span<Segment* const> segments);
+
+  // Moves the bytes of segments of kind vmm to host memory at the same addresses, all or none
+  // (gpumem/demote.h), and frees their device memory. Reads go on, slower.
+  //   INVALID_ARGUMENT    no segments, or one twice; or a Segment that is not this Client's, or not
+  //                       valid; or options without sense
+  //   UNIMPLEMENTED       a segment is of another kind; the machine or the daemon has no memory of
+  //                       kind host
+  //   FAILED_PRECONDITION a segment is demoted already, suspended, revocable, scratch or lost
+  //                       (SegmentsLost); other sessions or leases use it, or a publication; the
+  //                       program has its descriptor (fd()); or it is another tenant's
+  //   RESOURCE_EXHAUSTED  the host memory has no room, or not for this tenant, also after the wait
+  //                       (Denial); or this process is out of addresses or memory
+  //   CANCELLED           by options.cancel
+  //   INTERNAL            GPU work of this process has failed, or is being captured
+  //   UNAVAILABLE         a segment is being copied by the daemon
+  //   and the errors of DemoteOptions::pause
+  absl::Status Demote(absl::Span<Segment* const> segments, const DemoteOptions& options);
+  absl::Status Demote(absl::Span<Segment* const> segments);
+  // Moves the bytes of demoted segments back to their devices, at the same addresses, all or none.
+  // Waits in the queue of the device as Acquire. Statuses as of Demote, for the device's memory.
+  absl::Status Promote(absl::Span<Segment* const> segments, const DemoteOptions& options);
+  absl::Status Promote(absl::Span<Segment* const> segments);
 
   // Lets operators suspend and resume this process (gpumemctl suspend) until the Watch ends, and
   // the daemon suspend it if the tenant is swappable: SuspensionHandlers (gpumem/suspend.h). It

@@ -50,6 +50,9 @@ class Segment {
   bool revocable() const;
   // True if it is suspended (gpumem/suspend.h): no memory is mapped at data().
   bool suspended() const;
+  // True from Client::Demote to Client::Promote (gpumem/demote.h): its memory is host memory, of
+  // kind kHost, at the same addresses.
+  bool demoted() const;
   // Returns AcquireOptions::tag. Empty for memory that was opened or attached.
   const std::string& tag() const;
   // True if its bytes are dropped when it is suspended (AcquireOptions::scratch). False with a
