@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "gpumem/client.h"
+#include "gpumem/demote.h"
 #include "gpumem/pool.h"
 #include "gpumem/suspend.h"
 
@@ -125,6 +126,10 @@ TEST(SharedLibraryTest, ExportsAllOfClientH) {
     (*client)->Suspend(some, {.quiesce = [] { return absl::OkStatus(); }}).IgnoreError();
     (*client)->Resume(some, {.wait = absl::Seconds(1), .cancel = cancel}).IgnoreError();
     if (third.suspended()) (*client)->Resume(some).IgnoreError();
+    (*client)->Demote(some).IgnoreError();
+    (*client)->Demote(some, {.wait = absl::Seconds(1), .cancel = cancel}).IgnoreError();
+    if (third.demoted()) (*client)->Promote(some).IgnoreError();
+    (*client)->Promote(some, {.wait = absl::Seconds(1)}).IgnoreError();
     (*client)->GetUsage().value();
     (*client)->Devices().value();
     const std::string words = (*client)->tenant() + (*client)->rule() +

@@ -106,6 +106,13 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_client_resume(client, NULL, 1, NULL));
   WANTS_POINTER(gpumem_client_resume(client, &segment, 1, NULL));
   WANTS_POINTER(gpumem_segment_is_suspended(NULL, &number));
+  WANTS_POINTER(gpumem_client_demote(NULL, NULL, 0, NULL));
+  WANTS_POINTER(gpumem_client_demote(client, NULL, 1, NULL));
+  WANTS_POINTER(gpumem_client_demote(client, &segment, 1, NULL));
+  WANTS_POINTER(gpumem_client_promote(NULL, NULL, 0, NULL));
+  WANTS_POINTER(gpumem_client_promote(client, NULL, 1, NULL));
+  WANTS_POINTER(gpumem_client_promote(client, &segment, 1, NULL));
+  WANTS_POINTER(gpumem_segment_is_demoted(NULL, &number));
   WANTS_POINTER(gpumem_pool_suspend(NULL, NULL));
   WANTS_POINTER(gpumem_pool_resume(NULL, NULL));
   WANTS_POINTER(gpumem_pool_is_suspended(NULL, &number));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpumem in plain C: all of client.h, publication.h, suspend.h and pool.h, for every language that
- * can call C.
+/* gpumem in plain C: all of client.h, publication.h, suspend.h, demote.h and pool.h, for every
+ * language that can call C.
  *
  *   gpumem_client* client;
  *   gpumem_pool* pool;
@@ -13,8 +13,8 @@
  *
  * Status: a function that returns int returns an enum gpumem_status: a code of gRPC and Abseil. It
  * writes its out-parameters only if it returns GPUMEM_OK. A null pointer is INVALID_ARGUMENT unless
- * the parameter "may be null". client.h, publication.h, suspend.h and pool.h list each call's
- * statuses and details.
+ * the parameter "may be null". client.h, publication.h, suspend.h, demote.h and pool.h list each
+ * call's statuses and details.
  * Handles: each has a _destroy or _release function, which does nothing for null. Using a released
  * handle is undefined behaviour. Handles may be released in any order: what a handle needs lives as
  * long as it. Text that a call returns belongs to the handle and lives as long as it.
@@ -34,7 +34,7 @@
  *   gpumem_status.h       version, statuses, errors, denials
  *   gpumem_client.h       sessions, cancellation
  *   gpumem_segment.h      acquiring, opening and sharing of memory
- *   gpumem_suspend.h      suspending segments
+ *   gpumem_suspend.h      suspending and demoting segments
  *   gpumem_device.h       devices, usage
  *   gpumem_event.h        interprocess events
  *   gpumem_watch.h        events of the daemon
