@@ -66,6 +66,7 @@ inline PyObject* None() {
 extern const std::vector<PyMethodDef> kClientMethods;
 extern const std::vector<PyMethodDef> kSegmentMethods;
 extern const std::vector<PyMethodDef> kSuspendMethods;
+extern const std::vector<PyMethodDef> kDemoteMethods;
 extern const std::vector<PyMethodDef> kPublicationMethods;
 extern const std::vector<PyMethodDef> kPoolMethods;
 extern const std::vector<PyMethodDef> kEventMethods;

@@ -75,8 +75,8 @@ std::vector<PyMethodDef>* Methods() {
       {"set_error_factory", SetErrorFactory, METH_O, nullptr},
   };
   for (const auto* const part :
-       {&kClientMethods, &kSegmentMethods, &kSuspendMethods, &kPublicationMethods, &kPoolMethods,
-        &kEventMethods, &kWatchMethods, &kDlpackMethods, &kCupyMethods}) {
+       {&kClientMethods, &kSegmentMethods, &kSuspendMethods, &kDemoteMethods, &kPublicationMethods,
+        &kPoolMethods, &kEventMethods, &kWatchMethods, &kDlpackMethods, &kCupyMethods}) {
     all->insert(all->end(), part->begin(), part->end());
   }
   all->push_back({nullptr, nullptr, 0, nullptr});

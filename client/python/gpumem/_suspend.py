@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Suspending segments, and resuming them."""
+"""Suspending segments and resuming them; demoting and promoting them."""
 from __future__ import annotations
 
 from contextlib import ExitStack
@@ -21,7 +21,7 @@ def _locked(segments: List[Segment]) -> ExitStack:
 
 
 class Suspending:
-    """The part of gpumem.Client that suspends and resumes segments."""
+    """The part of gpumem.Client that replaces the memory of segments at their addresses."""
 
     _handle: _gpumem.Handle
 
@@ -69,5 +69,64 @@ class Suspending:
                 else:
                     call(work, cancel)
             finally:  # Ctrl-C may come when they are resumed already
+                for each in found:
+                    each.refresh()
+
+    def demote(self, segments: Iterable[Segment], *,
+               pause: Optional[Callable[[], object]] = None,
+               proceed: Optional[Callable[[], object]] = None, longest_pause: float = 0.005,
+               wait: float = 0, timeout: Optional[float] = None,
+               cancel: Optional[CancelToken] = None) -> None:
+        """Moves the bytes of segments of kind vmm to host memory at the same addresses, all or none,
+        and frees their device memory. `ptr`, all views and CUDA graphs stay valid: GPUs read and
+        write over PCIe, some 70 times slower. On a GPU, make the arrays before: frameworks may
+        refuse to make new ones.
+
+        Until the call returns nothing may write to the segments. Reads may go on, but for some
+        milliseconds at a time: pause holds the reads and waits for those under way, proceed lets
+        them go on. Both are called for each group of segments that is switched, perhaps in another
+        thread, and must not use the segments' methods. What pause raises is raised here; then all
+        is undone, for which it is called once more. Without them the call waits for the work that
+        this process has submitted to the GPU, and nothing may use the segments until it returns.
+
+        longest_pause: seconds; at least one segment is switched at a time. wait: seconds to wait
+        for host memory that others hold; Ctrl-C and `cancel` end the wait, and nothing changes.
+
+        Raises ResourceExhaustedError with its `denial`: the daemon's pinned memory has no room, or
+        not for this tenant. Raises FailedPreconditionError: a segment is demoted already,
+        suspended, revocable, scratch, lost, published, or used by others; or fd() was called.
+        Raises UnimplementedError for another kind, or without memory of kind host;
+        InvalidArgumentError; CancelledError.
+        """
+        self._move(_gpumem.demote, segments, pause, proceed, longest_pause, wait, timeout, cancel)
+
+    def promote(self, segments: Iterable[Segment], *,
+                pause: Optional[Callable[[], object]] = None,
+                proceed: Optional[Callable[[], object]] = None, longest_pause: float = 0.005,
+                wait: float = 0, timeout: Optional[float] = None,
+                cancel: Optional[CancelToken] = None) -> None:
+        """Moves the bytes of demoted segments back to their devices, at the same addresses, all or
+        none. Options and errors as of demote(), for the device's memory. After an error the
+        segments stay demoted."""
+        self._move(_gpumem.promote, segments, pause, proceed, longest_pause, wait, timeout, cancel)
+
+    def _move(self, move: Callable[..., None], segments: Iterable[Segment],
+              pause: Optional[Callable[[], object]], proceed: Optional[Callable[[], object]],
+              longest_pause: float, wait: float, timeout: Optional[float],
+              cancel: Optional[CancelToken]) -> None:
+        found = list(segments)
+
+        def work(token: Optional[CancelToken]) -> None:
+            move(self._handle, [each.handle for each in found], pause, proceed,
+                 to_ms(longest_pause), to_ms(wait), to_ms(timeout),
+                 None if token is None else token.handle)
+
+        with _locked(found):
+            try:
+                if wait == 0:
+                    work(cancel)
+                else:
+                    call(work, cancel)
+            finally:  # Ctrl-C may come when they are moved already
                 for each in found:
                     each.refresh()

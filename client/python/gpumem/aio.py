@@ -59,6 +59,15 @@ class Client:
         """gpumem.Client.resume()."""
         await call_async(lambda token: self.client.resume(segments, cancel=token, **options))
 
+    async def demote(self, segments: Iterable[Segment], **options: Any) -> None:
+        """gpumem.Client.demote(), in another thread, which also calls `pause` and `proceed`.
+        Cancelling the task ends the wait for memory; later steps go on."""
+        await call_async(lambda token: self.client.demote(segments, cancel=token, **options))
+
+    async def promote(self, segments: Iterable[Segment], **options: Any) -> None:
+        """gpumem.Client.promote(), in the same way."""
+        await call_async(lambda token: self.client.promote(segments, cancel=token, **options))
+
     async def attach(self, name: str, **options: Any) -> Publication:
         """gpumem.Client.attach()."""
         made: Publication = await call_async(

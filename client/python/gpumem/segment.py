@@ -181,6 +181,12 @@ class Segment(Memory):
         """True from Client.suspend() to Client.resume(): there is no memory at `ptr`."""
         return _gpumem.segment_is_suspended(self._handle)
 
+    @property
+    def demoted(self) -> bool:
+        """True from Client.demote() to Client.promote(): its memory is host memory, which GPUs use
+        at `ptr`. `kind` and `device` stay those that it was acquired with."""
+        return _gpumem.segment_is_demoted(self._handle)
+
     def share(self, scope: str = "tenant") -> Ticket:
         """Returns the ticket that opens it elsewhere (Client.open), for as long as this lease
         lives: for sessions of the same tenant, or with "any" for every session that has the ticket.
