@@ -5,7 +5,8 @@
     runner.py --gpumemd PATH --out DIR --work DIR [PART ...]
 
 Parts: the test files of this folder by name (test_cupy, …), numba-own (Numba's tests of its memory,
-with the plugin and without), examples, bench-alloc, bench-restart. Only if they are named: bench-suspend;
+with the plugin and without), examples, bench-alloc, bench-restart. Only if they are named: bench-demote,
+bench-suspend;
 bench-suspend-cold and bench-suspend-huge, whose tiers take their memory when it is first needed, the
 latter in huge pages. Failures are printed with their reasons, and a table comes last; exit code 0 if
 nothing failed.
@@ -273,12 +274,12 @@ def example(args, name):
 
 def bench(args, name):
     part = Part(name)
-    script = HERE / f"{'bench_suspend' if name in configs.SUSPEND else name.replace('-', '_')}.py"
+    script = HERE / f"{'_'.join(name.split('-')[:2])}.py"
     daemon = Daemon(args, name)
     log = pathlib.Path(args.out) / f"{name}.log"
     try:
         status = run([sys.executable, "-X", "faulthandler", str(script), "--work", args.work,
-                      *configs.SUSPEND.get(name, [])],
+                      *configs.NAMED.get(name, [])],
                      daemon.environment(), log, left(190))
         part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]
         if status == 0:
@@ -342,7 +343,7 @@ def main():
     args = parser.parse_args()
     versions()
     wanted, parts = set(args.parts), []
-    named = [(name, bench, name) for name in configs.SUSPEND if name in wanted]
+    named = [(name, bench, name) for name in configs.NAMED if name in wanted]
     for phase, jobs in ((TOGETHER, args.jobs), (SERIAL, 1), (named, 1), (LAST, args.jobs)):
         with concurrent.futures.ThreadPoolExecutor(jobs) as executor:
             running = [executor.submit(safely, function, args, name)
