@@ -110,6 +110,10 @@ void WriteTenants(Exposition& page, const std::vector<Tenant>& shown, size_t nam
         [](const Tenant& tenant) { return tenant.segments; });
   write("gpumem_publications", "Publications of the tenant and its descendants.",
         [](const Tenant& tenant) { return tenant.publications; });
+  write("gpumem_demoted_bytes",
+        "Bytes of the tenant and its descendants that are in host memory instead of a device's, "
+        "mapped at the same addresses.",
+        [](const Tenant& tenant) { return tenant.demoted; });
   page.Family("gpumem_denials_total", Type::kCounter,
               "Requests of the tenant that were denied, by cause.");
   const auto causes = Causes();
@@ -267,6 +271,7 @@ void MetricsPage::AddToOther(const Tenant& tenant, bool parent_is_there, Tenant&
   other.sessions += tenant.sessions;
   other.segments += tenant.segments;
   other.publications += tenant.publications;
+  other.demoted += tenant.demoted;
 }
 
 std::vector<LedgerMeasures::Tenant> MetricsPage::Shown(const Measures& measures) {

@@ -188,6 +188,10 @@ std::string Tell(const AuditRecord& record) {
       return absl::StrCat("suspended on request: ", Who(record), ", ", What(record), By(record));
     case AuditEvent::kLeasesResumed:
       return absl::StrCat("resumed on request: ", Who(record), ", ", What(record), By(record));
+    case AuditEvent::kLeasesDemoted:
+      return absl::StrCat("demoted on request: ", Who(record), ", ", What(record), By(record));
+    case AuditEvent::kLeasesPromoted:
+      return absl::StrCat("promoted on request: ", Who(record), ", ", What(record), By(record));
     case AuditEvent::kPublicationSuspended:
       return absl::StrCat(Publication(record), " suspended: ", What(record), By(record));
     case AuditEvent::kSuspensionAsked:

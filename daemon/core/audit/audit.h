@@ -39,6 +39,8 @@ enum class AuditEvent {
   kPoolTrimmed,
   kLeasesSuspended,  // by a session that an operator asked to
   kLeasesResumed,    // likewise
+  kLeasesDemoted,
+  kLeasesPromoted,
   kPublicationSuspended,
   // The policy of suspensions.
   kSuspensionAsked,

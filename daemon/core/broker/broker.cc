@@ -117,20 +117,24 @@ BrokerCall::~BrokerCall() {
   Broker::Update update(broker_);
   if (!watch_) --broker_->calls_;
   if (accepts_suspension_) {
-    broker_->ledger_.suspension_requests().RemoveWatch(session_, swappable_);
+    broker_->ledger_.suspension_requests().RemoveWatch(session_, swappable_, demotes_);
   }
   watch_ ? broker_->ledger_.sessions().EndWatch(session_)
          : broker_->ledger_.sessions().EndCall(session_);
 }
 
-absl::Status BrokerCall::BecomeWatch(bool accepts_suspension, std::optional<bool> swappable) {
+absl::Status BrokerCall::BecomeWatch(bool accepts_suspension, std::optional<bool> swappable,
+                                     bool demotes) {
   Broker::Update update(broker_);
   absl::Status become = broker_->ledger_.sessions().BecomeWatch(session_);
   watch_ = become.ok();
   if (watch_) --broker_->calls_;
   accepts_suspension_ = watch_ && accepts_suspension;
   swappable_ = swappable;
-  if (accepts_suspension_) broker_->ledger_.suspension_requests().AddWatch(session_, swappable_);
+  demotes_ = demotes;
+  if (accepts_suspension_) {
+    broker_->ledger_.suspension_requests().AddWatch(session_, swappable_, demotes_);
+  }
   return broker_->Denied(session_, "watch", std::move(become));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An operator asks a session to suspend its leases, or to resume them, or does it to a publication
-// that no session uses.
+// An operator asks a session to suspend, resume, demote or promote its leases, or suspends or
+// resumes a publication that no session uses.
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -24,35 +24,58 @@ namespace {
 // How often a wait looks whether the operator has gone, or whether there is room.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
 
-absl::Status NothingToDo(SessionId session, bool resume, absl::string_view tag) {
+using Action = SuspensionRequests::Action;
+
+absl::string_view WhatIsMissing(Action action) {
+  switch (action) {
+    case Action::kSuspend:
+      return "can be suspended; only firm leases of kind vmm on memory of its own tenant can, and "
+             "only if the tenant's releases are trusted";
+    case Action::kResume:
+      return "is suspended";
+    case Action::kDemote:
+      return "can be demoted; only firm leases of kind vmm on memory of its own tenant can that no "
+             "other lease or publication shares, that is not scratch memory or suspended, and only "
+             "if the tenant's releases are trusted";
+    case Action::kPromote:
+      return "is demoted";
+  }
+  return "";
+}
+
+absl::Status NothingToDo(SessionId session, Action action, absl::string_view tag) {
   const std::string tagged = tag.empty() ? "" : absl::StrCat("with tag ", tag, " ");
-  return absl::FailedPreconditionError(
-      absl::StrCat("session ", ToInt(session), " has no lease ", tagged, "that ",
-                   resume ? "is suspended"
-                          : "can be suspended; only firm leases of kind vmm on memory of its own "
-                            "tenant can, and only if the tenant's releases are trusted"));
+  return absl::FailedPreconditionError(absl::StrCat("session ", ToInt(session), " has no lease ",
+                                                    tagged, "that ", WhatIsMissing(action)));
+}
+
+absl::string_view Participle(Action action) {
+  return action == Action::kSuspend  ? "suspended"
+         : action == Action::kResume ? "resumed"
+         : action == Action::kDemote ? "demoted"
+                                     : "promoted";
 }
 
 }  // namespace
 
 absl::StatusOr<BrokerOperators::Moved> BrokerOperators::MoveSession(
-    SessionId session, bool resume, absl::string_view tag, absl::Time deadline,
+    SessionId session, Action action, absl::string_view tag, absl::Time deadline,
     absl::FunctionRef<bool()> cancelled) {
   if (absl::Status right = CheckTag(tag); !right.ok()) return right;
   SuspensionRequests::Due due;
   for (std::optional<LeaseId> next = LeaseId{}; next.has_value();) {
     TimedLock lock(&broker_.mutex_);
     const SuspensionRequests& requests = broker_.ledger_.suspension_requests();
-    if (absl::Status possible = requests.Check(session); !possible.ok()) return possible;
-    next = requests.Collect(session, resume, *next, Broker::kListedAtOnce, due, tag);
+    if (absl::Status possible = requests.Check(session, action); !possible.ok()) return possible;
+    next = requests.Collect(session, action, *next, Broker::kListedAtOnce, due, tag);
   }
-  if (due.leases.empty() && due.done == 0) return NothingToDo(session, resume, tag);
-  SuspensionRequests::Request asked{.resume = resume, .until = deadline};
+  if (due.leases.empty() && due.done == 0) return NothingToDo(session, action, tag);
+  SuspensionRequests::Request asked{.action = action, .until = deadline};
   Moved moved;
   {
     Broker::Update update(&broker_);
     absl::StatusOr<uint64_t> begun =
-        broker_.ledger_.suspension_requests().Begin(session, resume, deadline, tag);
+        broker_.ledger_.suspension_requests().Begin(session, action, deadline, tag);
     if (!begun.ok()) return begun.status();
     asked.number = *begun;
     moved.tenant = broker_.ledger_.state().sessions.at(session)->tenant->name;
@@ -70,7 +93,7 @@ absl::StatusOr<BrokerOperators::Moved> BrokerOperators::MoveSession(
   for (absl::Span<const LeaseId> left(due.leases); !left.empty();
        left.remove_prefix(std::min(left.size(), Broker::kListedAtOnce))) {
     TimedLock lock(&broker_.mutex_);
-    broker_.ledger_.suspension_requests().Add(left.subspan(0, Broker::kListedAtOnce), resume, sums);
+    broker_.ledger_.suspension_requests().Add(left.subspan(0, Broker::kListedAtOnce), action, sums);
   }
   moved.leases = sums.leases;
   moved.segments = sums.segments.size();
@@ -92,7 +115,7 @@ absl::Status BrokerOperators::AwaitMoved(SessionId session, absl::Span<const Lea
     const SuspensionRequests::Request* const present = requests.Find(session);
     ended = present == nullptr || present->number != asked.number;
     for (size_t looked = 0; !ended && !left.empty() && looked < Broker::kListedAtOnce; ++looked) {
-      if (!requests.IsDone(left.front(), asked.resume)) return false;
+      if (!requests.IsDone(left.front(), asked.action)) return false;
       left.remove_prefix(1);
     }
     return true;
@@ -110,23 +133,23 @@ absl::Status BrokerOperators::AwaitMoved(SessionId session, absl::Span<const Lea
     }
     if (left.empty()) break;
     if (cancelled()) return absl::CancelledError("the operator does not wait any more");
-    if (absl::Now() >= asked.until) return NotInTime(session, left, asked.resume);
+    if (absl::Now() >= asked.until) return NotInTime(session, left, asked.action);
   }
   return absl::OkStatus();
 }
 
 absl::Status BrokerOperators::NotInTime(SessionId session, absl::Span<const LeaseId> leases,
-                                        bool resume) const {
+                                        Action action) const {
   size_t left = 0;
   for (absl::Span<const LeaseId> unseen = leases; !unseen.empty();
        unseen.remove_prefix(std::min(unseen.size(), Broker::kListedAtOnce))) {
     TimedLock lock(&broker_.mutex_);
     for (LeaseId lease : unseen.subspan(0, Broker::kListedAtOnce)) {
-      if (!broker_.ledger_.suspension_requests().IsDone(lease, resume)) ++left;
+      if (!broker_.ledger_.suspension_requests().IsDone(lease, action)) ++left;
     }
   }
   return absl::DeadlineExceededError(absl::StrCat("session ", ToInt(session), " has not ",
-                                                  resume ? "resumed" : "suspended",
+                                                  Participle(action),
                                                   " all its leases in time: ", left, " left"));
 }
 

@@ -19,6 +19,7 @@ namespace operator_suspensions_test {
 
 using absl::StatusCode;
 using ::testing::HasSubstr;
+using Action = SuspensionRequests::Action;
 using Moved = absl::StatusOr<BrokerOperators::Moved>;
 
 class OperatorSuspensionsTest : public BrokerWaitFixture {
@@ -43,9 +44,9 @@ class OperatorSuspensionsTest : public BrokerWaitFixture {
     EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true), absl::OkStatus());
     return client;
   }
-  Moved Move(const Client& client, bool resume, absl::Duration patience = kLong,
+  Moved Move(const Client& client, Action action, absl::Duration patience = kLong,
              absl::string_view tag = "") {
-    return broker_->operators().MoveSession(client.session.id, resume, tag, absl::Now() + patience,
+    return broker_->operators().MoveSession(client.session.id, action, tag, absl::Now() + patience,
                                             [] { return false; });
   }
   void Suspend(const Client& client, const std::vector<LeaseId>& leases) {
@@ -76,11 +77,11 @@ TEST_F(OperatorSuspensionsTest, AnswersWhenAllIsSuspendedAndWhenAllIsResumed) {
   const std::vector<LeaseId> more = Hold(client, 3);
   leases.insert(leases.end(), more.begin(), more.end());
   Moved moved = absl::UnknownError("not answered");
-  std::thread operators([&] { moved = Move(client, /*resume=*/false); });
+  std::thread operators([&] { moved = Move(client, Action::kSuspend); });
   EXPECT_EQ(observer_.AwaitAsked(1).front(), client.session.id);
   const auto asked = broker_->suspensions().Requested(*CallOf(client));
   ASSERT_TRUE(asked.has_value());
-  EXPECT_FALSE(asked->resume);
+  EXPECT_EQ(asked->action, Action::kSuspend);
   Suspend(client, {leases[0]});
   Suspend(client, {leases[1]});
   operators.join();
@@ -93,14 +94,14 @@ TEST_F(OperatorSuspensionsTest, AnswersWhenAllIsSuspendedAndWhenAllIsResumed) {
   EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(client)).has_value());
 
   // There is nothing left to do: the session is not asked.
-  moved = Move(client, /*resume=*/false);
+  moved = Move(client, Action::kSuspend);
   ASSERT_TRUE(moved.ok()) << moved.status();
   EXPECT_EQ(moved->leases, 0u);
   EXPECT_EQ(observer_.AwaitAsked(1).size(), 1u);
 
-  std::thread resumes([&] { moved = Move(client, /*resume=*/true); });
+  std::thread resumes([&] { moved = Move(client, Action::kResume); });
   observer_.AwaitAsked(2);
-  EXPECT_TRUE(broker_->suspensions().Requested(*CallOf(client))->resume);
+  EXPECT_EQ(broker_->suspensions().Requested(*CallOf(client))->action, Action::kResume);
   Resume(client, leases);
   resumes.join();
   ASSERT_TRUE(moved.ok()) << moved.status();
@@ -111,11 +112,11 @@ TEST_F(OperatorSuspensionsTest, AnswersWhenAllIsSuspendedAndWhenAllIsResumed) {
 TEST_F(OperatorSuspensionsTest, ATagMeansItsLeasesAlone) {
   Client client = OpenListening();
   Hold(client, 1);
-  Moved moved = Move(client, /*resume=*/false, kLong, "kv");
+  Moved moved = Move(client, Action::kSuspend, kLong, "kv");
   EXPECT_EQ(moved.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_THAT(moved.status().message(), HasSubstr("has no lease with tag kv that can be"));
   for (const std::string& wrong : {std::string(33, 'x'), std::string("k v"), std::string("\xff")}) {
-    moved = Move(client, /*resume=*/false, kLong, wrong);
+    moved = Move(client, Action::kSuspend, kLong, wrong);
     EXPECT_EQ(moved.status().code(), StatusCode::kInvalidArgument);
   }
 }
@@ -126,7 +127,7 @@ TEST_F(OperatorSuspensionsTest, TheDeadlineSaysHowManyAreLeft) {
   Hold(client, 1);
   Hold(client, 1);
   Suspend(client, leases);
-  const Moved moved = Move(client, /*resume=*/false, absl::Milliseconds(1));
+  const Moved moved = Move(client, Action::kSuspend, absl::Milliseconds(1));
   EXPECT_EQ(moved.status().code(), StatusCode::kDeadlineExceeded);
   EXPECT_THAT(moved.status().message(), HasSubstr(": 2 left"));
   EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(client)).has_value());
@@ -134,16 +135,17 @@ TEST_F(OperatorSuspensionsTest, TheDeadlineSaysHowManyAreLeft) {
 
 TEST_F(OperatorSuspensionsTest, RefusesWhatCannotBe) {
   EXPECT_EQ(broker_->operators()
-                .MoveSession(SessionId{99}, false, "", absl::InfiniteFuture(), [] { return false; })
+                .MoveSession(SessionId{99}, Action::kSuspend, "", absl::InfiniteFuture(),
+                             [] { return false; })
                 .status()
                 .code(),
             StatusCode::kNotFound);
   Client deaf = Open("team");
   Hold(deaf, 1);
-  EXPECT_EQ(Move(deaf, /*resume=*/false).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Move(deaf, Action::kSuspend).status().code(), StatusCode::kFailedPrecondition);
   Client empty = OpenListening();
-  for (bool resume : {false, true}) {
-    const absl::Status status = Move(empty, resume).status();
+  for (Action action : {Action::kSuspend, Action::kResume}) {
+    const absl::Status status = Move(empty, action).status();
     EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
     EXPECT_THAT(status.message(), HasSubstr("no lease"));
   }
@@ -151,16 +153,26 @@ TEST_F(OperatorSuspensionsTest, RefusesWhatCannotBe) {
   Client client = OpenListening();
   Hold(client, 1);
   watches_.pop_back();
-  EXPECT_EQ(Move(client, /*resume=*/false).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Move(client, Action::kSuspend).status().code(), StatusCode::kFailedPrecondition);
+}
+
+TEST_F(OperatorSuspensionsTest, DemotionNeedsHostMemoryAndAProgramThatServesIt) {
+  Client client = OpenListening();
+  Hold(client, 1);
+  for (const Action action : {Action::kDemote, Action::kPromote}) {
+    const absl::Status status = Move(client, action).status();
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_THAT(status.message(), HasSubstr("kind host"));
+  }
 }
 
 TEST_F(OperatorSuspensionsTest, TheEndOfTheSessionOrALaterRequestEndsTheWait) {
   Client client = OpenListening();
   const std::vector<LeaseId> leases = Hold(client, 1);
   Moved first = absl::UnknownError("not answered"), second = first;
-  std::thread one([&] { first = Move(client, /*resume=*/false); });
+  std::thread one([&] { first = Move(client, Action::kSuspend); });
   observer_.AwaitAsked(1);
-  std::thread two([&] { second = Move(client, /*resume=*/false); });
+  std::thread two([&] { second = Move(client, Action::kSuspend); });
   one.join();
   EXPECT_EQ(first.status().code(), StatusCode::kAborted);
   observer_.AwaitAsked(2);
@@ -175,7 +187,7 @@ TEST_F(OperatorSuspensionsTest, AnOperatorThatGoesEndsTheWait) {
   absl::Notification gone;
   absl::StatusOr<BrokerOperators::Moved> moved = absl::UnknownError("not answered");
   std::thread operators([&] {
-    moved = broker_->operators().MoveSession(client.session.id, /*resume=*/false, "",
+    moved = broker_->operators().MoveSession(client.session.id, Action::kSuspend, "",
                                              absl::InfiniteFuture(),
                                              [&] { return gone.HasBeenNotified(); });
   });

@@ -44,21 +44,22 @@ class BrokerOperators {
   // Statuses as Segments::Trim. Returns once the driver has the memory back.
   absl::StatusOr<Trimmed> Trim(absl::string_view tenant, absl::string_view device,
                                uint64_t keep_bytes);
-  // What a session has done when an operator asked it to suspend, or to resume.
+  // What a session has done when an operator asked it to suspend or resume, demote or promote.
   struct Moved {
     std::string tenant;  // the session's
     uint64_t leases = 0;
     uint64_t segments = 0;        // of these leases
-    uint64_t bytes = 0;           // of these that moved
+    uint64_t bytes = 0;           // of these that moved, or were exchanged
     uint64_t resident_bytes = 0;  // of suspended ones that are still on their devices
     uint64_t dropped_bytes = 0;   // of suspended scratch ones
   };
-  // Asks the session to suspend all its leases that can be suspended, or to resume them; with a
-  // `tag`, those of them that have it. Blocks until it has. Calls `cancelled` some times a second;
-  // true ends the wait with CANCELLED. Statuses as SuspendSession in proto/gpumem/v1/admin.proto
+  // Asks the session to do this to all its leases for which it can; with a `tag`, to those of them
+  // that have it. Blocks until it has. Calls `cancelled` some times a second; true ends the wait
+  // with CANCELLED. Statuses as SuspendSession and DemoteSession in proto/gpumem/v1/admin.proto
   // (operator_suspensions.cc).
-  absl::StatusOr<Moved> MoveSession(SessionId session, bool resume, absl::string_view tag,
-                                    absl::Time deadline, absl::FunctionRef<bool()> cancelled);
+  absl::StatusOr<Moved> MoveSession(SessionId session, SuspensionRequests::Action action,
+                                    absl::string_view tag, absl::Time deadline,
+                                    absl::FunctionRef<bool()> cancelled);
   void SetDraining(bool draining);
   // As Ledger::Close: for the end of the daemon.
   void Close();
@@ -95,7 +96,8 @@ class BrokerOperators {
                           const SuspensionRequests::Request& asked,
                           absl::FunctionRef<bool()> cancelled) const;
   // Returns DEADLINE_EXCEEDED with the number of leases that are left.
-  absl::Status NotInTime(SessionId session, absl::Span<const LeaseId> leases, bool resume) const;
+  absl::Status NotInTime(SessionId session, absl::Span<const LeaseId> leases,
+                         SuspensionRequests::Action action) const;
 
   Broker& broker_;
 };

@@ -104,16 +104,17 @@ class BrokerCall {
         session_(other.session_),
         watch_(other.watch_),
         accepts_suspension_(other.accepts_suspension_),
+        demotes_(other.demotes_),
         swappable_(other.swappable_) {}
   BrokerCall& operator=(BrokerCall&&) = delete;
   ~BrokerCall();
   SessionId session() const { return session_; }
   // Makes the call one of the session's watches, which do not count as in flight.
-  // `accepts_suspension`: the client obeys requests to suspend (SuspensionRequests). `swappable`:
-  // as SuspensionRequests::AddWatch.
+  // `accepts_suspension`: the client obeys requests to suspend (SuspensionRequests). `swappable`
+  // and `demotes`: as SuspensionRequests::AddWatch.
   //   RESOURCE_EXHAUSTED  the session has too many
   absl::Status BecomeWatch(bool accepts_suspension = false,
-                           std::optional<bool> swappable = std::nullopt);
+                           std::optional<bool> swappable = std::nullopt, bool demotes = false);
 
  private:
   friend class Broker;
@@ -122,6 +123,7 @@ class BrokerCall {
   SessionId session_;
   bool watch_ = false;
   bool accepts_suspension_ = false;
+  bool demotes_ = false;
   std::optional<bool> swappable_;
 };
 

@@ -357,7 +357,7 @@ TEST_F(BrokerSwapsTest, AWaiterGetsWhatASessionSuspends) {
   const auto asked = broker_->suspensions().Requested(*CallOf(a));
   ASSERT_TRUE(asked.has_value());
   EXPECT_EQ(asked->cause, Cause::kWaiter);
-  EXPECT_FALSE(asked->resume);
+  EXPECT_EQ(asked->action, SuspensionRequests::Action::kSuspend);
   const auto suspended = broker_->suspensions().Suspend(*CallOf(a), leases, 0);
   ASSERT_TRUE(suspended.ok()) << suspended.status();
   EXPECT_TRUE(End(b).ok());

@@ -73,6 +73,7 @@ void Leases::End(LeaseId id, bool unmapped) {
     session.leased.erase(leased);
     session.leased_bytes -= segment.charge.bytes();
     if (segment.kind == Kind::kTier) session.tier_bytes -= segment.charge.bytes();
+    state_.CountDemoted(session, segment, /*leased=*/false);
   }
   publications_.Detach(lease.publication, lease.session);
   --segment.leases;

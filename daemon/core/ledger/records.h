@@ -61,6 +61,9 @@ struct Tenant {
   uint32_t awaited = 0;  // requests that wait for its memory, also of other tenants' sessions
   uint32_t watches = 0;
   uint64_t leases = 0;  // of its sessions, and those that operations are about to give
+  // Of demoted segments that its sessions have leases of, including tenants under it. One counts
+  // for each session.
+  uint64_t demoted_bytes = 0;
   std::map<Denial::Cause, uint64_t> denials;
 
   // Returns the charge for a new segment of this tenant. The tenant outlives it.
@@ -79,10 +82,11 @@ enum class SuspensionCause {
   kWaiter,  // another request waits for the memory
   kIdle,    // the session was idle for long
 };
-// A request that a session suspends its leases, or resumes them.
+enum class SuspensionAction { kSuspend, kResume, kDemote, kPromote };
+// A request that a session does this to its leases.
 struct SuspensionRequest {
   uint64_t number = 0;
-  bool resume = false;
+  SuspensionAction action = SuspensionAction::kSuspend;
   absl::Time until;
   std::string tag;  // of the leases; empty: all
   SuspensionCause cause = SuspensionCause::kOperator;
@@ -109,6 +113,7 @@ struct Session {
   absl::btree_map<SegmentId, uint32_t> leased;  // the segments of these, and how often
   uint64_t leased_bytes = 0;                    // of these, each counted once
   uint64_t tier_bytes = 0;                      // of leased_bytes: in the host tier
+  uint64_t demoted_bytes = 0;                   // of leased_bytes: of demoted segments
   uint32_t arriving = 0;                        // leases that its operations are about to give it
   absl::btree_set<SegmentId> exposed;           // segments that its process may map
   absl::btree_set<size_t> imported;             // devices on which it is an importer of the pool
@@ -136,8 +141,9 @@ struct Session {
   std::vector<TierRoom> tier_rooms;
   // Watches that accept requests to suspend, and the present request. `swap_watches` of them opt in
   // to requests of the policy (SwapPolicy), whatever the tenant's quota says; `no_swap_watches` opt
-  // out.
+  // out. `demotion_watches` accept requests to demote, too.
   uint32_t suspension_watches = 0;
+  uint32_t demotion_watches = 0;
   uint32_t swap_watches = 0;
   uint32_t no_swap_watches = 0;
   std::optional<SuspensionRequest> suspension_request;

@@ -168,6 +168,7 @@ void LedgerState::AddLease(LeaseId id, records::Lease lease) {
   if (++session.leased[lease.segment] == 1) {
     session.leased_bytes += segment.charge.bytes();
     if (segment.kind == Kind::kTier) session.tier_bytes += segment.charge.bytes();
+    CountDemoted(session, segment, /*leased=*/true);
   }
   if (!lease.suspended) CountMapped(lease.session, session, segment, /*mapped=*/true);
   leases.Insert(id, lease);
@@ -186,6 +187,15 @@ void LedgerState::CountMapped(SessionId id, Session& session, const Segment& seg
     residence.kept -= kept;
   }
   if (session.suspension_watches > 0) swaps_changed.insert(id);
+}
+
+void LedgerState::CountDemoted(Session& session, const Segment& segment, bool leased) {
+  if (!segment.demoted()) return;
+  const uint64_t change = leased ? segment.charge.bytes() : 0 - segment.charge.bytes();
+  session.demoted_bytes += change;
+  for (Tenant* each = session.tenant; each != nullptr; each = each->parent) {
+    each->demoted_bytes += change;
+  }
 }
 
 void LedgerState::CountLeases(Tenant& tenant, int64_t change) {

@@ -191,7 +191,8 @@ void SwapPolicy::SetExpected(SessionId id, Asked& asked) {
 
 void SwapPolicy::Begin(SessionId id, Cause cause, absl::string_view why) {
   const absl::Time until = state_.now() + times_.grace;
-  const absl::StatusOr<uint64_t> number = requests_.Begin(id, /*resume=*/false, until, "", cause);
+  const absl::StatusOr<uint64_t> number =
+      requests_.Begin(id, SuspensionRequests::Action::kSuspend, until, "", cause);
   if (!number.ok()) return;  // a candidate can always be asked
   Asked& asked = asked_[id];
   asked = {.request = *number, .until = until};

@@ -25,7 +25,7 @@ TEST_F(SwapPolicyTest, ASessionIsAskedForARequestThatWaits) {
   EXPECT_THAT(Asked(), ElementsAre(a));
   const auto* request = ledger.suspension_requests().Find(a);
   ASSERT_NE(request, nullptr);
-  EXPECT_FALSE(request->resume);
+  EXPECT_EQ(request->action, SuspensionRequests::Action::kSuspend);
   EXPECT_EQ(request->cause, Cause::kWaiter);
   EXPECT_EQ(request->until, now + kGrace);
   // That session covers this request, too.
@@ -236,8 +236,8 @@ TEST_F(SwapPolicyTest, ASessionThatLeavesIsNoLongerExpected) {
 TEST_F(SwapPolicyTest, AnOperatorsRequestGoesFirst) {
   SetQuota("a", Swappable());
   const SessionId a = OpenHolding("a", 10);
-  const auto number =
-      ledger.suspension_requests().Begin(a, /*resume=*/true, now + absl::Seconds(5));
+  const auto number = ledger.suspension_requests().Begin(a, SuspensionRequests::Action::kResume,
+                                                         now + absl::Seconds(5));
   ASSERT_TRUE(number.ok()) << number.status();
   ASSERT_TRUE(Wait(OpenSession("b"), 1));
   EXPECT_THAT(Asked(), IsEmpty());
@@ -285,7 +285,7 @@ TEST_F(SwapPolicyTest, ADrainThatIsTakenBackLeavesNobodyOut) {
   SetQuota("a", quota);
   const SessionId a = OpenHolding("a", 1), b = OpenHolding("a", 1);
   const auto number =
-      ledger.suspension_requests().Begin(b, /*resume=*/true, now + absl::Minutes(11));
+      ledger.suspension_requests().Begin(b, SuspensionRequests::Action::kResume, now + absl::Minutes(11));
   ASSERT_TRUE(number.ok()) << number.status();
   ledger.SetDraining(true);
   Pass(absl::Minutes(10));

@@ -89,6 +89,12 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status ResumeSession(grpc::ServerContext* context,
                              const gpumem::v1::ResumeSessionRequest* request,
                              gpumem::v1::ResumeSessionResponse* response) override;
+  grpc::Status DemoteSession(grpc::ServerContext* context,
+                             const gpumem::v1::DemoteSessionRequest* request,
+                             gpumem::v1::DemoteSessionResponse* response) override;
+  grpc::Status PromoteSession(grpc::ServerContext* context,
+                              const gpumem::v1::PromoteSessionRequest* request,
+                              gpumem::v1::PromoteSessionResponse* response) override;
   grpc::Status SuspendPublication(grpc::ServerContext* context,
                                   const gpumem::v1::SuspendPublicationRequest* request,
                                   gpumem::v1::SuspendPublicationResponse* response) override;
@@ -106,10 +112,12 @@ class AdminService final : public gpumem::v1::Admin::Service {
   std::vector<AuditOperator> Caller(const grpc::ServerContext* context) const;
   // Records the caller's action in the audit.
   void Audit(const grpc::ServerContext* context, AuditRecord record) const;
-  // Asks the session to suspend, or to resume, and waits until it has. Audits it.
+  // Asks the session to suspend, resume, demote or promote, and waits until it has. Audits it.
+  // `request`: of the call for that action.
+  template <typename Request>
   absl::StatusOr<BrokerOperators::Moved> MoveSession(const grpc::ServerContext* context,
-                                                     uint64_t session, bool resume,
-                                                     absl::string_view tag, uint64_t timeout_ms);
+                                                     SuspensionRequests::Action action,
+                                                     const Request& request);
   void AuditPublication(const grpc::ServerContext* context, AuditEvent event,
                         const std::string& name,
                         const BrokerSuspensions::PublicationMoved& moved) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of gpumem.v1.Admin that ask a session to suspend its memory, or to resume it, and those
-// that do it to a publication.
+// The calls of gpumem.v1.Admin that ask a session to suspend, resume, demote or promote its memory,
+// and those that suspend or resume a publication.
 #include <algorithm>
 #include <string>
 
@@ -28,24 +28,48 @@ absl::Time DeadlineOf(const grpc::ServerContext* context, uint64_t timeout_ms) {
   return std::min(absl::Now() + timeout, absl::FromChrono(context->deadline()));
 }
 
+using Action = SuspensionRequests::Action;
+
+// How an action is named in the log and in the audit.
+struct Words {
+  const char* done;
+  AuditEvent event;
+};
+
+Words WordsOf(Action action) {
+  switch (action) {
+    case Action::kSuspend:
+      return {"suspended", AuditEvent::kLeasesSuspended};
+    case Action::kResume:
+      return {"resumed", AuditEvent::kLeasesResumed};
+    case Action::kDemote:
+      return {"demoted", AuditEvent::kLeasesDemoted};
+    case Action::kPromote:
+      break;
+  }
+  return {"promoted", AuditEvent::kLeasesPromoted};
+}
+
 }  // namespace
 
+template <typename Request>
 absl::StatusOr<BrokerOperators::Moved> AdminService::MoveSession(const grpc::ServerContext* context,
-                                                                 uint64_t session, bool resume,
-                                                                 absl::string_view tag,
-                                                                 uint64_t timeout_ms) {
-  const absl::Time deadline = DeadlineOf(context, timeout_ms);
+                                                                 Action action,
+                                                                 const Request& request) {
+  const SessionId session{request.session_id()};
+  const absl::Time deadline = DeadlineOf(context, request.timeout_ms());
   absl::StatusOr<BrokerOperators::Moved> moved = broker_->operators().MoveSession(
-      SessionId{session}, resume, tag, deadline, [&] { return ended_ || context->IsCancelled(); });
+      session, action, request.tag(), deadline, [&] { return ended_ || context->IsCancelled(); });
   if (ended_ && absl::IsCancelled(moved.status())) {
     return absl::UnavailableError("the daemon ends; the session may still do it");
   }
   if (!moved.ok()) return moved;
-  spdlog::info("session {} of tenant {} has {} {} leases on an operator's request", session,
-               moved->tenant, resume ? "resumed" : "suspended", moved->leases);
-  Audit(context, {.event = resume ? AuditEvent::kLeasesResumed : AuditEvent::kLeasesSuspended,
+  const Words words = WordsOf(action);
+  spdlog::info("session {} of tenant {} has {} {} leases on an operator's request",
+               request.session_id(), moved->tenant, words.done, moved->leases);
+  Audit(context, {.event = words.event,
                   .tenant = moved->tenant,
-                  .session = SessionId{session},
+                  .session = session,
                   .bytes = moved->bytes,
                   .count = moved->segments});
   return moved;
@@ -54,8 +78,7 @@ absl::StatusOr<BrokerOperators::Moved> AdminService::MoveSession(const grpc::Ser
 grpc::Status AdminService::SuspendSession(grpc::ServerContext* context,
                                           const v1::SuspendSessionRequest* request,
                                           v1::SuspendSessionResponse* response) {
-  const auto moved = MoveSession(context, request->session_id(), /*resume=*/false, request->tag(),
-                                 request->timeout_ms());
+  const auto moved = MoveSession(context, Action::kSuspend, *request);
   if (!moved.ok()) return ToAnswer(moved.status());
   response->set_suspended_leases(static_cast<uint32_t>(moved->leases));
   response->set_moved_bytes(moved->bytes);
@@ -67,11 +90,30 @@ grpc::Status AdminService::SuspendSession(grpc::ServerContext* context,
 grpc::Status AdminService::ResumeSession(grpc::ServerContext* context,
                                          const v1::ResumeSessionRequest* request,
                                          v1::ResumeSessionResponse* response) {
-  const auto moved = MoveSession(context, request->session_id(), /*resume=*/true, request->tag(),
-                                 request->timeout_ms());
+  const auto moved = MoveSession(context, Action::kResume, *request);
   if (!moved.ok()) return ToAnswer(moved.status());
   response->set_resumed_leases(static_cast<uint32_t>(moved->leases));
   response->set_resumed_bytes(moved->bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::DemoteSession(grpc::ServerContext* context,
+                                         const v1::DemoteSessionRequest* request,
+                                         v1::DemoteSessionResponse* response) {
+  const auto moved = MoveSession(context, Action::kDemote, *request);
+  if (!moved.ok()) return ToAnswer(moved.status());
+  response->set_demoted_leases(static_cast<uint32_t>(moved->leases));
+  response->set_demoted_bytes(moved->bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status AdminService::PromoteSession(grpc::ServerContext* context,
+                                          const v1::PromoteSessionRequest* request,
+                                          v1::PromoteSessionResponse* response) {
+  const auto moved = MoveSession(context, Action::kPromote, *request);
+  if (!moved.ok()) return ToAnswer(moved.status());
+  response->set_promoted_leases(static_cast<uint32_t>(moved->leases));
+  response->set_promoted_bytes(moved->bytes);
   return grpc::Status::OK;
 }
 

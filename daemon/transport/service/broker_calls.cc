@@ -253,13 +253,15 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* BrokerService::Watch(Context* contex
   if (!parsed.ok()) return refuse(parsed.status());
   absl::StatusOr<std::string> tenant = broker_->TenantOf(*call);
   if (!tenant.ok()) return refuse(tenant.status());
-  absl::Status watches = call->BecomeWatch(
-      parsed->accepts_suspension(),
-      parsed->has_swappable() ? std::optional(parsed->swappable()) : std::nullopt);
+  absl::Status watches =
+      call->BecomeWatch(parsed->accepts_suspension(),
+                        parsed->has_swappable() ? std::optional(parsed->swappable()) : std::nullopt,
+                        parsed->serves_demotion());
   if (!watches.ok()) return refuse(watches);
   const SessionId session = call->session();
-  auto* watch =
-      hub_->Start(context, *std::move(call), *std::move(tenant), parsed->accepts_suspension());
+  const WatchHub::Serves serves{.suspension = parsed->accepts_suspension(),
+                                .demotion = parsed->serves_demotion()};
+  auto* watch = hub_->Start(context, *std::move(call), *std::move(tenant), serves);
   // The session may have ended before the hub knew of its watch.
   if (!broker_->IsLive(TokenOf(*context))) hub_->SessionEnded(session);
   return watch;

@@ -93,6 +93,7 @@ v1::Usage ToProto(const TenantView& tenant) {
   }
   proto.set_waiting(tenant.waiting);
   proto.set_publications(tenant.publications);
+  proto.set_demoted_bytes(tenant.demoted);
   return proto;
 }
 
@@ -116,6 +117,7 @@ v1::SessionInfo ToProto(const SessionView& session) {
   proto.set_command(session.details.command);
   proto.set_unbrokered_bytes(session.unbrokered);
   proto.set_suspended_bytes(session.tier_bytes);
+  proto.set_demoted_bytes(session.demoted_bytes);
   return proto;
 }
 
@@ -174,6 +176,7 @@ v1::ListHoldersResponse ToProto(const HoldersView& holders) {
     info.set_shared(lease.shared);
     info.set_shared_to_any(lease.shared_to_any);
     info.set_suspended(lease.suspended);
+    info.set_demoted(lease.demoted);
     info.set_tag(lease.tag);
   }
   for (const PublicationHolderView& publication : holders.publications) {

@@ -16,6 +16,14 @@ namespace v1 = gpumem::v1;
 
 namespace {
 
+using Action = SuspensionRequests::Action;
+
+v1::SuspensionRequested::Action ToProto(Action action) {
+  return action == Action::kDemote    ? v1::SuspensionRequested::DEMOTE
+         : action == Action::kPromote ? v1::SuspensionRequested::PROMOTE
+                                      : v1::SuspensionRequested::SUSPEND_OR_RESUME;
+}
+
 v1::SuspensionRequested::Cause ToProto(SuspensionRequests::Cause cause) {
   using Cause = SuspensionRequests::Cause;
   return cause == Cause::kWaiter ? v1::SuspensionRequested::MEMORY_NEEDED
@@ -30,17 +38,17 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       public std::enable_shared_from_this<Watcher> {
  public:
   Watcher(Broker* broker, WatchHub* hub, grpc::CallbackServerContext* context, Broker::Call call,
-          std::string tenant, bool accepts_suspension)
+          std::string tenant, WatchHub::Serves serves)
       : broker_(broker),
         hub_(hub),
         context_(context),
         call_(std::move(call)),
         tenant_(std::move(tenant)),
-        accepts_suspension_(accepts_suspension) {}
+        serves_(serves) {}
 
   SessionId session() const { return call_.session(); }
   const std::string& tenant() const { return tenant_; }
-  bool accepts_suspension() const { return accepts_suspension_; }
+  bool accepts_suspension() const { return serves_.suspension; }
 
   void Begin() {
     self_ = shared_from_this();
@@ -48,7 +56,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
           .draining = true,  // or not: a client may have heard otherwise from the daemon before
           .lost = !broker_->LostLeases(call_).empty(),
           .revoked = !broker_->RevokedLeases(call_).leases.empty(),
-          .asked = accepts_suspension_,
+          .asked = serves_.suspension,
           .pressure = {}});
   }
 
@@ -162,7 +170,11 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     } else if (told.asked) {
       const auto request = broker_->suspensions().Requested(call_);
       if (!request.has_value() || request->until <= absl::Now()) return OnWriteDone(/*ok=*/true);
-      event.mutable_suspension_requested()->set_resume(request->resume);
+      if (ToProto(request->action) != v1::SuspensionRequested::SUSPEND_OR_RESUME &&
+          !serves_.demotion)
+        return OnWriteDone(/*ok=*/true);
+      event.mutable_suspension_requested()->set_resume(request->action == Action::kResume);
+      event.mutable_suspension_requested()->set_action(ToProto(request->action));
       event.mutable_suspension_requested()->set_tag(request->tag);
       event.mutable_suspension_requested()->set_cause(ToProto(request->cause));
       event.mutable_suspension_requested()->set_deadline_ms(
@@ -218,7 +230,7 @@ class Watcher final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;
   const Broker::Call call_;
   const std::string tenant_;
-  const bool accepts_suspension_;
+  const WatchHub::Serves serves_;
   std::shared_ptr<Watcher> self_;
   grpc::ByteBuffer event_;  // while writing_, gRPC's
 
@@ -244,9 +256,9 @@ void WatchHub::Stop() {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchHub::Start(grpc::CallbackServerContext* context,
                                                             Broker::Call call, std::string tenant,
-                                                            bool accepts_suspension) {
-  auto watcher = std::make_shared<Watcher>(broker_, this, context, std::move(call),
-                                           std::move(tenant), accepts_suspension);
+                                                            Serves serves) {
+  auto watcher =
+      std::make_shared<Watcher>(broker_, this, context, std::move(call), std::move(tenant), serves);
   bool ended = false;
   {
     absl::MutexLock lock(&mutex_);

@@ -32,12 +32,16 @@ class WatchHub {
   // No watch may be under way.
   ~WatchHub();
 
+  // Which requests of the daemon a client takes.
+  struct Serves {
+    bool suspension = false;  // to suspend or resume
+    bool demotion = false;    // with `suspension`: to demote or promote, too
+  };
   // Starts a watch for the call's session. It sends serialized Events, first the present state. The
   // reactor lives until gRPC is done with it.
-  // `accepts_suspension`: the client takes requests to suspend or resume.
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Start(grpc::CallbackServerContext* context,
                                                     Broker::Call call, std::string tenant,
-                                                    bool accepts_suspension = false);
+                                                    Serves serves);
 
   // Notify the watchers from a thread of the hub. These functions return at once and call neither
   // the broker nor gRPC, so they may be called under the broker's mutex.

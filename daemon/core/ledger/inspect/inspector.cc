@@ -48,7 +48,8 @@ TenantView Inspector::View(const Tenant& tenant) const {
                   .in_flight = tenant.in_flight,
                   .waiting = tenant.tree_waiting,
                   .publications = tenant.tree_publications,
-                  .denials_by_cause = tenant.denials};
+                  .denials_by_cause = tenant.denials,
+                  .demoted = tenant.demoted_bytes};
   for (const auto& [cause, count] : tenant.denials) view.denials += count;
   for (const Tenant* each = tenant.parent; each != nullptr; each = each->parent) {
     view.above.push_back(each->name);
@@ -95,6 +96,7 @@ void Inspector::View(absl::Span<const SessionId> ids, absl::string_view tenant,
                      .leases = static_cast<uint32_t>(session.leases.size()),
                      .leased_bytes = session.leased_bytes,
                      .tier_bytes = session.tier_bytes,
+                     .demoted_bytes = session.demoted_bytes,
                      .unbrokered = state_.UnbrokeredOf(id),
                      .age = state_.now() - session.opened});
   }
@@ -163,6 +165,7 @@ std::optional<LeaseId> Inspector::View(SessionId session_id, std::optional<Segme
                          .shared = lease.tickets[0].has_value(),
                          .shared_to_any = lease.tickets[1].has_value(),
                          .suspended = lease.suspended,
+                         .demoted = state_.segments.at(lease.segment)->demoted(),
                          .tag = lease.tag};
     if (lease.publication) {
       auto through = state_.publications.find(*lease.publication);

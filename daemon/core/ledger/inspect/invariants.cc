@@ -84,6 +84,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
   absl::flat_hash_map<SegmentId, uint32_t> leases_of;
   absl::flat_hash_map<std::pair<SessionId, SegmentId>, uint32_t> leases_of_session;
   std::map<const Tenant*, uint64_t> tenants_leases;
+  std::map<const Tenant*, uint64_t> demoted;
   std::map<std::pair<SessionId, size_t>, uint64_t> mapped;
   size_t tickets = 0;
   const auto check_lease = [&](LeaseId id, const Lease& lease) -> absl::Status {
@@ -283,7 +284,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     if (!session->live && !session->ending && !session->leases.empty()) {
       return wrong("a closed session holds leases");
     }
-    uint64_t leased_bytes = 0, tier_bytes = 0;
+    uint64_t leased_bytes = 0, tier_bytes = 0, demoted_bytes = 0;
     for (const auto& [segment, count] : session->leased) {
       auto it = leases_of_session.find({id, segment});
       if (it == leases_of_session.end() || it->second != count) {
@@ -292,9 +293,12 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       const records::Segment& leased = *ledger.segments.at(segment);
       leased_bytes += leased.charge.bytes();
       if (leased.kind == Kind::kTier) tier_bytes += leased.charge.bytes();
+      if (leased.demoted()) demoted_bytes += leased.charge.bytes();
       leases_of_session.erase(it);
     }
-    if (leased_bytes != session->leased_bytes || tier_bytes != session->tier_bytes) {
+    for (Tenant* up = session->tenant; up != nullptr; up = up->parent) demoted[up] += demoted_bytes;
+    if (leased_bytes != session->leased_bytes || tier_bytes != session->tier_bytes ||
+        demoted_bytes != session->demoted_bytes) {
       return wrong("session ", ToInt(id), " miscounts the bytes that it leases");
     }
     for (const auto& [device, residence] : session->residences) {
@@ -334,7 +338,8 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
   }
   uint64_t lease_count = 0;
   for (const auto& [name, tenant] : ledger.tenants) {
-    if (tenant->leases != tenants_leases[tenant.get()]) {
+    if (tenant->leases != tenants_leases[tenant.get()] ||
+        tenant->demoted_bytes != demoted[tenant.get()]) {
       return wrong("tenant ", name, " miscounts its leases");
     }
     lease_count += tenant->leases;

@@ -26,6 +26,7 @@ LedgerMeasures Inspector::Measure() const {
         .sessions = tenant->tree_sessions,
         .segments = state_.TotalSegments(*tenant),
         .publications = tenant->tree_publications,
+        .demoted = tenant->demoted_bytes,
         .denials = tenant->denials});
     for (size_t i = 0; i < state_.devices.size(); ++i) {
       const Account& account = tenant->accounts[i];

@@ -35,9 +35,10 @@ struct LedgerMeasures {
     std::string name;
     std::string parent;             // empty: none
     std::vector<OnDevice> devices;  // same order as `devices` below
-    uint32_t sessions = 0;          // up to `publications`: including tenants under it
+    uint32_t sessions = 0;          // up to `demoted`: including tenants under it
     uint64_t segments = 0;
     uint32_t publications = 0;
+    uint64_t demoted = 0;                       // bytes (records::Tenant::demoted_bytes)
     std::map<Denial::Cause, uint64_t> denials;  // of this tenant alone
   };
   struct Device {

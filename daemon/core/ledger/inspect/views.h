@@ -84,6 +84,7 @@ struct TenantView {
   uint32_t publications = 0;
   uint64_t denials = 0;
   std::map<Denial::Cause, uint64_t> denials_by_cause;
+  uint64_t demoted = 0;            // bytes (records::Tenant::demoted_bytes)
   std::vector<std::string> above;  // the tenants that it is under, the nearest first
 };
 
@@ -95,8 +96,9 @@ struct SessionView {
   SessionDetails details;
   uint32_t leases = 0;
   uint64_t leased_bytes = 0;
-  uint64_t tier_bytes = 0;  // of these: in the host tier
-  uint64_t unbrokered = 0;  // over all devices
+  uint64_t tier_bytes = 0;     // of these: in the host tier
+  uint64_t demoted_bytes = 0;  // of these: demoted
+  uint64_t unbrokered = 0;     // over all devices
   absl::Duration age;
 };
 
@@ -139,6 +141,7 @@ struct LeaseHolderView {
   bool shared = false;         // has a ticket for the segment's own tenant
   bool shared_to_any = false;  // has a ticket that sessions of any tenant may use
   bool suspended = false;
+  bool demoted = false;
   std::string tag;
 };
 
