@@ -7,28 +7,67 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/mapping/demotion.h"
 #include "client/mapping/suspension.h"
 #include "client/session/interrupt.h"
 #include "client/session/watch.h"
+#include "gpumem/demote.h"
 
 namespace gpumem {
 namespace {
 
+using internal::Demotion;
+using internal::SuspensionAction;
+
+// Leaves out those that `applies` is false for, and those with another tag than the one asked for.
+std::vector<Segment*> Select(std::vector<Segment*> segments, absl::string_view tag,
+                             absl::FunctionRef<bool(const Segment&)> applies) {
+  std::erase_if(segments, [&](const Segment* segment) {
+    if (segment == nullptr || !segment->valid()) return false;
+    return !(tag.empty() || segment->tag() == tag) || !applies(*segment);
+  });
+  return segments;
+}
+
+// Brings the program's segments into the wanted memory.
+absl::Status ServeDemotion(const std::shared_ptr<internal::Session>& session,
+                           const SuspensionHandlers& handlers,
+                           const internal::SuspensionAsked& asked) {
+  const bool demotes = asked.action == SuspensionAction::kDemote;
+  const std::vector<Segment*> segments =
+      Select(handlers.demotable ? handlers.demotable() : handlers.segments(), asked.tag,
+             [demotes](const Segment& segment) {
+               if (!demotes || segment.demoted()) return !demotes && segment.demoted();
+               return segment.kind() == Kind::kVmm && !segment.suspended() && !segment.scratch() &&
+                      !segment.revocable();
+             });
+  if (segments.empty()) return absl::OkStatus();
+  const auto direction = demotes ? Demotion::Direction::kDemote : Demotion::Direction::kPromote;
+  absl::StatusOr<Demotion> demotion = Demotion::Of(session, segments, direction);
+  if (!demotion.ok()) return demotion.status();
+  const DemoteOptions options{
+      .pause = handlers.pause, .proceed = handlers.proceed, .wait = asked.left};
+  return demotion->Run(options, internal::Disturbance());
+}
+
 // Brings the program's segments into the wanted state.
 absl::Status Serve(const std::shared_ptr<internal::Session>& session,
                    const SuspensionHandlers& handlers, const internal::SuspensionAsked& asked) {
-  const bool resume = asked.resume;
+  const bool resume = asked.action == SuspensionAction::kResume;
+  if (!resume && asked.action != SuspensionAction::kSuspend) {
+    return ServeDemotion(session, handlers, asked);
+  }
   const absl::Time until = absl::Now() + asked.left;
-  std::vector<Segment*> segments = handlers.segments();
+  const std::vector<Segment*> segments =
+      Select(handlers.segments(), asked.tag, [resume](const Segment& segment) {
+        return segment.suspended() == resume && !segment.demoted();
+      });
   // It may have waited for other threads of the program, and the asker for this no longer.
   if (absl::Now() >= until) return absl::OkStatus();
-  std::erase_if(segments, [&asked](const Segment* segment) {
-    if (segment == nullptr || !segment->valid()) return false;
-    const bool meant = asked.tag.empty() || segment->tag() == asked.tag;
-    return !meant || segment->suspended() != asked.resume;
-  });
   if (segments.empty()) return absl::OkStatus();
   absl::StatusOr<internal::Suspension> suspension =
       internal::Suspension::Of(session, segments, /*suspended=*/resume);
@@ -77,6 +116,11 @@ absl::StatusOr<std::unique_ptr<Watch>> Client::ServeSuspensions(SuspensionHandle
   if (!handlers.segments) {
     return absl::InvalidArgumentError("SuspensionHandlers::segments is not set");
   }
+  const bool demotes = handlers.pause != nullptr && handlers.proceed != nullptr;
+  if (!demotes && (handlers.pause || handlers.proceed || handlers.demotable)) {
+    return absl::InvalidArgumentError(
+        "SuspensionHandlers: `pause` and `proceed` serve demotion, both together");
+  }
   WatchHandlers events;
   events.ended = handlers.ended;
   const std::optional<bool> swappable = handlers.swappable;
@@ -86,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Watch>> Client::ServeSuspensions(SuspensionHandle
     if (!status.ok() && handlers.failed) handlers.failed(status);
   };
   return internal::StartWatch(session_, std::move(events),
-                              {.serve = serve, .swappable = swappable});
+                              {.serve = serve, .swappable = swappable, .demotes = demotes});
 }
 
 void Client::ReportActivity() { session_->ReportActivity(); }

@@ -38,6 +38,12 @@ v1::Event Asks(bool resume, const std::string& tag = "") {
   return event;
 }
 
+v1::Event Asks(v1::SuspensionRequested::Action action, const std::string& tag = "") {
+  v1::Event event = Asks(/*resume=*/false, tag);
+  event.mutable_suspension_requested()->set_action(action);
+  return event;
+}
+
 class SuspendRequestTest : public ::testing::Test {
  protected:
   void Start(FakeDaemon::Script script = {}) {
@@ -61,6 +67,15 @@ class SuspendRequestTest : public ::testing::Test {
             .resumed = [this] { Note("resumed"); },
             .failed = [this](const absl::Status& why) { Note(why.ToString()); },
             .ended = [this](const absl::Status&) { Note("ended"); }};
+  }
+  SuspensionHandlers DemotionHandlers() {
+    SuspensionHandlers handlers = Handlers();
+    handlers.pause = [this] {
+      Note("pause");
+      return absl::OkStatus();
+    };
+    handlers.proceed = [this] { Note("proceed"); };
+    return handlers;
   }
   void Note(std::string what) {
     absl::MutexLock lock(&mutex_);
@@ -134,6 +149,57 @@ TEST_F(SuspendRequestTest, ATagMeansItsSegmentsAlone) {
   watch->reset();  // waits for the suspension
   EXPECT_FALSE(segments_[0].suspended());
   EXPECT_TRUE(segments_[1].suspended());
+}
+
+TEST_F(SuspendRequestTest, TheDaemonDemotesAndPromotesTheProgram) {
+  Start();
+  auto watch = client_->ServeSuspensions(DemotionHandlers());
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  void* const address = segments_[0].data();
+  daemon_->Tell(Asks(v1::SuspensionRequested::DEMOTE));
+  daemon_->Tell(Asks(v1::SuspensionRequested::DEMOTE));  // there is nothing left
+  daemon_->Tell(Asks(/*resume=*/false));                 // demoted memory is not suspended
+  daemon_->Tell(Asks(v1::SuspensionRequested::PROMOTE));
+  daemon_->Tell(Asks(/*resume=*/false));
+  const std::vector<std::string> notes = Notes(5);
+  EXPECT_THAT(notes, ElementsAre("pause", "proceed", "pause", "proceed", "quiesce"));
+  watch->reset();  // waits for the suspension
+  EXPECT_FALSE(segments_[0].demoted());
+  EXPECT_TRUE(segments_[0].suspended());
+  EXPECT_EQ(segments_[0].data(), address);
+}
+
+TEST_F(SuspendRequestTest, OnlyWhatTheProgramDoesNotWriteToIsDemoted) {
+  Start();
+  segments_.push_back(client_->Acquire({.bytes = kBytes, .tag = "weights"}).value());
+  auto handlers = DemotionHandlers();
+  handlers.demotable = [this] { return std::vector<Segment*>{&segments_[1], &segments_[2]}; };
+  auto watch = client_->ServeSuspensions(handlers);
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(v1::SuspensionRequested::DEMOTE, "none"));
+  daemon_->Tell(Asks(v1::SuspensionRequested::DEMOTE, "weights"));
+  EXPECT_THAT(Notes(2), ElementsAre("pause", "proceed"));
+  watch->reset();
+  EXPECT_FALSE(segments_[1].demoted());
+  EXPECT_TRUE(segments_[2].demoted());
+  watch = client_->ServeSuspensions(handlers);
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(v1::SuspensionRequested::DEMOTE));
+  EXPECT_EQ(Notes(4).size(), 4u);
+  watch->reset();
+  EXPECT_FALSE(segments_[0].demoted());
+  EXPECT_TRUE(segments_[1].demoted());
+  EXPECT_STREQ(static_cast<char*>(segments_[1].data()), "kept");
+}
+
+TEST_F(SuspendRequestTest, AnActionThatIsNotKnownDoesNothing) {
+  Start();
+  const auto watch = client_->ServeSuspensions(DemotionHandlers());
+  ASSERT_TRUE(watch.ok()) << watch.status();
+  daemon_->Tell(Asks(static_cast<v1::SuspensionRequested::Action>(99)));
+  daemon_->Tell(Asks(v1::SuspensionRequested::DEMOTE));
+  EXPECT_THAT(Notes(2), ElementsAre("pause", "proceed"));
+  EXPECT_FALSE(segments_[0].suspended());
 }
 
 TEST_F(SuspendRequestTest, FailuresAreTold) {
@@ -218,6 +284,9 @@ TEST_F(SuspendRequestTest, ActivityIsReportedOnceASecondAtMost) {
 TEST_F(SuspendRequestTest, WithoutHandlersNothingChanges) {
   Start();
   EXPECT_EQ(client_->ServeSuspensions({}).status().code(), StatusCode::kInvalidArgument);
+  SuspensionHandlers half = DemotionHandlers();
+  half.proceed = nullptr;
+  EXPECT_EQ(client_->ServeSuspensions(half).status().code(), StatusCode::kInvalidArgument);
   absl::Notification drained;
   const auto watch = client_->StartWatch({.draining = [&](bool) { drained.Notify(); }});
   ASSERT_TRUE(watch.ok()) << watch.status();

@@ -43,6 +43,20 @@ SuspensionCause CauseOf(v1::SuspensionRequested::Cause cause) {
                                                     : SuspensionCause::kMemoryNeeded;
 }
 
+// Returns nothing for an action that this library does not know.
+std::optional<SuspensionAction> ActionOf(const v1::SuspensionRequested& request) {
+  switch (request.action()) {
+    case v1::SuspensionRequested::SUSPEND_OR_RESUME:
+      return request.resume() ? SuspensionAction::kResume : SuspensionAction::kSuspend;
+    case v1::SuspensionRequested::DEMOTE:
+      return SuspensionAction::kDemote;
+    case v1::SuspensionRequested::PROMOTE:
+      return SuspensionAction::kPromote;
+    default:
+      return std::nullopt;
+  }
+}
+
 // True if the status comes from gRPC and not from the daemon: the server shuts down, or the stream
 // was cut off because it was not read for too long.
 bool IsCutOff(const grpc::Status& status) {
@@ -104,6 +118,7 @@ class Reader {
     v1::WatchRequest request;
     request.set_accepts_suspension(suspension_.serve != nullptr);
     if (suspension_.swappable) request.set_swappable(*suspension_.swappable);
+    request.set_serves_demotion(suspension_.demotes);
     absl::StatusOr<Session::EventStream> stream = session_->Watch(context.get(), request, deadline);
     if (!stream.ok()) return stream.status();
     stream_ = *std::move(stream);
@@ -155,8 +170,9 @@ class Reader {
     } else if (event.has_suspension_requested() && suspension_.serve) {
       const v1::SuspensionRequested& request = event.suspension_requested();
       const absl::Duration left = Left(request.deadline_ms(), AgeOf(event));
-      if (left <= absl::ZeroDuration()) return;
-      suspension_.serve({.resume = request.resume(),
+      const std::optional<SuspensionAction> action = ActionOf(request);
+      if (left <= absl::ZeroDuration() || !action) return;
+      suspension_.serve({.action = *action,
                          .tag = request.tag(),
                          .left = left,
                          .cause = CauseOf(request.cause())});

@@ -15,9 +15,11 @@
 
 namespace gpumem::internal {
 
-// The session is asked to suspend its segments, or to resume them.
+enum class SuspensionAction { kSuspend, kResume, kDemote, kPromote };
+
+// The session is asked to do this to its segments.
 struct SuspensionAsked {
-  bool resume = false;
+  SuspensionAction action = SuspensionAction::kSuspend;
   std::string tag;      // of the segments; empty: all
   absl::Duration left;  // in which it helps; above zero
   SuspensionCause cause = SuspensionCause::kOperator;
@@ -25,6 +27,7 @@ struct SuspensionAsked {
 struct SuspensionServer {
   std::function<void(const SuspensionAsked&)> serve;  // empty: the session is not asked
   std::optional<bool> swappable;                      // as in SuspensionHandlers
+  bool demotes = false;                               // false: it is not asked to demote or promote
 };
 
 // See Client::StartWatch. With `suspension`, the daemon may ask the session to suspend

@@ -328,6 +328,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
       }
       const v1::Event event = daemon_->told_[written++];
       if (event.has_suspension_requested() && !request->accepts_suspension()) continue;
+      if (event.suspension_requested().action() != 0 && !request->serves_demotion()) continue;
       lock.unlock();
       writer->Write(event);
       lock.lock();

@@ -231,11 +231,11 @@ class Client {
   absl::Status Promote(absl::Span<Segment* const> segments, const DemoteOptions& options);
   absl::Status Promote(absl::Span<Segment* const> segments);
 
-  // Lets operators suspend and resume this process (gpumemctl suspend) until the Watch ends, and
-  // the daemon suspend it if the tenant is swappable: SuspensionHandlers (gpumem/suspend.h). It
-  // counts as a watch. The daemon learns of it soon after the call; until then it refuses
-  // operators.
-  //   INVALID_ARGUMENT  the handlers have no `segments`
+  // Lets operators suspend and resume this process (gpumemctl suspend), or demote and promote it,
+  // until the Watch ends, and the daemon suspend it if the tenant is swappable: SuspensionHandlers
+  // (gpumem/suspend.h). It counts as a watch. The daemon learns of it soon after the call; until
+  // then it refuses operators.
+  //   INVALID_ARGUMENT  the handlers have no `segments`, or one of `pause` and `proceed` alone
   absl::StatusOr<std::unique_ptr<Watch>> ServeSuspensions(SuspensionHandlers handlers);
   // Tells the daemon that the program uses its memory now, so that others are asked to suspend
   // first. Calls for segments tell that, too. Cheap: makes one call a second at most, waits for at

@@ -94,7 +94,8 @@ enum class SuspensionCause {
 
 // How a program is suspended and resumed by others (Client::ServeSuspensions).
 //
-// All calls come from one thread of the Watch, which also makes the library's Suspend and Resume.
+// All calls come from one thread of the Watch, which also makes the library's Suspend and Resume,
+// Demote and Promote.
 // While one of these is under way, no other thread may use, move or destroy the segments. The
 // Watch's destructor waits for it. The program may suspend and resume by itself, too: segments that
 // are in the wanted state are left as they are.
@@ -114,9 +115,20 @@ struct SuspensionHandlers {
   // tag, others may be suspended still (Segment::suspended()). Called after an operator's request
   // only.
   std::function<void()> resumed;
-  // Suspend or Resume has failed, with its status. Segments that are not suspended() can be used:
-  // after a failed Suspend the program goes on. The operator learns only that time has passed.
+  // Suspend or Resume, or Demote or Promote has failed, with its status. Segments that are not
+  // suspended() can be used: after a failed Suspend the program goes on. The operator learns only
+  // that time has passed.
   std::function<void(const absl::Status&)> failed;
+  // Both set: operators can demote and promote the segments, too (gpumemctl demote). As in
+  // DemoteOptions (gpumem/demote.h). Nothing writes to the segments while they are demoted or
+  // promoted: that begins with the call of `demotable`. Called by the same thread.
+  std::function<absl::Status()> pause;
+  std::function<void()> proceed;
+  // Returns the segments to demote or to promote: only such that the program does not write to. All
+  // or none of them change; one that others use, too, is refused, and all with it. Unset: those of
+  // `segments` that can be demoted. The library leaves out those with another tag than the operator
+  // names.
+  std::function<std::vector<Segment*>()> demotable;
   // As WatchHandlers::ended.
   std::function<void(const absl::Status&)> ended;
   // True or false: others than operators may ask, or may not, whatever the tenant's quota says
