@@ -64,6 +64,7 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   tenant.devices[0].waited_for = 99;
   tenant.devices[1].unbrokered = 5;
   tenant.publications = 4;
+  tenant.demoted = 17;
   tenant.segments = 6;
   tenant.denials = {{Denial::Cause::kCapacity, 9}};
   facts.measures.tenants = {tenant};
@@ -99,6 +100,7 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
         std::string("gpumem_sessions{tenant=\"train\"} 1\n"),
         std::string("gpumem_segments{tenant=\"train\"} 6\n"),
         std::string("gpumem_publications{tenant=\"train\"} 4\n"),
+        std::string("gpumem_demoted_bytes{tenant=\"train\"} 17\n"),
         std::string("gpumem_denials_total{tenant=\"train\",cause=\"capacity\"} 9\n"),
         std::string("gpumem_denials_total{tenant=\"train\",cause=\"queue\"} 0\n"),
         std::string("gpumem_device_info{device=\"GPU-1\",index=\"1\",name=\"Card \\\"X\\\"\","

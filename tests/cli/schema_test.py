@@ -68,6 +68,7 @@ class SchemaTest(unittest.TestCase):
         cls.config = os.path.join(cls.folder, "gpumemd.toml")
         pathlib.Path(cls.config).write_text(
             '[tier]\ncapacity = "16MiB"\n'
+            '[pinned]\ncapacity = "16MiB"\n'
             '[[tenant]]\nname = "lab"\nlimit = "1GiB"\n'
             f'[[rule]]\ntenant = "lab"\nuid = {os.getuid()}\n')
         cls.log = open(os.path.join(cls.folder, "log"), "w", encoding="utf-8")
@@ -148,12 +149,18 @@ class SchemaTest(unittest.TestCase):
                       ["lease", str(self.held["lease_id"])], ["publication", "lab/llama"]):
             self.check("describe", "describe", *words)
         session = self.suspendable.stdout.readline().strip()
-        for words in (["suspend", session], ["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
+        for words in (["suspend", session], ["demote", session], ["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
                       ["quota", "set", "lab", "--limit", "1MiB"], ["quota", "unset", "lab"],
                       ["pool", "trim", "lab"], ["pool", "set", "lab", "--reset-peaks"], ["reload"]):
             self.check("dry-run", *words, "--dry-run")
         self.suspend(session)
         self.check("resume", "resume", session)
+        self.check("demote", "demote", session)
+        self.check("ps", "ps")
+        self.check("top", "top", "--iterations", "1")
+        self.check("segments", "segments")
+        self.check("describe", "describe", "session", session)
+        self.check("promote", "promote", session)
         self.check("unpublish", "unpublish", "lab/llama")
         self.check("quota", "quota")
         self.check("quota", "quota", "set", "lab", "--limit", "40MiB", "--guarantee", "1MiB")

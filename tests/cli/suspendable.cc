@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// suspendable RUNTIME_DIR: holds memory that operators may suspend. Prints the number of its
-// session and ends with its input.
+// suspendable RUNTIME_DIR: holds memory that operators may suspend or demote. Prints the number of
+// its session and ends with its input.
 #include <cstdio>
 #include <vector>
 
@@ -14,7 +14,9 @@ int main(int argc, char** argv) {
   auto segment = (*client)->Acquire({.bytes = 2 << 20});
   if (!segment.ok()) return 1;
   const auto watch = (*client)->ServeSuspensions(
-      {.segments = [&] { return std::vector<gpumem::Segment*>{&*segment}; }});
+      {.segments = [&] { return std::vector<gpumem::Segment*>{&*segment}; },
+       .pause = [] { return absl::OkStatus(); },
+       .proceed = [] {}});
   if (!watch.ok()) return 1;
   std::printf("%llu\n", static_cast<unsigned long long>((*client)->session_id()));
   std::fflush(stdout);

@@ -34,6 +34,7 @@ std::shared_ptr<const std::string> WatchOfSwappable() {
   v1::WatchRequest watch;
   watch.set_accepts_suspension(true);
   watch.set_swappable(true);
+  watch.set_serves_demotion(true);
   return std::make_shared<const std::string>(GrpcMessage(watch.SerializeAsString()));
 }
 

@@ -22,6 +22,7 @@ absl::Status Run(const PoolSetCommand& command, const GlobalOptions& options);
 absl::Status Run(const PoolTrimCommand& command, const GlobalOptions& options);
 absl::Status Run(const TrimCommand& command, const GlobalOptions& options);
 absl::Status Run(const SuspendCommand& command, const GlobalOptions& options);
+absl::Status Run(const DemoteCommand& command, const GlobalOptions& options);
 absl::Status Run(const DrainCommand& command, const GlobalOptions& options);
 absl::Status Run(const ReloadCommand& command, const GlobalOptions& options);
 absl::Status Run(const TopCommand& command, const GlobalOptions& options);

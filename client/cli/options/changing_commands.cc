@@ -121,6 +121,40 @@ void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
   });
 }
 
+// SESSION and --tag.
+void AddDemoted(const CommandSet::Added<DemoteCommand>& added) {
+  added.app
+      ->add_option("SESSION", added.command->session,
+                   "The session of this number (see gpumemctl ps)")
+      ->required();
+  added.app->add_option("--tag", added.command->tag, "Only leases with this tag")->type_name("TAG");
+}
+
+void AddDemotion(CommandSet* commands) {
+  const auto demote = commands->Add<DemoteCommand>(
+      kChanging, "demote", "Move the memory of a session to host memory it can still use.",
+      "Examples:\n  gpumemctl demote 12              the devices' memory is free\n"
+      "  gpumemctl promote 12 --timeout 10m    afterwards\n"
+      "  gpumemctl demote 12 --tag weights     the leases with that tag alone\n"
+      "The memory keeps its addresses, and the program works on. Its GPUs read that\n"
+      "memory over PCIe, some 70 times slower. For memory that is mostly read, such as\n"
+      "weights that are seldom used. Its program must serve such requests\n"
+      "(Client::ServeSuspensions with pause and proceed). It takes host memory, which\n"
+      "counts against the tenant's pinned limit.\n"
+      "--timeout is how long it may take (default: 30s). What is demoted by then stays\n"
+      "demoted. Asks for confirmation on a terminal.");
+  AddDemoted(demote);
+  AddCaution(demote.app, &demote.command->caution, /*asks=*/true);
+  const auto promote = commands->Add<DemoteCommand>(
+      kChanging, "promote", "Bring demoted memory of a session back to its devices.",
+      "Example: gpumemctl promote 12 --timeout 10m\n"
+      "Ends gpumemctl demote. gpumemctl ps shows who has demoted memory. --timeout is\n"
+      "how long it may take, with the wait for memory that others hold (default: 30s).");
+  promote.command->promote = true;
+  AddDemoted(promote);
+  AddCaution(promote.app, &promote.command->caution, /*asks=*/false);
+}
+
 void AddMaintenance(CommandSet* commands) {
   const auto trim = commands->Add<TrimCommand>(
       kChanging, "trim", "Return retained segments to the driver.",
@@ -165,6 +199,8 @@ void AddMaintenance(CommandSet* commands) {
   resume.command->resume = true;
   AddSuspended(resume);
   AddCaution(resume.app, &resume.command->caution, /*asks=*/false);
+
+  AddDemotion(commands);
 
   const auto drain = commands->Add<DrainCommand>(
       kChanging, "drain", "Admit no new sessions or requests.",

@@ -123,6 +123,12 @@ struct SuspendCommand {
   std::string tag;                // of a session: only leases with it; empty: all
   Caution caution;
 };
+struct DemoteCommand {
+  uint64_t session = 0;
+  bool promote = false;  // the command is promote
+  std::string tag;       // only leases with it; empty: all
+  Caution caution;
+};
 struct DrainCommand {
   bool resume = false;  // undrain
   Caution caution;
@@ -175,8 +181,9 @@ using Command =
                  QuotaSetCommand, QuotaUnsetCommand, PsCommand, SegmentsCommand,
                  PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
                  PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, SuspendCommand,
-                 DrainCommand, ReloadCommand, TopCommand, MapCommand, DescribeCommand,
-                 DoctorCommand, EventsCommand, HoldCommand, CompletionCommand, VersionCommand>;
+                 DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
+                 DescribeCommand, DoctorCommand, EventsCommand, HoldCommand, CompletionCommand,
+                 VersionCommand>;
 
 struct CommandLine {
   GlobalOptions global;

@@ -56,6 +56,14 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "12"}).resume);
   EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "12"}).tag, "");
   EXPECT_EQ(Parsed<SuspendCommand>({"resume", "12", "--tag", "kv"}).tag, "kv");
+  EXPECT_EQ(Parsed<DemoteCommand>({"demote", "12"}).session, 12u);
+  EXPECT_FALSE(Parsed<DemoteCommand>({"demote", "12"}).promote);
+  EXPECT_FALSE(Parsed<DemoteCommand>({"demote", "12"}).caution.yes);
+  EXPECT_TRUE(Parsed<DemoteCommand>({"promote", "12"}).promote);
+  EXPECT_TRUE(Parsed<DemoteCommand>({"promote", "12"}).caution.yes);
+  EXPECT_EQ(Parsed<DemoteCommand>({"promote", "12", "--tag", "kv"}).tag, "kv");
+  EXPECT_THAT(ParseCommandLine({"demote"}).error, ::testing::HasSubstr("SESSION"));
+  EXPECT_NE(ParseCommandLine({"demote", "x"}).error, "");
   EXPECT_THAT(ParseCommandLine({"suspend"}).error, ::testing::HasSubstr("SESSION"));
   EXPECT_NE(ParseCommandLine({"suspend", "x"}).error, "");
   EXPECT_NE(ParseCommandLine({"suspend", "12", "--tag", ""}).error, "");

@@ -23,7 +23,8 @@ void AddTables(CommandSet* commands) {
       "A session is \"lingering\" if it has ended, but its process may still map memory\n"
       "or have a memory pool open. It is \"away\" if the daemon has restarted and\n"
       "its client has not reconnected: it keeps what it holds. SUSPENDED bytes are the\n"
-      "part of LEASED in the host tier; the column is left out where there are none.");
+      "part of LEASED in the host tier, DEMOTED bytes the part in host memory at the\n"
+      "same addresses; the columns are left out where there are none.");
   AddTenantFilter(ps.app, &ps.command->tenant);
   const auto segments = commands->Add<SegmentsCommand>(
       kShowing, "segments", "List segments and their holders.",
@@ -41,7 +42,8 @@ void AddPictures(CommandSet* commands) {
       "  gpumemctl top --by process --sort age\n"
       "  gpumemctl top --iterations 1 --json | jq .\n"
       "The largest are first. --sort count: by segments, leases or tenants; --sort age,\n"
-      "with --by process: the youngest first. SUSPENDED bytes are in the host tier.");
+      "with --by process: the youngest first. SUSPENDED bytes are in the host tier,\n"
+      "DEMOTED bytes in host memory at the same addresses.");
   AddTopOptions(top.app, top.command);
   const auto map = commands->Add<MapCommand>(
       kShowing, "map", "Draw the memory of the devices by tenant.",

@@ -51,9 +51,12 @@ std::string Describer::Session(uint64_t id) {
       &text, leases.empty() ? Paragraph("It leases nothing.") : "",
       List(absl::StrCat(
                "It has ", Counted(leases.size(), "lease"), ", ", Bytes(session.leased_bytes()),
-               session.suspended_bytes() == 0 ? ""
-                                              : absl::StrCat(", of which it has suspended ",
-                                                             Bytes(session.suspended_bytes()))),
+               session.suspended_bytes() == 0
+                   ? ""
+                   : absl::StrCat(", of which it has suspended ", Bytes(session.suspended_bytes())),
+               session.demoted_bytes() == 0
+                   ? ""
+                   : absl::StrCat(", of which it has demoted ", Bytes(session.demoted_bytes()))),
            leases));
   absl::StrAppend(&text, List("It waits for memory", WaitingLines([&](const auto& waiting) {
                                 return waiting.session_id() == id;

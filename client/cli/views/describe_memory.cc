@@ -56,6 +56,11 @@ std::string Describer::Segment(uint64_t id) {
                                "It is suspended scratch memory: its ",
                                Bytes(segment.dropped_bytes()), " on ", On(segment.home_uuid()),
                                " were dropped, and come back zeroed when a session resumes it.")));
+  } else if (!segment.home_uuid().empty() && segment.kind() == v1::KIND_HOST) {
+    absl::StrAppend(
+        &text, Paragraph(absl::StrCat("It is demoted: it has the contents of memory on ",
+                                      On(segment.home_uuid()),
+                                      ", at the same addresses, and its session can promote it.")));
   } else if (!segment.home_uuid().empty()) {
     absl::StrAppend(&text,
                     Paragraph(absl::StrCat(

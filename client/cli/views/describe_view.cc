@@ -49,6 +49,7 @@ std::string Describer::Traits(const v1::LeaseInfo& lease) {
   }
   if (!lease.tag().empty()) absl::StrAppend(&text, ", with tag ", lease.tag());
   if (lease.suspended()) absl::StrAppend(&text, ", suspended");
+  if (lease.demoted()) absl::StrAppend(&text, ", demoted");
   if (lease.shared()) absl::StrAppend(&text, ", with a ticket for its tenant");
   if (lease.shared_to_any()) absl::StrAppend(&text, ", with a ticket for any tenant");
   return text;

@@ -146,6 +146,20 @@ TEST(DescribeTest, Segment) {
                     HasSubstr("It is revocable")));
 }
 
+TEST(DescribeTest, DemotedMemory) {
+  Snapshot snapshot = Sample();
+  v1::SegmentInfo* segment = snapshot.segments.mutable_segments(0);
+  segment->set_kind(v1::KIND_HOST);
+  segment->set_home_uuid(kUuid0);
+  snapshot.holders.mutable_leases(0)->set_demoted(true);
+  snapshot.sessions.mutable_sessions(0)->set_demoted_bytes(32 * kMiB);
+  EXPECT_THAT(Described(snapshot, Subject::kSegment, "40"),
+              AllOf(HasSubstr("It is demoted: it has the contents of memory on device 0"),
+                    HasSubstr("pid 4242), demoted, with a ticket")));
+  EXPECT_THAT(Described(snapshot, Subject::kSession, "7"),
+              HasSubstr("of which it has demoted 32.00 MiB"));
+}
+
 TEST(DescribeTest, SuspendedMemory) {
   Snapshot snapshot = Sample();
   v1::SegmentInfo* segment = snapshot.segments.mutable_segments(0);

@@ -37,7 +37,12 @@ absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
 absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume, absl::string_view tag,
                                        const v1::ListSessionsResponse& sessions, bool exact);
 
-// Of the same commands for a publication, "TENANT/NAME".
+// Of demote or, with `promote`, of promote.
+//   NOT_FOUND  there is no such live session in the list
+absl::StatusOr<Effects> DemoteEffects(uint64_t session, bool promote, absl::string_view tag,
+                                      const v1::ListSessionsResponse& sessions, bool exact);
+
+// Of suspend and resume for a publication, "TENANT/NAME".
 //   NOT_FOUND  there is no such publication in the list
 absl::StatusOr<Effects> SuspendPublicationEffects(const std::string& name, bool resume,
                                                   const v1::ListPublicationsResponse& publications,

@@ -156,6 +156,20 @@ TEST(EffectsTest, SuspendNamesTheSession) {
   EXPECT_EQ(some->lines[0],
             "session 12 (tenant a, pid 34) is asked to suspend what can be suspended with tag kv "
             "of 2 leases, 1.00 GiB");
+  const auto demote = DemoteEffects(12, /*promote=*/false, "kv", sessions, false);
+  ASSERT_TRUE(demote.ok()) << demote.status();
+  EXPECT_TRUE(demote->takes);
+  EXPECT_THAT(demote->lines,
+              ElementsAre("session 12 (tenant a, pid 34) is asked to demote what can be demoted "
+                          "with tag kv of 2 leases, 1.00 GiB",
+                          "it reads that memory over PCIe until gpumemctl promote"));
+  const auto promote = DemoteEffects(12, /*promote=*/true, "", sessions, false);
+  ASSERT_TRUE(promote.ok()) << promote.status();
+  EXPECT_FALSE(promote->takes);
+  EXPECT_THAT(
+      promote->lines,
+      ElementsAre("session 12 (tenant a, pid 34) is asked to bring its demoted memory back"));
+  EXPECT_TRUE(absl::IsNotFound(DemoteEffects(13, false, "", sessions, false).status()));
   EXPECT_TRUE(absl::IsNotFound(SuspendEffects(13, false, "", sessions, false).status()));
   session.set_state(v1::SessionInfo::STATE_LINGERING);
   EXPECT_TRUE(absl::IsNotFound(SuspendEffects(12, false, "", sessions, false).status()));

@@ -148,6 +148,9 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Lay
              ByteLimit(row.quota.has_tier_limit_bytes(), row.quota.tier_limit_bytes(), exact),
              {"tier_limit_bytes"});
        }},
+      {{"DEMOTED", Align::kRight},
+       [](const Tenant& tenant) { return tenant.usage().demoted_bytes() > 0; },
+       [&](Row& row) { return Size(row.usage.demoted_bytes(), exact); }},
       {{"PRIORITY", Align::kRight, 0, 2},
        [](const Tenant& tenant) { return tenant.quota().priority() != 0; },
        [](Row& row) { return row.marks(absl::StrCat(row.quota.priority()), {"priority"}); }},

@@ -49,17 +49,19 @@ Rows ByTenant(const TopData& data, bool exact) {
                           {"HELD", Align::kRight},
                           {"LEASED", Align::kRight, 0, 5},
                           {"SUSPENDED", Align::kRight},
+                          {"DEMOTED", Align::kRight},
                           {"RETAINED", Align::kRight},
                           {"LINGERING", Align::kRight},
                           {"WAITS FOR", Align::kRight, 0, 1},
                           {"SEGMENTS", Align::kRight, 0, 2},
                           {"SESSIONS", Align::kRight, 0, 3},
                           {"DENIALS", Align::kRight, 0, 4}}};
-  bool suspends = false;
+  bool suspends = false, demotes = false;
   for (const v1::TenantInfo& tenant : data.tenants.tenants()) {
     const v1::Usage& usage = tenant.usage();
     const uint64_t suspended = TierBytes(usage);
     suspends = suspends || suspended > 0;
+    demotes = demotes || usage.demoted_bytes() > 0;
     uint64_t held = 0, leased = 0, retained = 0, lingering = 0, waits = 0;
     for (const v1::DeviceUsage& device : usage.devices()) {
       held += device.charged_bytes();
@@ -68,17 +70,19 @@ Rows ByTenant(const TopData& data, bool exact) {
       lingering += device.lingering_bytes();
       waits += device.waiting_bytes();
     }
-    result.rows.push_back({.cells = {usage.tenant(), Size(held, exact), SizeOrNone(leased, exact),
-                                     SizeOrNone(suspended, exact), SizeOrNone(retained, exact),
-                                     SizeOrNone(lingering, exact), SizeOrNone(waits, exact),
-                                     absl::StrCat(usage.segments()), absl::StrCat(usage.sessions()),
-                                     absl::StrCat(usage.denials())},
-                           .size = held,
-                           .name = usage.tenant(),
-                           .count = usage.segments(),
-                           .style = waits > 0 ? Style::kWarning : Style::kPlain});
+    result.rows.push_back(
+        {.cells = {usage.tenant(), Size(held, exact), SizeOrNone(leased, exact),
+                   SizeOrNone(suspended, exact), SizeOrNone(usage.demoted_bytes(), exact),
+                   SizeOrNone(retained, exact), SizeOrNone(lingering, exact),
+                   SizeOrNone(waits, exact), absl::StrCat(usage.segments()),
+                   absl::StrCat(usage.sessions()), absl::StrCat(usage.denials())},
+         .size = held,
+         .name = usage.tenant(),
+         .count = usage.segments(),
+         .style = waits > 0 ? Style::kWarning : Style::kPlain});
   }
   if (!suspends) LeaveOut("SUSPENDED", &result);
+  if (!demotes) LeaveOut("DEMOTED", &result);
   return result;
 }
 
@@ -244,7 +248,9 @@ std::vector<Line> Help() {
   lines.emplace_back(
       "lingering (the lease has ended, but a process may still map the memory), and");
   lines.emplace_back("segments in creation or release. For a process HELD is its leases.");
-  lines.emplace_back("SUSPENDED, which HELD has in it: put aside into the host tier.");
+  lines.emplace_back(
+      "SUSPENDED, which HELD has in it: put aside into the host tier. DEMOTED, also");
+  lines.emplace_back("in it: in host memory, at the same addresses.");
   lines.emplace_back("PAST BROKER, past: memory that CUDA gave directly (cudaMalloc).");
   return lines;
 }

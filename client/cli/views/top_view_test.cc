@@ -63,12 +63,15 @@ std::string Shown(const TopData& data, TopState state, size_t rows = 0, size_t c
 
 KeyPress Character(char c) { return {Key::kCharacter, c}; }
 
-TEST(TopViewTest, SuspendedBytesOfTenants) {
+TEST(TopViewTest, SuspendedAndDemotedBytesOfTenants) {
   TopData data = Data();
   EXPECT_THAT(Shown(data, {}), Not(HasSubstr("SUSPENDED")));
   v1::Usage* training = data.tenants.mutable_tenants(0)->mutable_usage();
   *training->add_devices() = Usage("TIER-00000000-0000-0000-0000-000000000000", 16 * kMiB, 0, 0);
   EXPECT_THAT(Shown(data, {}, 0, 120), AllOf(HasSubstr("  SUSPENDED  "), HasSubstr(" 16.00 MiB ")));
+  EXPECT_THAT(Shown(data, {}, 0, 120), Not(HasSubstr("DEMOTED")));
+  training->set_demoted_bytes(24 * kMiB);
+  EXPECT_THAT(Shown(data, {}, 0, 120), AllOf(HasSubstr("  DEMOTED  "), HasSubstr(" 24.00 MiB ")));
 }
 
 TEST(TopViewTest, ByTenantTheLargestFirst) {

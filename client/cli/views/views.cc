@@ -158,6 +158,10 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
       std::any_of(response.sessions().begin(), response.sessions().end(),
                   [](const v1::SessionInfo& session) { return session.suspended_bytes() > 0; });
   if (suspended) columns.insert(columns.end() - 1, {"SUSPENDED", Align::kRight});
+  const bool demoted =
+      std::any_of(response.sessions().begin(), response.sessions().end(),
+                  [](const v1::SessionInfo& session) { return session.demoted_bytes() > 0; });
+  if (demoted) columns.insert(columns.end() - 1, {"DEMOTED", Align::kRight});
   if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
   columns.insert(columns.end(), {Detail("GID", Align::kRight), Detail("RULE"), Detail("CGROUP")});
   Table table(columns);
@@ -173,6 +177,10 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
                                       Size(session.leased_bytes(), exact)};
     if (suspended) {
       const uint64_t bytes = session.suspended_bytes();
+      cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
+    }
+    if (demoted) {
+      const uint64_t bytes = session.demoted_bytes();
       cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
     }
     if (unbrokered) {
@@ -279,13 +287,15 @@ std::string SegmentsView(const v1::ListSegmentsResponse& response, const DeviceL
                       segment.home_uuid().empty() ? "" : " of ",
                       segment.home_uuid().empty() ? "" : ShortDevice(devices, segment.home_uuid())),
          Word(segment.kind()), Size(segment.size_bytes(), exact),
-         absl::StrCat(StateWord(segment.state()), segment.revocable() ? ", revocable" : "",
-                      segment.publications() > 0 ? ", published" : "",
-                      segment.suspended() == 0                  ? ""
-                      : segment.suspended() == segment.leases() ? ", suspended"
-                                                                : ", partly suspended",
-                      segment.dropped_bytes() > 0 ? ", dropped" : "",
-                      segment.lost() ? ", lost" : ""),
+         absl::StrCat(
+             StateWord(segment.state()), segment.revocable() ? ", revocable" : "",
+             segment.publications() > 0 ? ", published" : "",
+             segment.suspended() == 0                  ? ""
+             : segment.suspended() == segment.leases() ? ", suspended"
+                                                       : ", partly suspended",
+             segment.dropped_bytes() > 0 ? ", dropped" : "",
+             segment.kind() == v1::KIND_HOST && !segment.home_uuid().empty() ? ", demoted" : "",
+             segment.lost() ? ", lost" : ""),
          absl::StrCat(segment.leases()),
          segment.session_ids().empty() ? kNone : absl::StrJoin(segment.session_ids(), ","),
          Age(segment.age_ms()), absl::StrCat(segment.publications()), segment.device_uuid()});
