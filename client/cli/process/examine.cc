@@ -96,6 +96,7 @@ std::string LeaseName(const v1::LeaseInfo& lease) {
 
 // Returns why a mapped lease cannot be suspended; empty if the daemon may do it.
 std::string WhyNotSuspended(const v1::LeaseInfo& lease, const v1::SegmentInfo& segment) {
+  if (lease.demoted()) return "is demoted: bring it back first (gpumemctl promote)";
   if (segment.kind() != v1::KIND_VMM) {
     return absl::StrCat("is of kind ", Word(segment.kind()),
                         ", which the driver could not restore");
