@@ -76,6 +76,14 @@ TEST(ExamineProcess, FindsAllSessionsAndThoseThatMapMemory) {
   EXPECT_THAT(found.forbids, IsEmpty());
 }
 
+TEST(ExamineProcess, RefusesDemotedMemory) {
+  FakeNode node;
+  node.AddSegment(1, v1::KIND_HOST);
+  node.lists.holders.mutable_leases(node.lists.holders.leases_size() - 1)->set_demoted(true);
+  EXPECT_THAT(ExamineBefore(*node.target, node.lists).forbids,
+              ElementsAre(HasSubstr("gpumemctl promote")));
+}
+
 TEST(ExamineProcess, NeedsASession) {
   FakeNode node;
   node.lists.sessions.clear_sessions();

@@ -222,26 +222,6 @@ TEST(ViewsTest, ASessionThatIsAway) {
   EXPECT_THAT(SessionsView(response, false), ::testing::HasSubstr("away"));
 }
 
-TEST(ViewsTest, DemotedMemory) {
-  using ::testing::AllOf;
-  using ::testing::HasSubstr;
-  using ::testing::Not;
-  v1::ListSessionsResponse sessions = TwoSessions();
-  EXPECT_THAT(SessionsView(sessions, false), Not(HasSubstr("DEMOTED")));
-  sessions.mutable_sessions(0)->set_demoted_bytes(8 * kMiB);
-  EXPECT_THAT(SessionsView(sessions, false),
-              AllOf(HasSubstr("  LEASED   DEMOTED  "), HasSubstr("64.00 MiB  8.00 MiB  "),
-                    HasSubstr("1.00 GiB         -  ")));
-  v1::ListSegmentsResponse segments;
-  v1::SegmentInfo* segment = segments.add_segments();
-  segment->set_device_uuid("PINNED-00000000-0000-0000-0000-000000000000");
-  segment->set_kind(v1::KIND_HOST);
-  segment->set_state(v1::SegmentInfo::STATE_LEASED);
-  EXPECT_THAT(SegmentsView(segments, TwoDevices(), false), Not(HasSubstr("demoted")));
-  segment->set_home_uuid(kUuid1);
-  EXPECT_THAT(SegmentsView(segments, TwoDevices(), false), HasSubstr("  leased, demoted "));
-}
-
 TEST(ViewsTest, SuspendedMemory) {
   using ::testing::AllOf;
   using ::testing::HasSubstr;
@@ -251,7 +231,10 @@ TEST(ViewsTest, SuspendedMemory) {
   sessions.mutable_sessions(0)->set_suspended_bytes(8 * kMiB);
   EXPECT_THAT(SessionsView(sessions, false),
               AllOf(HasSubstr("  LEASED  SUSPENDED  "), HasSubstr("64.00 MiB   8.00 MiB  "),
-                    HasSubstr("1.00 GiB          -  ")));
+                    HasSubstr("1.00 GiB          -  "), Not(HasSubstr("DEMOTED"))));
+  sessions.mutable_sessions(1)->set_demoted_bytes(kMiB);
+  EXPECT_THAT(SessionsView(sessions, false),
+              AllOf(HasSubstr("  SUSPENDED   DEMOTED  "), HasSubstr("  -  1.00 MiB  ")));
 
   DeviceList devices = TwoDevices();
   v1::Device& tier = devices.emplace_back();
@@ -275,6 +258,9 @@ TEST(ViewsTest, SuspendedMemory) {
                     HasSubstr("  leased, partly suspended ")));
   segments.mutable_segments(0)->set_dropped_bytes(kMiB);
   EXPECT_THAT(SegmentsView(segments, devices, false), HasSubstr("  leased, suspended, dropped "));
+  segments.mutable_segments(1)->set_kind(v1::KIND_HOST);
+  segments.mutable_segments(1)->set_home_uuid(kUuid1);
+  EXPECT_THAT(SegmentsView(segments, devices, false), HasSubstr(", demoted "));
 }
 
 TEST(ViewsTest, Publications) {
