@@ -37,20 +37,23 @@ std::vector<Segment*> Select(std::vector<Segment*> segments, absl::string_view t
 absl::Status ServeDemotion(const std::shared_ptr<internal::Session>& session,
                            const SuspensionHandlers& handlers,
                            const internal::SuspensionAsked& asked) {
+  const absl::Time until = absl::Now() + asked.left;
   const bool demotes = asked.action == SuspensionAction::kDemote;
   const std::vector<Segment*> segments =
       Select(handlers.demotable ? handlers.demotable() : handlers.segments(), asked.tag,
              [demotes](const Segment& segment) {
-               if (!demotes || segment.demoted()) return !demotes && segment.demoted();
+               if (!demotes) return segment.demoted();
                return segment.kind() == Kind::kVmm && !segment.suspended() && !segment.scratch() &&
                       !segment.revocable();
              });
   if (segments.empty()) return absl::OkStatus();
+  // The handler may have waited for other threads, and the asker for this no longer.
+  const absl::Duration left = until - absl::Now();
+  if (left <= absl::ZeroDuration()) return absl::OkStatus();
   const auto direction = demotes ? Demotion::Direction::kDemote : Demotion::Direction::kPromote;
   absl::StatusOr<Demotion> demotion = Demotion::Of(session, segments, direction);
   if (!demotion.ok()) return demotion.status();
-  const DemoteOptions options{
-      .pause = handlers.pause, .proceed = handlers.proceed, .wait = asked.left};
+  const DemoteOptions options{.pause = handlers.pause, .proceed = handlers.proceed, .wait = left};
   return demotion->Run(options, internal::Disturbance());
 }
 
