@@ -109,9 +109,12 @@ void Exchanges::Swap(const Pair& pair) {
   std::swap(state_.leases.at(pair.lease).segment, state_.leases.at(pair.other).segment);
   Segment& from = *state_.segments.at(pair.segment);
   Segment& to = *state_.segments.at(pair.other_segment);
+  Session& session = *state_.sessions.at(state_.leases.at(pair.lease).session);
+  for (Segment* each : {&from, &to}) LedgerState::CountDemoted(session, *each, /*leased=*/false);
   // The contents of pair.lease are in `to` now, and those of `from` are stale.
   if (to.kind == Kind::kHost) to.home = from.device;
   from.home = from.device;
+  for (Segment* each : {&from, &to}) LedgerState::CountDemoted(session, *each, /*leased=*/true);
   state_.events.Swap(pair.segment, pair.other_segment);
   changes_.Touch(pair.lease);
   changes_.Touch(pair.other);
