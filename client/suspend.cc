@@ -131,6 +131,7 @@ absl::StatusOr<std::unique_ptr<Watch>> Client::ServeSuspensions(SuspensionHandle
                       handlers = std::move(handlers)](const internal::SuspensionAsked& asked) {
     const absl::Status status = Serve(session, handlers, asked);
     if (!status.ok() && handlers.failed) handlers.failed(status);
+    if (handlers.done) handlers.done();
   };
   return internal::StartWatch(session_, std::move(events),
                               {.serve = serve, .swappable = swappable, .demotes = demotes});

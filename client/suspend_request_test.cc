@@ -66,6 +66,7 @@ class SuspendRequestTest : public ::testing::Test {
                 },
             .resumed = [this] { Note("resumed"); },
             .failed = [this](const absl::Status& why) { Note(why.ToString()); },
+            .done = [this] { done_.fetch_add(1); },
             .ended = [this](const absl::Status&) { Note("ended"); }};
   }
   SuspensionHandlers DemotionHandlers() {
@@ -93,6 +94,7 @@ class SuspendRequestTest : public ::testing::Test {
   std::unique_ptr<FakeDaemon> daemon_;
   std::unique_ptr<Client> client_;
   std::vector<Segment> segments_;
+  std::atomic<int> done_ = 0;  // calls of `done`
   absl::Mutex mutex_;
   std::vector<std::string> notes_ ABSL_GUARDED_BY(mutex_);
 };
@@ -129,7 +131,8 @@ TEST_F(SuspendRequestTest, OnlySegmentsInTheOtherStateAreTouched) {
   daemon_->Tell(Asks(/*resume=*/true));
   daemon_->Tell(Asks(/*resume=*/false));
   EXPECT_THAT(Notes(3), ElementsAre("quiesce", "resumed", "quiesce"));
-  watch->reset();  // waits for the suspension
+  watch->reset();       // waits for the suspension
+  EXPECT_EQ(done_, 5);  // also where there was nothing to do
   EXPECT_TRUE(segments_[0].suspended());
   EXPECT_TRUE(segments_[1].suspended());
 }
@@ -207,10 +210,12 @@ TEST_F(SuspendRequestTest, FailuresAreTold) {
     return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the tier is full");
   }});
   auto handlers = Handlers();
-  const auto watch = client_->ServeSuspensions(handlers);
+  auto watch = client_->ServeSuspensions(handlers);
   ASSERT_TRUE(watch.ok()) << watch.status();
   daemon_->Tell(Asks(/*resume=*/false));
   EXPECT_THAT(Notes(1), ElementsAre(::testing::HasSubstr("the tier is full")));
+  watch->reset();
+  EXPECT_EQ(done_, 1);
   EXPECT_FALSE(segments_[0].suspended());
 }
 

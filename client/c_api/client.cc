@@ -40,10 +40,6 @@ struct gpumem_usage {
   const gpumem::Usage usage;
 };
 
-struct gpumem_watch {
-  std::unique_ptr<gpumem::Watch> watch;
-};
-
 namespace {
 
 static_assert(GPUMEM_BACKEND_CUDA == static_cast<int>(gpumem::Backend::kCuda));

@@ -23,6 +23,10 @@ struct gpumem_cancel_token {
   const gpumem::CancelToken token;
 };
 
+struct gpumem_watch {
+  std::unique_ptr<gpumem::Watch> watch;
+};
+
 struct gpumem_event {
   gpumem::Event event;
 };

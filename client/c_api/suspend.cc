@@ -3,6 +3,10 @@
 // gpumem_client_demote, and so on.
 #include "gpumem/suspend.h"
 
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +24,11 @@ using gpumem::c_api::Time;
 using gpumem::c_api::Timeout;
 
 namespace {
+
+static_assert(GPUMEM_SUSPENSION_OPERATOR == static_cast<int>(gpumem::SuspensionCause::kOperator));
+static_assert(GPUMEM_SUSPENSION_MEMORY_NEEDED ==
+              static_cast<int>(gpumem::SuspensionCause::kMemoryNeeded));
+static_assert(GPUMEM_SUSPENSION_IDLE == static_cast<int>(gpumem::SuspensionCause::kIdle));
 
 //   INVALID_ARGUMENT  one of them is null
 absl::StatusOr<std::vector<gpumem::Segment*>> ToSegments(gpumem_segment* const* segments,
@@ -41,12 +50,14 @@ absl::Status CallProgram(int (*function)(void*), void* context, const char* name
                       absl::StrCat("the program's ", name, " function returned ", code));
 }
 
-// Returns the options of a Suspend. Their quiesce refers to `c`.
+// Returns an empty function for null.
+std::function<absl::Status()> ToQuiesce(int (*quiesce)(void*), void* context) {
+  if (quiesce == nullptr) return nullptr;
+  return [quiesce, context] { return CallProgram(quiesce, context, "quiesce"); };
+}
+
 gpumem::SuspendOptions ToSuspend(const gpumem_suspend_options& c) {
-  gpumem::SuspendOptions options{.timeout = Timeout(c.timeout_ms)};
-  if (c.quiesce != nullptr)
-    options.quiesce = [&c] { return CallProgram(c.quiesce, c.context, "quiesce"); };
-  return options;
+  return {.quiesce = ToQuiesce(c.quiesce, c.context), .timeout = Timeout(c.timeout_ms)};
 }
 
 gpumem::ResumeOptions ToResume(const gpumem_resume_options& c) {
@@ -65,6 +76,54 @@ gpumem::DemoteOptions ToDemote(const gpumem_demote_options& c) {
   if (c.longest_pause_ms != 0) options.longest_pause = Time(c.longest_pause_ms);
   if (c.cancel != nullptr) options.cancel = c.cancel->token;
   return options;
+}
+
+// Returns the program's segments. A null one becomes null, which the library refuses.
+std::vector<gpumem::Segment*> Offered(const gpumem_suspension_handlers& c) {
+  gpumem_segment* const* offered = nullptr;
+  const size_t count = c.segments(c.context, &offered);
+  std::vector<gpumem::Segment*> list;
+  for (size_t i = 0; offered != nullptr && i < count; ++i) {
+    list.push_back(offered[i] == nullptr ? nullptr : &offered[i]->segment);
+  }
+  return list;
+}
+
+// Returns a function that tells the program a status. Empty for null.
+std::function<void(const absl::Status&)> ToTell(void (*tell)(void*, int, const char*),
+                                                void* context) {
+  if (tell == nullptr) return nullptr;
+  return [tell, context](const absl::Status& status) {
+    tell(context, static_cast<int>(status.code()), std::string(status.message()).c_str());
+  };
+}
+
+// Returns a function that calls the program's. Empty for null.
+std::function<void()> ToCall(void (*call)(void*), void* context) {
+  if (call == nullptr) return nullptr;
+  return [call, context] { call(context); };
+}
+
+//   INVALID_ARGUMENT  `swappable` is not in enum gpumem_swappable
+absl::StatusOr<gpumem::SuspensionHandlers> ToHandlers(const gpumem_suspension_handlers& c) {
+  if (c.swappable < GPUMEM_SWAPPABLE_BY_QUOTA || c.swappable > GPUMEM_SWAPPABLE_ALWAYS) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no gpumem_swappable ", c.swappable));
+  }
+  gpumem::SuspensionHandlers handlers = {.quiesce = ToQuiesce(c.quiesce, c.context),
+                                         .resumed = ToCall(c.resumed, c.context),
+                                         .failed = ToTell(c.failed, c.context),
+                                         .done = ToCall(c.done, c.context),
+                                         .ended = ToTell(c.ended, c.context)};
+  if (c.segments != nullptr) handlers.segments = [c] { return Offered(c); };
+  if (c.suspended != nullptr) {
+    handlers.suspended = [c](gpumem::SuspensionCause cause) {
+      c.suspended(c.context, static_cast<int>(cause));
+    };
+  }
+  if (c.swappable != GPUMEM_SWAPPABLE_BY_QUOTA) {
+    handlers.swappable = c.swappable == GPUMEM_SWAPPABLE_ALWAYS;
+  }
+  return handlers;
 }
 
 }  // namespace
@@ -157,6 +216,32 @@ int gpumem_pool_is_suspended(const gpumem_pool* pool, int* suspended) {
   return Call([&]() -> absl::Status {
     if (AnyNull(pool, suspended)) return NullError("pool or suspended");
     *suspended = pool->pool->suspended() ? 1 : 0;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_client_serve_suspensions(gpumem_client* client,
+                                    const gpumem_suspension_handlers* handlers,
+                                    gpumem_watch** watch) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, watch)) return NullError("client or watch");
+    auto c = Read(handlers);
+    if (!c.ok()) return c.status();
+    auto given = ToHandlers(*c);
+    if (!given.ok()) return given.status();
+    auto made = std::make_unique<gpumem_watch>();
+    auto served = client->client->ServeSuspensions(*std::move(given));
+    if (!served.ok()) return served.status();
+    made->watch = *std::move(served);
+    *watch = made.release();
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_client_report_activity(gpumem_client* client) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client)) return NullError("client");
+    client->client->ReportActivity();
     return absl::OkStatus();
   });
 }

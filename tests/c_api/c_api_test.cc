@@ -81,7 +81,8 @@ INSTANTIATE_TEST_SUITE_P(Parts, CApi,
                                            "publication_list", "publication_mistakes", "pool",
                                            "shared_blocks", "trying_pool", "pool_limits",
                                            "pool_pressure", "pool_callbacks", "pool_suspension",
-                                           "frameworks", "environment", "fork", "exit"),
+                                           "suspension_requests", "frameworks", "environment",
+                                           "fork", "exit"),
                          [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;
@@ -110,8 +111,8 @@ std::string CHeaders() {
 
 TEST(CApiProgram, CallsEveryFunction) {
   std::string program;
-  for (const char* part :
-       {"main", "errors", "client", "events", "waiting", "publications", "pool", "frameworks"}) {
+  for (const char* part : {"main", "errors", "client", "events", "waiting", "publications", "pool",
+                           "suspension", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
   const std::string headers = CHeaders();

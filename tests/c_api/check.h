@@ -64,6 +64,7 @@ void TestPoolLimits(void);
 void TestPoolPressure(void);
 void TestPoolCallbacks(void);
 void TestPoolSuspension(void);
+void TestSuspensionRequests(void);
 void TestFrameworks(void);
 void TestEnvironment(void);
 void TestFork(void);

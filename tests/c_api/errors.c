@@ -116,6 +116,10 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_pool_suspend(NULL, NULL));
   WANTS_POINTER(gpumem_pool_resume(NULL, NULL));
   WANTS_POINTER(gpumem_pool_is_suspended(NULL, &number));
+  WANTS_POINTER(gpumem_client_serve_suspensions(NULL, NULL, &watch));
+  WANTS_POINTER(gpumem_client_serve_suspensions(client, NULL, NULL));
+  EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_client_serve_suspensions(client, NULL, &watch));
+  WANTS_POINTER(gpumem_client_report_activity(NULL));
   WANTS_POINTER(gpumem_client_list_devices(NULL, &devices, &count));
   WANTS_POINTER(gpumem_client_list_devices(client, NULL, &count));
   WANTS_POINTER(gpumem_device_list_get(NULL, 0, NULL));

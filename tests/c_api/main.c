@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
       {"pool_pressure", TestPoolPressure},
       {"pool_callbacks", TestPoolCallbacks},
       {"pool_suspension", TestPoolSuspension},
+      {"suspension_requests", TestSuspensionRequests},
       {"frameworks", TestFrameworks},
       {"environment", TestEnvironment},
       {"fork", TestFork},

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Suspended segments and pools: their bytes move to the host tier, and come back to the same
  * addresses. Demoted segments: their bytes move to host memory at the same addresses, and stay
- * usable. Part of gpumem.h; see suspend.h, demote.h, and pool.h for pools. */
+ * usable. Requests of others to suspend. Part of gpumem.h; see suspend.h, demote.h, and pool.h for
+ * pools. */
 #ifndef GPUMEM_GPUMEM_SUSPEND_H_
 #define GPUMEM_GPUMEM_SUSPEND_H_
 
@@ -11,6 +12,7 @@
 #include "gpumem_client.h"
 #include "gpumem_pool.h"
 #include "gpumem_segment.h"
+#include "gpumem_watch.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -77,6 +79,46 @@ int gpumem_pool_suspend(gpumem_pool* pool, const struct gpumem_suspend_options* 
 int gpumem_pool_resume(gpumem_pool* pool, const struct gpumem_resume_options* options);
 /* Writes 1 if the pool is suspended, or about to be, else 0. */
 int gpumem_pool_is_suspended(const gpumem_pool* pool, int* suspended);
+
+enum gpumem_suspension_cause {
+  GPUMEM_SUSPENSION_OPERATOR = 0,      /* an operator, who also asks to resume */
+  GPUMEM_SUSPENSION_MEMORY_NEEDED = 1, /* another request waits; the program resumes by itself */
+  GPUMEM_SUSPENSION_IDLE = 2           /* the session was idle for long; the same */
+};
+
+enum gpumem_swappable {
+  GPUMEM_SWAPPABLE_BY_QUOTA = 0, /* the tenant's quota says if others than operators may ask */
+  GPUMEM_SWAPPABLE_NEVER = 1,    /* they may not */
+  GPUMEM_SWAPPABLE_ALWAYS = 2    /* they may */
+};
+
+/* All but `segments` may be null. All are called in one thread of the watch, which also suspends
+ * and resumes. From `segments` to the next of `suspended`, `resumed`, `failed` and `done`, no other
+ * thread may use or release the segments. */
+struct gpumem_suspension_handlers {
+  size_t struct_size;
+  void* context; /* given to each */
+  /* Returns how many segments the program offers, and writes their list. List and segments belong
+   * to the program, and live until `done`. It may block until another thread is done with them. */
+  size_t (*segments)(void* context, gpumem_segment* const** segments);
+  int (*quiesce)(void* context); /* as in gpumem_suspend_options */
+  /* All segments that were asked for are suspended. Must not suspend or resume. */
+  void (*suspended)(void* context, int cause); /* enum gpumem_suspension_cause */
+  void (*resumed)(void* context);              /* all that were asked for are back */
+  void (*failed)(void* context, int status, const char* message);
+  void (*done)(void* context); /* last for each request, also if there was nothing to do */
+  void (*ended)(void* context, int status, const char* message); /* the watch has ended */
+  int32_t swappable;                                             /* enum gpumem_swappable */
+};
+/* Lets operators suspend and resume this process, and the daemon suspend it if it is swappable,
+ * until gpumem_watch_destroy(). */
+int gpumem_client_serve_suspensions(gpumem_client* client,
+                                    const struct gpumem_suspension_handlers* handlers,
+                                    gpumem_watch** watch);
+
+/* Tells the daemon that the program uses its memory now, so that others are asked to suspend first.
+ * Cheap: makes one call a second at most, waits for at most 100 ms, and ignores errors. */
+int gpumem_client_report_activity(gpumem_client* client);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -129,6 +129,9 @@ struct SuspensionHandlers {
   // `segments` that can be demoted. The library leaves out those with another tag than the operator
   // names.
   std::function<std::vector<Segment*>()> demotable;
+  // Called last for each request, also if there was nothing to do: the library no longer uses the
+  // segments. A program that locks them in `segments` unlocks them here.
+  std::function<void()> done;
   // As WatchHandlers::ended.
   std::function<void(const absl::Status&)> ended;
   // True or false: others than operators may ask, or may not, whatever the tenant's quota says
