@@ -105,7 +105,8 @@ std::function<void()> ToCall(void (*call)(void*), void* context) {
 }
 
 //   INVALID_ARGUMENT  `swappable` is not in enum gpumem_swappable
-absl::StatusOr<gpumem::SuspensionHandlers> ToHandlers(const gpumem_suspension_handlers& c) {
+absl::StatusOr<gpumem::SuspensionHandlers> ToSuspensionHandlers(
+    const gpumem_suspension_handlers& c) {
   if (c.swappable < GPUMEM_SWAPPABLE_BY_QUOTA || c.swappable > GPUMEM_SWAPPABLE_ALWAYS) {
     return absl::InvalidArgumentError(absl::StrCat("there is no gpumem_swappable ", c.swappable));
   }
@@ -227,7 +228,7 @@ int gpumem_client_serve_suspensions(gpumem_client* client,
     if (AnyNull(client, watch)) return NullError("client or watch");
     auto c = Read(handlers);
     if (!c.ok()) return c.status();
-    auto given = ToHandlers(*c);
+    auto given = ToSuspensionHandlers(*c);
     if (!given.ok()) return given.status();
     auto made = std::make_unique<gpumem_watch>();
     auto served = client->client->ServeSuspensions(*std::move(given));
