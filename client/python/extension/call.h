@@ -67,6 +67,7 @@ extern const std::vector<PyMethodDef> kClientMethods;
 extern const std::vector<PyMethodDef> kSegmentMethods;
 extern const std::vector<PyMethodDef> kSuspendMethods;
 extern const std::vector<PyMethodDef> kDemoteMethods;
+extern const std::vector<PyMethodDef> kServingMethods;
 extern const std::vector<PyMethodDef> kPublicationMethods;
 extern const std::vector<PyMethodDef> kPoolMethods;
 extern const std::vector<PyMethodDef> kEventMethods;

@@ -34,6 +34,7 @@ from .event import Event
 from .pool import Pool, PoolStats
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket
+from .serving import Serving
 from .watch import Notice, Quota, Watch
 
 __version__ = _gpumem.__version__
@@ -46,10 +47,10 @@ __all__ = [
     "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder", "InternalError",
     "InvalidArgumentError", "Layout", "Notice", "NotFoundError", "OutOfRangeError", "Peer",
     "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo", "Quota",
-    "ResourceExhaustedError", "Segment", "Ticket", "UnauthenticatedError", "UnavailableError",
-    "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray", "attach", "connect",
-    "copy", "default_client", "empty", "errors", "from_dlpack", "library_path", "open", "publish",
-    "set_default_client", "share", "unpublish",
+    "ResourceExhaustedError", "Segment", "Serving", "Ticket", "UnauthenticatedError",
+    "UnavailableError", "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray",
+    "attach", "connect", "copy", "default_client", "empty", "errors", "from_dlpack", "library_path",
+    "open", "publish", "set_default_client", "share", "unpublish",
 ]
 
 _lock = _threading.Lock()

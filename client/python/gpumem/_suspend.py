@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Callable, Iterable, List, Optional
+from typing import Any, Callable, Iterable, List, Optional
 
 from . import _gpumem
 from ._units import to_ms
 from ._waiting import CancelToken, call
 from .segment import Segment
+from .serving import Serving
 
 
 def _locked(segments: List[Segment]) -> ExitStack:
@@ -130,3 +131,14 @@ class Suspending:
             finally:  # Ctrl-C may come when they are moved already
                 for each in found:
                     each.refresh()
+
+    def serve_suspensions(self, segments: Callable[[], Iterable[Segment]],
+                          **handlers: Any) -> Serving:
+        """Lets operators suspend and resume this process (gpumemctl suspend), and the daemon
+        suspend it if its tenant is swappable: see gpumem.Serving, which this returns."""
+        return Serving(self._handle, segments, **handlers)
+
+    def report_activity(self) -> None:
+        """Tells the daemon that the program uses its memory now, so that others are asked to
+        suspend first. Cheap: makes one call a second at most, and ignores errors."""
+        _gpumem.report_activity(self._handle)

@@ -188,3 +188,8 @@ def _make(status: int, name: str, message: str, denial: Optional[_DenialTuple]) 
 
 
 _gpumem.set_error_factory(_make)
+
+
+def of_status(status: int, message: str) -> Error:
+    """Returns the exception for a status that a handler is told. For other parts of the package."""
+    return _make(status, _NAMES[status] if status < len(_NAMES) else "", message, None)

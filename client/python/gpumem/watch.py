@@ -72,18 +72,19 @@ def _to_notice(what: str, *said: Any) -> Notice:
     return Notice(what, value=said[0], message=said[1])
 
 
-# A library thread that calls into an ended interpreter would end the process.
-_watches: "weakref.WeakSet[Watch]" = weakref.WeakSet()
+# Closed at the interpreter's end: a library thread that calls into it then would end the process.
+# For other parts of the package.
+open_watches: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
-    for watch in list(_watches):
+    for watch in list(open_watches):
         watch.close()
 
 
 # After fork(), the watches are the parent's.
-os.register_at_fork(after_in_child=_watches.clear)
+os.register_at_fork(after_in_child=open_watches.clear)
 
 
 class Watch:
@@ -103,7 +104,7 @@ class Watch:
                             f"{', '.join(sorted(known))}")
         self._notices: "queue.SimpleQueue[Optional[Notice]]" = queue.SimpleQueue()
         self._handle = _gpumem.watch_start(client.handle, _teller(self._notices, dict(handlers)))
-        _watches.add(self)
+        open_watches.add(self)
 
     def get(self, timeout: float = math.inf) -> Notice:
         """Returns the next notice without a function. Raises TimeoutError after `timeout` seconds,
