@@ -67,6 +67,7 @@ PublicationInfo FromProto(const v1::PublicationInfo& proto) {
   info.version = proto.version();
   info.segments = proto.segments();
   info.bytes = proto.bytes();
+  info.suspended_bytes = proto.suspended_bytes();
   info.metadata_bytes = proto.metadata_bytes();
   info.access = proto.access() == v1::PUBLICATION_ACCESS_ANY ? PublicationAccess::kAny
                                                              : PublicationAccess::kTenant;

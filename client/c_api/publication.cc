@@ -210,7 +210,8 @@ int gpumem_publication_list_get(const gpumem_publication_list* publications, siz
                   .publisher_session_id = of.publisher_session_id,
                   .publisher_name = of.publisher_name.c_str(),
                   .publisher_pid = of.publisher_pid,
-                  .publisher_alive = of.publisher_alive},
+                  .publisher_alive = of.publisher_alive,
+                  .suspended_bytes = of.suspended_bytes},
                  publication);
   });
 }

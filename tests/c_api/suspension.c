@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of operators to suspend and to resume, which the program serves. */
+/* Requests of operators to suspend and to resume, which the program serves. Publications that an
+ * operator has suspended. */
 #include <sched.h>
 #include <stdint.h>
 #include <string.h>
@@ -128,5 +129,47 @@ void TestSuspensionRequests(void) {
   OK(gpumem_watch_destroy(watch));
   OK(gpumem_segment_release(served.segments[0]));
   OK(gpumem_segment_release(served.segments[1]));
+  OK(gpumem_client_destroy(client));
+}
+
+/* Writes what the client sees of its tenant's only publication. */
+static void Look(gpumem_client* client, struct gpumem_publication* publication) {
+  gpumem_publication_list* list = NULL;
+  size_t count = 0;
+  publication->struct_size = sizeof(*publication);
+  OK(gpumem_client_list_publications(client, "blue", &list, &count));
+  CHECK(count == 1);
+  OK(gpumem_publication_list_get(list, 0, publication));
+  OK(gpumem_publication_list_destroy(list));
+}
+
+void TestSuspendedPublication(void) {
+  const struct gpumem_acquire_options acquire = {.struct_size = sizeof(acquire), .bytes = 2 * kMiB};
+  const struct gpumem_attach_options attach = {.struct_size = sizeof(attach)};
+  struct gpumem_attachment_info info = {.struct_size = sizeof(info)};
+  struct gpumem_segment_info filled = {.struct_size = sizeof(filled)};
+  struct gpumem_publication publication;
+  gpumem_attachment* attachment = NULL;
+  gpumem_segment* segment = NULL;
+  gpumem_client* const client = Connect();
+
+  OK(gpumem_client_acquire(client, &acquire, &segment));
+  OK(gpumem_segment_get_info(segment, &filled));
+  memset(filled.data, 9, filled.bytes);
+  OK(gpumem_client_publish(client, "weights", (const gpumem_segment* const*)&segment, 1, NULL,
+                           NULL));
+  OK(gpumem_segment_release(segment));
+  Look(client, &publication);
+  CHECK(publication.bytes == 2 * kMiB && publication.suspended_bytes == 0);
+  CHECK(system("\"$TEST_GPUMEMCTL\" suspend --publication blue/weights >/dev/null") == 0);
+  Look(client, &publication);
+  CHECK(publication.suspended_bytes == 2 * kMiB && publication.bytes == 2 * kMiB);
+  OK(gpumem_client_attach(client, "weights", &attach, &attachment));
+  Look(client, &publication);
+  CHECK(publication.suspended_bytes == 0);
+  OK(gpumem_attachment_get_info(attachment, &info));
+  CHECK(((const char*)info.data)[info.bytes - 1] == 9);
+  OK(gpumem_client_unpublish(client, "weights", NULL));
+  OK(gpumem_attachment_release(attachment));
   OK(gpumem_client_destroy(client));
 }

@@ -100,6 +100,8 @@ struct gpumem_publication {
   const char* publisher_name;
   int32_t publisher_pid;
   int32_t publisher_alive;
+  /* Of `bytes`, in the host tier. Above 0: it is suspended, and attaching brings it back first. */
+  uint64_t suspended_bytes;
 };
 /* Lists what the client may attach to, of one tenant or all (null), by tenant and name. `count` may
  * be null. */

@@ -113,6 +113,8 @@ struct PublicationInfo {
   uint64_t version = 0;
   uint32_t segments = 0;
   uint64_t bytes = 0;
+  // Of these, in the host tier. Above zero: it is suspended, and Attach brings it back first.
+  uint64_t suspended_bytes = 0;
   uint64_t metadata_bytes = 0;
   PublicationAccess access = PublicationAccess::kTenant;
   bool ephemeral = false;

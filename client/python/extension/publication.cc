@@ -122,18 +122,20 @@ PyObject* PublicationAt(const gpumem_publication_list* publications, size_t inde
   of.struct_size = sizeof(of);
   const int status = gpumem_publication_list_get(publications, index, &of);
   if (status != GPUMEM_OK) return Raise(status);
-  return Py_BuildValue("NNKKKIIiNKKKKNiN", Text(of.tenant), Text(of.name),
+  return Py_BuildValue("NNKKKIIiNKKKKNiNK", Text(of.tenant), Text(of.name),
                        static_cast<U64>(of.version), static_cast<U64>(of.bytes),
                        static_cast<U64>(of.metadata_bytes), of.segments, of.attached_sessions,
                        int{of.access}, PyBool_FromLong(of.ephemeral), static_cast<U64>(of.age_ms),
                        static_cast<U64>(of.expire_after_ms), static_cast<U64>(of.expires_in_ms),
                        static_cast<U64>(of.publisher_session_id), Text(of.publisher_name),
-                       int{of.publisher_pid}, PyBool_FromLong(of.publisher_alive));
+                       int{of.publisher_pid}, PyBool_FromLong(of.publisher_alive),
+                       static_cast<U64>(of.suspended_bytes));
 }
 
 // (client, tenant) -> [(tenant, name, version, bytes, metadata_bytes, segments, attached_sessions,
 //                       access, ephemeral, age_ms, expire_after_ms, expires_in_ms,
-//                       publisher_session_id, publisher_name, publisher_pid, publisher_alive)]
+//                       publisher_session_id, publisher_name, publisher_pid, publisher_alive,
+//                       suspended_bytes)]
 PyObject* Publications(PyObject*, PyObject* args) {
   Use client;
   const char* tenant;

@@ -54,6 +54,7 @@ class PublicationInfo:
     publisher_name: str
     publisher_pid: int
     publisher_alive: bool
+    suspended_nbytes: int  # of nbytes, in the host tier; above 0: attach() brings it back first
 
     @classmethod
     def of_row(cls, row: Tuple[Any, ...]) -> "PublicationInfo":

@@ -211,8 +211,9 @@ struct Publication {
   std::string name;
   uint64_t version = 0;
   std::vector<SegmentId> segments;
-  uint64_t bytes = 0;    // of these
-  uint32_t in_tier = 0;  // how many of these are in the host tier
+  uint64_t bytes = 0;       // of these
+  uint32_t in_tier = 0;     // how many of these are in the host tier
+  uint64_t tier_bytes = 0;  // of bytes: of those in the tier
   uint64_t metadata_bytes = 0;
   bool to_any = false;     // every tenant's sessions may attach; else only its tenant's
   bool ephemeral = false;  // ends with its publisher's session

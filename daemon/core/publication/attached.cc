@@ -88,6 +88,7 @@ void Publications::Restore(PublicationId id, Publication publication) {
     if (segment.kind != Kind::kTier) continue;
     segment.published = {id, i};
     ++publication.in_tier;
+    publication.tier_bytes += segment.charge.bytes();
   }
   Count(tenant, 1);
   tenant.metadata_bytes += publication.metadata_bytes;

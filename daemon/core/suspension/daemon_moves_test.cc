@@ -145,6 +145,7 @@ TEST_F(DaemonMovesTest, PublicationMovesToTheTierAndBack) {
   EXPECT_EQ(InTier("team"), 3 * kGranule);
   EXPECT_EQ(Usage("team", 0).charged + Usage("team", 1).charged, 0u);
   EXPECT_EQ(ledger.look().ListPublications("")->at(0).in_tier, 2u);
+  EXPECT_EQ(ledger.look().ListPublications("")->at(0).tier_bytes, 3 * kGranule);
   EXPECT_EQ(SuspendPublication(weights), 0u) << "again";
 
   // Another tenant's session brings it back, for its tenant.
@@ -203,6 +204,7 @@ TEST_F(DaemonMovesTest, PublisherThatResumesBringsThePublicationAlong) {
   DestroyDoomed();
   EXPECT_EQ(InTier("team"), 0u);
   EXPECT_EQ(ledger.state().publications.at(weights).in_tier, 0u);
+  EXPECT_EQ(ledger.look().ListPublications("")->at(0).tier_bytes, 0u);
   ExpectContents();
 }
 

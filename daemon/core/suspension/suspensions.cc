@@ -321,9 +321,11 @@ size_t Suspensions::MoveHolders(SegmentId from_id, SegmentId to_id) {
     ++to.publications;
     if (to.kind == Kind::kTier) {
       ++publication.in_tier;
+      publication.tier_bytes += to.charge.bytes();
       to.published = from.published;
     } else {
       --publication.in_tier;
+      publication.tier_bytes -= from.charge.bytes();
       if (!state_.waiters.empty()) state_.moved_publications.insert(id);
     }
     from.published.reset();

@@ -218,6 +218,7 @@ v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign) {
   proto.set_access(publication.to_any ? v1::PUBLICATION_ACCESS_ANY : v1::PUBLICATION_ACCESS_TENANT);
   proto.set_ephemeral(publication.ephemeral);
   proto.set_suspended_segments(publication.in_tier);
+  proto.set_suspended_bytes(publication.tier_bytes);
   proto.set_attached_sessions(publication.attached);
   proto.set_age_ms(ms_of(publication.age));
   if (publication.expire_after != absl::InfiniteDuration()) {

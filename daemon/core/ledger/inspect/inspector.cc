@@ -189,6 +189,7 @@ PublicationView Inspector::View(PublicationId id, const Publication& publication
           .segments = static_cast<uint32_t>(publication.segments.size()),
           .in_tier = publication.in_tier,
           .bytes = publication.bytes,
+          .tier_bytes = publication.tier_bytes,
           .metadata_bytes = publication.metadata_bytes,
           .to_any = publication.to_any,
           .ephemeral = publication.ephemeral,

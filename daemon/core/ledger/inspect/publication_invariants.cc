@@ -40,7 +40,7 @@ absl::Status CheckPublications(const LedgerState& state) {
     if (!state.expiries.contains({state.ExpiryOf(publication), id})) {
       return wrong("publication ", ToInt(id), " would expire at the wrong time");
     }
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, tier_bytes = 0;
     uint32_t in_tier = 0, place = 0;
     for (SegmentId segment : publication.segments) {
       auto it = state.segments.find(segment);
@@ -52,6 +52,7 @@ absl::Status CheckPublications(const LedgerState& state) {
       }
       if (it->second->kind == Kind::kTier) {
         ++in_tier;
+        tier_bytes += it->second->charge.bytes();
         if (it->second->published != std::pair(id, place)) {
           return wrong("segment ", ToInt(segment), " in the tier names another publication");
         }
@@ -63,7 +64,8 @@ absl::Status CheckPublications(const LedgerState& state) {
     if (in_tier != publication.in_tier || (in_tier > 0 && !publication.attached.empty())) {
       return wrong("publication ", ToInt(id), " is wrongly suspended, or not");
     }
-    if (bytes != publication.bytes) return wrong("publication ", ToInt(id), " miscounts its bytes");
+    if (bytes != publication.bytes || tier_bytes != publication.tier_bytes)
+      return wrong("publication ", ToInt(id), " miscounts its bytes");
     for (const auto& [session, count] : publication.attached) {
       auto it = state.sessions.find(session);
       // Leases that operations in flight are about to give count, too.

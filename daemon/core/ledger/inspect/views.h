@@ -182,6 +182,7 @@ struct PublicationView {
   uint32_t segments = 0;
   uint32_t in_tier = 0;  // of these
   uint64_t bytes = 0;
+  uint64_t tier_bytes = 0;  // of bytes: of those in the host tier
   uint64_t metadata_bytes = 0;
   bool to_any = false;  // every tenant may attach to it
   bool ephemeral = false;
