@@ -39,11 +39,20 @@ TEST(LayoutTest, TheWideFormHasWhatTablesHide) {
   sessions.mutable_sessions(0)->set_gid(1002);
   sessions.mutable_sessions(0)->set_rule("rule 2 (uid = 1000)");
   sessions.mutable_sessions(0)->set_cgroup("/train.slice/\x1b[2J");
-  const std::string ps = SessionsView(sessions, false, wide);
+  sessions.mutable_sessions(0)->set_serves_suspension(true);
+  sessions.mutable_sessions(0)->set_swappable(true);
+  sessions.mutable_sessions(0)->set_idle_ms(65'000);
+  std::string ps = SessionsView(sessions, false, wide);
   EXPECT_THAT(WideLines(ps, "7"),
-              AllOf(HasSubstr("  GID  RULE                 CGROUP\n"),
-                    EndsWith("  3m05s  1002  rule 2 (uid = 1000)  /train.slice/?[2J")));
-  EXPECT_THAT(WideLines(ps, "12"), EndsWith("     0  -                    -"));
+              AllOf(HasSubstr("  SUSPENDS    IDLE   GID  RULE                 CGROUP\n"),
+                    EndsWith("  3m05s  swappable  1m05s  1002  rule 2 (uid = 1000)  "
+                             "/train.slice/?[2J")));
+  EXPECT_THAT(WideLines(ps, "12"), EndsWith("  -             0s     0  -                    -"));
+  sessions.mutable_sessions(0)->set_suspension_asked(true);
+  sessions.mutable_sessions(1)->set_serves_suspension(true);
+  ps = SessionsView(sessions, false, wide);
+  EXPECT_THAT(WideLines(ps, "7"), HasSubstr("  asked     1m05s  "));
+  EXPECT_THAT(WideLines(ps, "12"), HasSubstr("  operator     0s  "));
 
   v1::ListWaitingResponse waiting;
   v1::WaitingInfo* request = waiting.add_waiting();

@@ -87,6 +87,13 @@ std::string ForeignView(const v1::GetStatusResponse& status, bool exact, Layout 
                       "Used by processes without a session: ", Size(total, exact), ".\n");
 }
 
+// Returns who may have the session suspend, or that it is asked to.
+std::string SuspendsWord(const v1::SessionInfo& session) {
+  if (session.suspension_asked()) return "asked";
+  if (session.swappable()) return "swappable";
+  return session.serves_suspension() ? "operator" : kNone;
+}
+
 }  // namespace
 
 std::string StatusView(const v1::GetStatusResponse& status, bool exact, Layout layout) {
@@ -163,7 +170,8 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
                   [](const v1::SessionInfo& session) { return session.demoted_bytes() > 0; });
   if (demoted) columns.insert(columns.end() - 1, {"DEMOTED", Align::kRight});
   if (unbrokered) columns.insert(columns.end() - 1, {"UNBROKERED", Align::kRight});
-  columns.insert(columns.end(), {Detail("GID", Align::kRight), Detail("RULE"), Detail("CGROUP")});
+  columns.insert(columns.end(), {Detail("SUSPENDS"), Detail("IDLE", Align::kRight),
+                                 Detail("GID", Align::kRight), Detail("RULE"), Detail("CGROUP")});
   Table table(columns);
   for (const v1::SessionInfo& session : response.sessions()) {
     std::vector<std::string> cells = {absl::StrCat(session.session_id()),
@@ -188,6 +196,8 @@ std::string SessionsView(const v1::ListSessionsResponse& response, bool exact, L
       cells.push_back(bytes == 0 ? kNone : Size(bytes, exact));
     }
     cells.push_back(Age(session.age_ms()));
+    cells.push_back(SuspendsWord(session));
+    cells.push_back(Age(session.idle_ms()));
     cells.push_back(absl::StrCat(session.gid()));
     cells.push_back(OrNone(session.rule()));
     cells.push_back(OrNone(session.cgroup()));

@@ -153,6 +153,13 @@ struct Session {
   absl::btree_map<size_t, Residence> residences;
   absl::Time swap_after = absl::InfinitePast();
   absl::Time idle_asked = absl::InfiniteFuture();
+
+  // True if the policy may ask it.
+  bool IsSwappable() const {
+    const Quota& quota = tenant->quota;
+    return live && suspension_watches > 0 && no_swap_watches == 0 &&
+           (swap_watches > 0 || quota.swappable) && quota.release == ReleasePolicy::kTrust;
+  }
 };
 struct Segment {
   Tenant* tenant = nullptr;

@@ -112,6 +112,35 @@ TEST_F(SuspensionRequestsTest, ALaterRequestReplacesTheEarlier) {
   EXPECT_EQ(requests().Find(session), nullptr);
 }
 
+TEST_F(SuspensionRequestsTest, TheViewOfASessionTellsIfItIsAsked) {
+  const SessionId session = OpenSession("team");
+  const auto view = [&] { return ledger.look().ListSessions("team")->at(0); };
+  EXPECT_FALSE(view().serves_suspension);
+  requests().AddWatch(session);
+  EXPECT_TRUE(view().serves_suspension);
+  EXPECT_FALSE(view().swappable);
+  SetQuota("team", {.swappable = true});
+  EXPECT_TRUE(view().swappable);
+  requests().AddWatch(session, /*swappable=*/false);
+  EXPECT_FALSE(view().swappable);
+
+  EXPECT_FALSE(view().asked);
+  ASSERT_TRUE(requests().Begin(session, /*resume=*/true, now + absl::Seconds(1)).ok());
+  EXPECT_FALSE(view().asked) << "to resume";
+  ASSERT_TRUE(requests().Begin(session, /*resume=*/false, now + absl::Seconds(1)).ok());
+  EXPECT_TRUE(view().asked);
+  now += absl::Seconds(1);
+  EXPECT_FALSE(view().asked) << "its time is over";
+
+  EXPECT_EQ(view().idle, absl::Seconds(1));
+  AcquireLease(session);
+  ledger.swaps().Active(session);  // as the broker does
+  EXPECT_EQ(view().idle, absl::ZeroDuration());
+  ledger.endings().SocketClosed(session);
+  EXPECT_FALSE(view().serves_suspension);
+  EXPECT_FALSE(view().swappable);
+}
+
 TEST_F(SuspensionRequestsTest, CollectsWhatCanBeSuspended) {
   const SessionId session = OpenListening("team");
   const SessionId other = OpenSession("other");

@@ -21,12 +21,6 @@ absl::Time RoundUp(absl::Time time, absl::Duration grain) {
 
 // --- The index ------------------------------------------------------------------------------
 
-bool SwapPolicy::IsSwappable(const Session& session) {
-  const Quota& quota = session.tenant->quota;
-  return session.live && session.suspension_watches > 0 && session.no_swap_watches == 0 &&
-         (session.swap_watches > 0 || quota.swappable) && quota.release == ReleasePolicy::kTrust;
-}
-
 uint64_t SwapPolicy::BytesOn(const Session& session, size_t device) {
   auto it = session.residences.find(device);
   if (it == session.residences.end()) return 0;
@@ -64,7 +58,7 @@ void SwapPolicy::SetIdleDue(SessionId id, absl::Time due) {
 
 void SwapPolicy::Index(SessionId id) {
   auto it = state_.sessions.find(id);
-  const bool swappable = it != state_.sessions.end() && IsSwappable(*it->second);
+  const bool swappable = it != state_.sessions.end() && it->second->IsSwappable();
   if (asked_.contains(id)) {
     if (swappable) return;  // it comes back when the request ends
     Finish(id, End::kGone);
@@ -323,7 +317,7 @@ absl::Status SwapPolicy::CheckInvariants() const {
       auto session = state_.sessions.find(each.session);
       const bool stale = state_.swaps_stale || state_.swaps_changed.contains(each.session);
       if (stale) continue;
-      if (session == state_.sessions.end() || !IsSwappable(*session->second) ||
+      if (session == state_.sessions.end() || !session->second->IsSwappable() ||
           BytesOn(*session->second, device) == 0) {
         return wrong("session ", ToInt(each.session), " is no candidate");
       }

@@ -113,7 +113,6 @@ class SwapPolicy {
   };
   enum class End { kSuspended, kIgnored, kRefused, kGone };
 
-  static bool IsSwappable(const Session& session);
   void Index(SessionId id);
   void SetIdleDue(SessionId id, absl::Time due);  // infinite future: none
   // Returns the bytes to expect of the session on the device.

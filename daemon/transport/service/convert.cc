@@ -118,6 +118,11 @@ v1::SessionInfo ToProto(const SessionView& session) {
   proto.set_unbrokered_bytes(session.unbrokered);
   proto.set_suspended_bytes(session.tier_bytes);
   proto.set_demoted_bytes(session.demoted_bytes);
+  proto.set_serves_suspension(session.serves_suspension);
+  proto.set_swappable(session.swappable);
+  proto.set_suspension_asked(session.asked);
+  proto.set_idle_ms(static_cast<uint64_t>(
+      absl::ToInt64Milliseconds(std::max(session.idle, absl::ZeroDuration()))));
   return proto;
 }
 

@@ -88,6 +88,7 @@ void Inspector::View(absl::Span<const SessionId> ids, absl::string_view tenant,
     if (it == state_.sessions.end()) continue;
     const Session& session = *it->second;
     if (!tenant.empty() && session.tenant->name != tenant) continue;
+    const std::optional<records::SuspensionRequest>& request = session.suspension_request;
     views.push_back({.id = id,
                      .tenant = session.tenant->name,
                      .live = session.live,
@@ -98,7 +99,12 @@ void Inspector::View(absl::Span<const SessionId> ids, absl::string_view tenant,
                      .tier_bytes = session.tier_bytes,
                      .demoted_bytes = session.demoted_bytes,
                      .unbrokered = state_.UnbrokeredOf(id),
-                     .age = state_.now() - session.opened});
+                     .age = state_.now() - session.opened,
+                     .idle = state_.now() - std::max(session.active, session.opened),
+                     .serves_suspension = session.live && session.suspension_watches > 0,
+                     .swappable = session.IsSwappable(),
+                     .asked = session.live && request.has_value() && !request->resume &&
+                              state_.now() < request->until});
   }
 }
 

@@ -100,6 +100,10 @@ struct SessionView {
   uint64_t demoted_bytes = 0;  // of these: demoted
   uint64_t unbrokered = 0;     // over all devices
   absl::Duration age;
+  absl::Duration idle;             // since its last activity (SwapPolicy)
+  bool serves_suspension = false;  // a watch of it accepts requests to suspend
+  bool swappable = false;          // the policy may ask it, too
+  bool asked = false;              // to suspend, and its time is not over
 };
 
 // Memory that a session's process has taken from a device past the broker.
