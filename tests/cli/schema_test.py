@@ -116,16 +116,19 @@ class SchemaTest(unittest.TestCase):
         self.seen.add(name)
         self.assertEqual(mistakes(name, document), [], name)
 
-    def suspend(self, session):
-        """Suspends the session once the daemon knows that it may."""
+    def suspend(self, *what):
+        """Suspends a session once the daemon knows that it may, or a publication once the sessions
+        that have used it are gone. Returns the answer."""
         deadline = time.monotonic() + DEADLINE
-        result = self.run_ctl("suspend", session, "-o", "json")
+        result = self.run_ctl("suspend", *what, "-o", "json")
         while result.returncode != 0:
             self.assertIn("FAILED_PRECONDITION", result.stderr)
             self.assertLess(time.monotonic(), deadline, result.stderr)
             time.sleep(0.02)
-            result = self.run_ctl("suspend", session, "-o", "json")
-        self.expect("suspend", json.loads(result.stdout))
+            result = self.run_ctl("suspend", *what, "-o", "json")
+        answer = json.loads(result.stdout)
+        self.expect("suspend", answer)
+        return answer
 
     def test_all(self):
         self.expect("hold", self.held)
@@ -149,7 +152,9 @@ class SchemaTest(unittest.TestCase):
                       ["lease", str(self.held["lease_id"])], ["publication", "lab/llama"]):
             self.check("describe", "describe", *words)
         session = self.suspendable.stdout.readline().strip()
-        for words in (["suspend", session], ["demote", session], ["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
+        for words in (["suspend", session], ["demote", session],
+                      ["suspend", "--publication", "lab/llama"],
+                      ["resume", "--publication", "lab/llama"], ["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
                       ["quota", "set", "lab", "--limit", "1MiB"], ["quota", "unset", "lab"],
                       ["pool", "trim", "lab"], ["pool", "set", "lab", "--reset-peaks"], ["reload"]):
             self.check("dry-run", *words, "--dry-run")
@@ -161,6 +166,10 @@ class SchemaTest(unittest.TestCase):
         self.check("segments", "segments")
         self.check("describe", "describe", "session", session)
         self.check("promote", "promote", session)
+        moved = self.suspend("--publication", "lab/llama")
+        self.assertGreater(moved["moved_bytes"], 0)
+        self.check("publications", "publications")
+        self.check("resume", "resume", "--publication", "lab/llama")
         self.check("unpublish", "unpublish", "lab/llama")
         self.check("quota", "quota")
         self.check("quota", "quota", "set", "lab", "--limit", "40MiB", "--guarantee", "1MiB")
