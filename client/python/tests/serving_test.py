@@ -42,8 +42,11 @@ class Notes:
 
 
 @pytest.fixture(name="notes")
-def _notes():
-    return Notes()
+def _notes(client):
+    notes = Notes()
+    yield notes
+    notes.calls.clear()  # the traceback of an exception refers to segments
+    assert not client.closed
 
 
 def asks(daemon, client, what, *options):
@@ -99,7 +102,7 @@ def test_a_function_that_raises_cancels_the_request(client, daemon, notes):
         assert notes.wait(1) == [("failed", trouble[0])]
 
 
-def test_what_nobody_is_told_is_reported_to_python(client, daemon, monkeypatch):
+def test_without_failed_it_is_reported_to_python(client, daemon, monkeypatch):
     reported = []
     monkeypatch.setattr("sys.unraisablehook", reported.append)
     segment = client.acquire(MIB)
@@ -204,10 +207,10 @@ def test_the_session_says_if_others_may_ask(client, daemon):
     assert session()["idle_ms"] < 60_000
 
 
-def test_wrong_arguments(client):
+def test_wrong_arguments(client, daemon):
     with pytest.raises(TypeError):
         client.serve_suspensions(lambda: [], nothing=print)
-    closed = gpumem.connect(name="closed")
+    closed = gpumem.connect(daemon.runtime_dir, name="closed")
     closed.close()
     with pytest.raises(gpumem.FailedPreconditionError):
         closed.serve_suspensions(lambda: [])
