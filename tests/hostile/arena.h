@@ -54,7 +54,8 @@ struct Scene {
 struct Force {
   std::string attack;  // by attacks.h
   int processes = 1;
-  bool one_user = false;  // else each process is another user
+  bool one_user = false;     // else each process is another user
+  bool as_operator = false;  // the daemon's user, who may use the admin socket
 };
 
 class Arena : public ::testing::Test {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The phases of a case: their bounds, the attack, and the recovery.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -88,8 +90,9 @@ Latencies Arena::AttackOnce(const std::vector<Force>& forces) {
   std::vector<std::pair<std::string, Child>> attackers;
   for (const Force& force : forces) {
     for (int i = 0; i < force.processes; ++i) {
+      const uid_t uid = force.as_operator ? getuid() : next_uid_;
       attackers.emplace_back(
-          force.attack, StartRole("attack", next_uid_,
+          force.attack, StartRole("attack", uid,
                                   {force.attack, absl::StrCat(absl::ToInt64Milliseconds(length))}));
       if (!force.one_user || i + 1 == force.processes) ++next_uid_;
     }

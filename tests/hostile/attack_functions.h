@@ -33,6 +33,11 @@ Tally IgnoreSuspensions(const Orders& orders);
 
 Tally ExchangeFlood(const Orders& orders);
 
+// --- Suspended publications (publication_attacks.cc) ---------------------------------------------
+
+Tally PublicationStorm(const Orders& orders);
+Tally SuspendPublications(const Orders& orders);
+
 // --- Sessions (session_attacks.cc) ---------------------------------------------------------------
 
 Tally BadGreetings(const Orders& orders);

@@ -31,6 +31,7 @@ Attack FindAttack(const std::string& name) {
       {"leases", LeaseFlood},
       {"never-read", NeverRead},
       {"ping-flood", PingFlood},
+      {"publication-storm", PublicationStorm},
       {"rapid-reset", RapidReset},
       {"reconcile", ReconcileFlood},
       {"release", ReleaseFlood},
@@ -41,6 +42,7 @@ Attack FindAttack(const std::string& name) {
       {"settings-flood", SettingsFlood},
       {"spin", Spin},
       {"suspend", SuspendFlood},
+      {"suspend-publications", SuspendPublications},
       {"take-sessions", TakeSessions},
       {"wait", Wait},
   };

@@ -19,9 +19,6 @@ namespace {
 
 constexpr char kOpen[] = "/gpumem.v1.Broker/Open";
 constexpr char kShare[] = "/gpumem.v1.Broker/Share";
-constexpr char kRelease[] = "/gpumem.v1.Broker/Release";
-constexpr char kPublish[] = "/gpumem.v1.Broker/Publish";
-constexpr char kAttach[] = "/gpumem.v1.Broker/Attach";
 constexpr char kReconcile[] = "/gpumem.v1.Broker/Reconcile";
 
 constexpr uint32_t kBatch = 253;  // segments in one call, as the protocol allows

@@ -18,6 +18,9 @@ namespace gpumem::hostile {
 
 inline constexpr char kListDevices[] = "/gpumem.v1.Broker/ListDevices";
 inline constexpr char kAcquire[] = "/gpumem.v1.Broker/Acquire";
+inline constexpr char kRelease[] = "/gpumem.v1.Broker/Release";
+inline constexpr char kPublish[] = "/gpumem.v1.Broker/Publish";
+inline constexpr char kAttach[] = "/gpumem.v1.Broker/Attach";
 
 // What attacks that fill the first device (16 GiB) hold of it.
 inline constexpr uint64_t kMostOfDevice = uint64_t{12} << 30;

@@ -116,6 +116,18 @@ TEST_F(Hostile, IgnoredSuspensions) {
   }
 }
 
+// Four users publish, and attach to what an operator suspends meanwhile, also each other's. Each
+// attach brings memory back, and the tier has room for half of what they publish.
+TEST_F(Hostile, SuspendedPublications) {
+  Survive({.more = "[tier]\ncapacity = \"2MiB\"\n"},
+          {{.attack = "publication-storm", .processes = 4},
+           {.attack = "suspend-publications", .processes = 1, .as_operator = true}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("suspend-publications", "moved_segments"), 0u);
+  EXPECT_GT(Counted("publication-storm", "attached"), 0u);
+  EXPECT_EQ(Counted("publication-storm", "done_as_operator"), 0u);
+}
+
 // --- Sessions ------------------------------------------------------------------------------------
 
 TEST_F(Hostile, BadGreetings) {

@@ -176,7 +176,7 @@ def test_a_function_may_end_what_calls_it(client, daemon, notes):
 
 
 def test_it_goes_with_what_serves(client):
-    """An object that serves by its own methods is a cycle, and is collected."""
+    """An object that serves by one of its methods is a cycle, and is collected."""
     class Program:
         def __init__(self):
             self.serving = client.serve_suspensions(self.segments)
