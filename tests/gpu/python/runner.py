@@ -14,7 +14,6 @@ nothing failed.
 import argparse
 import collections
 import concurrent.futures
-import importlib.metadata
 import importlib.util
 import json
 import os
@@ -27,6 +26,7 @@ import threading
 import time
 
 import configs
+import versions
 
 HERE = pathlib.Path(__file__).resolve().parent
 TESTS = ("test_arrays", "test_cupy", "test_cupy_calls", "test_numba", "test_numba_calls", "test_jax",
@@ -291,23 +291,6 @@ def bench(args, name):
     return part
 
 
-def versions():
-    print("python", sys.version.split()[0], "root" if os.geteuid() == 0 else "not root")
-    for name in ("libgpumem", "numpy", "torch", "jax", "jaxlib", "cupy-cuda13x", "cupy", "numba",
-                 "numba-cuda", "cuda-python", "cuda-bindings", "cuda-core", "cuda-pathfinder"):
-        try:
-            distribution = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        tests = [str(file) for file in distribution.files or ()
-                 if "/test_" in str(file) and str(file).endswith(".py")]
-        of_memory = sum("memory" in file or "alloc" in file or "test_cuda" in file
-                        for file in tests)
-        print(f"{name} {distribution.version}: {len(tests)} files of tests in the wheel, "
-              f"{of_memory} of memory by their names")
-    sys.stdout.flush()
-
-
 # Benchmarks have the machine for themselves; the longest parts come last.
 TOGETHER = [(name, test_file, name) for name in TESTS]
 SERIAL = [("examples", example, name) for name in EXAMPLES] + [
@@ -341,7 +324,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=4, help="test parts at a time")
     parser.add_argument("parts", nargs="*", metavar="PART")
     args = parser.parse_args()
-    versions()
+    versions.say()
     wanted, parts = set(args.parts), []
     named = [(name, bench, name) for name in configs.NAMED if name in wanted]
     for phase, jobs in ((TOGETHER, args.jobs), (SERIAL, 1), (named, 1), (LAST, args.jobs)):
