@@ -23,6 +23,7 @@ import time
 import torch
 
 import gpumem
+import host_memory
 
 MIB = 1 << 20
 ROUNDS = 6
@@ -66,19 +67,6 @@ class Contents:
         self.tensors.clear()
         for segment in self.segments:
             segment.close()
-
-
-def shared_memory():
-    with open("/proc/meminfo", encoding="ascii") as lines:
-        return next(int(line.split()[1]) for line in lines if line.startswith("Shmem:"))
-
-
-def settle():
-    """Waits until the daemon has taken the memory of its tier, if it does so at its start."""
-    before, now = -1, shared_memory()
-    while now != before:
-        time.sleep(1)
-        before, now = now, shared_memory()
 
 
 def rate(size, span):
@@ -190,7 +178,7 @@ def main():
         return
     client = gpumem.default_client()
     torch.cuda.init()
-    settle()
+    host_memory.settle()
     if not args.first_only:
         floor()
     for shape in args.shapes.split(","):

@@ -14,13 +14,20 @@ TIER = '[tier]\ncapacity = "12GiB"\n' + CONFIG.replace("60GiB", "6GiB")
 LARGE_TIER = CONFIG.replace("60GiB", "100GiB") + '[tier]\ncapacity = "66GiB"\n'
 SMALL_PAGES = LARGE_TIER + "huge_pages = false\n"
 PINNED = CONFIG + '[pinned]\ncapacity = "16GiB"\n'
+RESERVED_BYTES = 18 << 30
+RESERVED = LARGE_TIER.replace("66GiB", "18GiB")  # huge pages are reserved for all of it
 CONFIGS = {"test_turns": TIER, "example-two_servers": TIER,  # two models do not fit together
            "bench-suspend": SMALL_PAGES + "prefault = true\n", "bench-suspend-cold": SMALL_PAGES,
-           "bench-suspend-huge": LARGE_TIER, "bench-demote": PINNED}
-# Parts that run only if they are named, and the arguments of their scripts.
-NAMED = {"bench-suspend": ["--shapes", "16x1024,256x64,1000x2,64x1024"],
-         "bench-suspend-cold": ["--first-only"], "bench-suspend-huge": ["--first-only"],
-         "bench-demote": []}
+           "bench-suspend-huge": LARGE_TIER, "bench-suspend-reserved": RESERVED,
+           "bench-demote": PINNED}
+# The parts that run only if they are named: their script and its arguments.
+NAMED = {"bench-suspend": ("bench_suspend", ["--shapes", "16x1024,256x64,1000x2,64x1024"]),
+         "bench-suspend-cold": ("bench_suspend", ["--first-only"]),
+         "bench-suspend-huge": ("bench_suspend", ["--first-only"]),
+         "bench-suspend-reserved": ("bench_suspend", ["--first-only"]),
+         "bench-demote": ("bench_demote", [])}
+# The bytes of huge pages that a part needs beside the machine's.
+HUGE_PAGES = {"bench-suspend-reserved": RESERVED_BYTES}
 
 
 def of(name):

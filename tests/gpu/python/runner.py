@@ -5,11 +5,13 @@
     runner.py --gpumemd PATH --out DIR --work DIR [PART ...]
 
 Parts: the test files of this folder by name (test_cupy, …), numba-own (Numba's tests of its memory,
-with the plugin and without), examples, bench-alloc, bench-restart. Only if they are named: bench-demote,
-bench-suspend;
-bench-suspend-cold and bench-suspend-huge, whose tiers take their memory when it is first needed, the
-latter in huge pages. Failures are printed with their reasons, and a table comes last; exit code 0 if
-nothing failed.
+with the plugin and without), examples, bench-alloc, bench-restart. Only if they are named:
+
+- bench-suspend, bench-demote
+- bench-suspend-cold, -huge and -reserved: the tier takes its memory when it is first needed, in
+  ordinary pages, transparent huge pages and reserved huge pages
+
+Failures are printed with their reasons, and a table comes last; exit code 0 if nothing failed.
 """
 import argparse
 import collections
@@ -26,6 +28,7 @@ import threading
 import time
 
 import configs
+import host_memory
 import versions
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -274,20 +277,23 @@ def example(args, name):
 
 def bench(args, name):
     part = Part(name)
-    script = HERE / f"{'_'.join(name.split('-')[:2])}.py"
-    daemon = Daemon(args, name)
+    script, more = configs.NAMED.get(name, (name.replace("-", "_"), []))
     log = pathlib.Path(args.out) / f"{name}.log"
-    try:
-        status = run([sys.executable, "-X", "faulthandler", str(script), "--work", args.work,
-                      *configs.NAMED.get(name, [])],
-                     daemon.environment(), log, left(190))
-        part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]
-        if status == 0:
-            part.passed = 1
-        else:
-            part.fail(script.name, f"exit code {status}: {tail(log)}")
-    finally:
-        daemon.stop()
+    with host_memory.reserved_huge_pages(configs.HUGE_PAGES.get(name, 0)) as lacks:
+        if lacks:
+            part.skipped, part.skips = 1, [(name, lacks)]
+            return part
+        daemon = Daemon(args, name)
+        try:
+            status = run([sys.executable, "-X", "faulthandler", str(HERE / f"{script}.py"), "--work",
+                          args.work, *more], daemon.environment(), log, left(190))
+        finally:
+            daemon.stop()
+    part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]
+    if status == 0:
+        part.passed = 1
+    else:
+        part.fail(f"{script}.py", f"exit code {status}: {tail(log)}")
     return part
 
 
