@@ -16,16 +16,41 @@ SMALL_PAGES = LARGE_TIER + "huge_pages = false\n"
 PINNED = CONFIG + '[pinned]\ncapacity = "16GiB"\n'
 RESERVED_BYTES = 18 << 30
 RESERVED = LARGE_TIER.replace("66GiB", "18GiB")  # huge pages are reserved for all of it
+# Two tenants of 12 GiB each do not fit together. The tier has room for three.
+TURNS = """
+[tier]
+capacity = "38GiB"
+huge_pages = false
+prefault = true
+[[tenant]]
+name = "both"
+limit = "20GiB"
+[[tenant]]
+name = "left"
+parent = "both"
+limit = "20GiB"
+[[tenant]]
+name = "right"
+parent = "both"
+limit = "20GiB"
+[[rule]]
+tenant = "left"
+default = true
+[[rule]]
+tenant = "right"
+default = true
+"""
 CONFIGS = {"test_turns": TIER, "example-two_servers": TIER,  # two models do not fit together
            "bench-suspend": SMALL_PAGES + "prefault = true\n", "bench-suspend-cold": SMALL_PAGES,
            "bench-suspend-huge": LARGE_TIER, "bench-suspend-reserved": RESERVED,
-           "bench-demote": PINNED}
+           "bench-demote": PINNED, "bench-turns": TURNS}
 # The parts that run only if they are named: their script and its arguments.
 NAMED = {"bench-suspend": ("bench_suspend", ["--shapes", "16x1024,256x64,1000x2,64x1024"]),
          "bench-suspend-cold": ("bench_suspend", ["--first-only"]),
          "bench-suspend-huge": ("bench_suspend", ["--first-only"]),
          "bench-suspend-reserved": ("bench_suspend", ["--first-only"]),
-         "bench-demote": ("bench_demote", [])}
+         "bench-demote": ("bench_demote", []),
+         "bench-turns": ("bench_turns", [])}
 # The bytes of huge pages that a part needs beside the machine's.
 HUGE_PAGES = {"bench-suspend-reserved": RESERVED_BYTES}
 

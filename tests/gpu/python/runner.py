@@ -10,6 +10,7 @@ with the plugin and without), examples, bench-alloc, bench-restart. Only if they
 - bench-suspend, bench-demote
 - bench-suspend-cold, -huge and -reserved: the tier takes its memory when it is first needed, in
   ordinary pages, transparent huge pages and reserved huge pages
+- bench-turns: two tenants that do not fit together
 
 Failures are printed with their reasons, and a table comes last; exit code 0 if nothing failed.
 """
