@@ -126,9 +126,9 @@ class FileTierDevice final : public TierDevice {
 };
 
 // Takes over the file of an earlier daemon if it has one. Adds notices about it.
-std::optional<TierFile> AdoptFile(TierOptions& options, std::vector<std::string>* notices) {
+std::optional<TierPages> AdoptFile(TierOptions& options, std::vector<std::string>* notices) {
   if (!options.file.valid()) return std::nullopt;
-  absl::StatusOr<TierFile> file = TierFile::Adopt(std::move(options.file), options.huge_pages);
+  absl::StatusOr<TierPages> file = TierPages::Adopt(std::move(options.file), options.huge_pages);
   if (!file.ok()) {
     notices->push_back(absl::StrCat("The file of the host tier that was handed over is unusable: ",
                                     file.status().message(), "."));
@@ -144,12 +144,12 @@ std::optional<TierFile> AdoptFile(TierOptions& options, std::vector<std::string>
   return *std::move(file);
 }
 
-absl::StatusOr<TierFile> MakeFile(const TierOptions& options, std::vector<std::string>* notices) {
+absl::StatusOr<TierPages> MakeFile(const TierOptions& options, std::vector<std::string>* notices) {
   if (options.huge_pages) {
     const uint64_t free = FreeHugePageBytes(options.root);
     // Otherwise the machine might make the missing ones of memory that others need.
     if (free >= options.capacity_bytes) {
-      absl::StatusOr<std::optional<TierFile>> huge = TierFile::MakeHuge(options.capacity_bytes);
+      absl::StatusOr<std::optional<TierPages>> huge = TierPages::MakeHuge(options.capacity_bytes);
       if (!huge.ok()) return huge.status();
       if (huge->has_value()) return **std::move(huge);
     }
@@ -157,7 +157,7 @@ absl::StatusOr<TierFile> MakeFile(const TierOptions& options, std::vector<std::s
                                     FormatBytes(options.capacity_bytes), ", and ",
                                     FormatBytes(free), " are free (vm.nr_hugepages)."));
   }
-  return TierFile::Make(options.capacity_bytes, options.huge_pages);
+  return TierPages::Make(options.capacity_bytes, options.huge_pages);
 }
 
 // Adds a notice if the machine has too little memory for all pages.
@@ -178,14 +178,14 @@ void CheckMachine(const TierMemory& memory, const std::string& root,
 absl::StatusOr<std::unique_ptr<TierDevice>> MakeTierDevice(TierOptions options) {
   options.capacity_bytes -= options.capacity_bytes % kTierGranule;
   std::vector<std::string> notices;
-  std::optional<TierFile> file = AdoptFile(options, &notices);
+  std::optional<TierPages> file = AdoptFile(options, &notices);
   const bool inherited = file.has_value();
   if (!inherited) {
     if (options.capacity_bytes == 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("a host tier has at least ", FormatBytes(kTierGranule)));
     }
-    absl::StatusOr<TierFile> made = MakeFile(options, &notices);
+    absl::StatusOr<TierPages> made = MakeFile(options, &notices);
     if (!made.ok()) return made.status();
     file = *std::move(made);
   }

@@ -51,7 +51,7 @@ absl::Status WorkOn(absl::Span<const TierExtent> pieces, const std::atomic<bool>
 
 }  // namespace
 
-TierMemory::TierMemory(TierFile file, bool inherited, const std::string& root)
+TierMemory::TierMemory(TierPages file, bool inherited, const std::string& root)
     : file_(std::move(file)),
       gate_(std::make_shared<MemoryGate>(root)),
       extents_(file_.bytes(), kTierGranule),

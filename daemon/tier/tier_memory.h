@@ -18,7 +18,7 @@
 #include "daemon/device/device.h"
 #include "daemon/device/machine_memory.h"
 #include "daemon/tier/extents.h"
-#include "daemon/tier/tier_file.h"
+#include "daemon/tier/tier_pages.h"
 
 namespace gpumemd {
 
@@ -26,9 +26,9 @@ namespace gpumemd {
 class TierMemory {
  public:
   // `inherited`: the file may have contents of unknown tenants. `root` as for MemoryGate.
-  TierMemory(TierFile file, bool inherited, const std::string& root);
+  TierMemory(TierPages file, bool inherited, const std::string& root);
 
-  const TierFile& file() const { return file_; }
+  const TierPages& file() const { return file_; }
   uint64_t free_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the bytes whose pages are known to be allocated.
   uint64_t allocated_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -68,7 +68,7 @@ class TierMemory {
   void MarkAllocated(const TierExtent& extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Allocate(const TierExtent& piece) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  const TierFile file_;
+  const TierPages file_;
   const std::shared_ptr<MemoryGate> gate_;
   mutable absl::Mutex mutex_;
   Extents extents_ ABSL_GUARDED_BY(mutex_);

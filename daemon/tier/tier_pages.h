@@ -20,19 +20,19 @@ inline constexpr uint64_t kTierGranule = uint64_t{2} << 20;
 
 // Sealed against resizing. Its pages take memory as they are allocated, and keep it then.
 // Thread-safe.
-class TierFile {
+class TierPages {
  public:
   // Makes a file of ordinary pages; with `advise_huge` of transparent huge pages where the machine
   // allows them for shared memory.
   //   RESOURCE_EXHAUSTED  no memory or descriptors left
   //   INTERNAL            any other error of the system
-  static absl::StatusOr<TierFile> Make(uint64_t bytes, bool advise_huge);
+  static absl::StatusOr<TierPages> Make(uint64_t bytes, bool advise_huge);
   // Makes a file of huge pages and reserves all of them. Returns nothing if the machine has too few
   // and cannot make more of ordinary memory (vm.nr_overcommit_hugepages). Statuses as above.
-  static absl::StatusOr<std::optional<TierFile>> MakeHuge(uint64_t bytes);
+  static absl::StatusOr<std::optional<TierPages>> MakeHuge(uint64_t bytes);
   // Takes over the file of an earlier daemon.
   //   INVALID_ARGUMENT  it is no sealed memfd of whole granules
-  static absl::StatusOr<TierFile> Adopt(gpumem::UniqueFd fd, bool advise_huge);
+  static absl::StatusOr<TierPages> Adopt(gpumem::UniqueFd fd, bool advise_huge);
 
   int fd() const { return fd_.get(); }
   uint64_t bytes() const { return bytes_; }
@@ -52,7 +52,7 @@ class TierFile {
   absl::Status Zero(const TierExtent& extent) const;
 
  private:
-  TierFile(gpumem::UniqueFd fd, uint64_t bytes, bool reserved, bool advise_huge)
+  TierPages(gpumem::UniqueFd fd, uint64_t bytes, bool reserved, bool advise_huge)
       : fd_(std::move(fd)), bytes_(bytes), reserved_(reserved), advise_huge_(advise_huge) {}
 
   gpumem::UniqueFd fd_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/tier/tier_file.h"
+#include "daemon/tier/tier_pages.h"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -37,13 +37,13 @@ bool IsHugeFile(int fd) {
 
 }  // namespace
 
-absl::StatusOr<TierFile> TierFile::Make(uint64_t bytes, bool advise_huge) {
+absl::StatusOr<TierPages> TierPages::Make(uint64_t bytes, bool advise_huge) {
   absl::StatusOr<UniqueFd> fd = MakeSealedMemfd(kName, bytes);
   if (!fd.ok()) return fd.status();
-  return TierFile(*std::move(fd), bytes, /*reserved=*/false, advise_huge);
+  return TierPages(*std::move(fd), bytes, /*reserved=*/false, advise_huge);
 }
 
-absl::StatusOr<std::optional<TierFile>> TierFile::MakeHuge(uint64_t bytes) {
+absl::StatusOr<std::optional<TierPages>> TierPages::MakeHuge(uint64_t bytes) {
   UniqueFd fd(memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | MFD_HUGE_2MB));
   if (!fd.valid()) {
     if (errno == EMFILE || errno == ENFILE) return MemfdError(errno, "memfd_create", bytes);
@@ -58,10 +58,10 @@ absl::StatusOr<std::optional<TierFile>> TierFile::MakeHuge(uint64_t bytes) {
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return MemfdError(errno, "F_ADD_SEALS", bytes);
   }
-  return TierFile(std::move(fd), bytes, /*reserved=*/true, /*advise_huge=*/false);
+  return TierPages(std::move(fd), bytes, /*reserved=*/true, /*advise_huge=*/false);
 }
 
-absl::StatusOr<TierFile> TierFile::Adopt(UniqueFd fd, bool advise_huge) {
+absl::StatusOr<TierPages> TierPages::Adopt(UniqueFd fd, bool advise_huge) {
   struct stat info = {};
   if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode) || info.st_size <= 0 ||
       static_cast<uint64_t>(info.st_size) % kTierGranule != 0) {
@@ -70,10 +70,10 @@ absl::StatusOr<TierFile> TierFile::Adopt(UniqueFd fd, bool advise_huge) {
   const uint64_t bytes = static_cast<uint64_t>(info.st_size);
   if (absl::Status sealed = CheckMemfd(fd.get(), bytes); !sealed.ok()) return sealed;
   const bool huge = IsHugeFile(fd.get());
-  return TierFile(std::move(fd), bytes, huge, advise_huge && !huge);
+  return TierPages(std::move(fd), bytes, huge, advise_huge && !huge);
 }
 
-std::vector<TierExtent> TierFile::Allocated() const {
+std::vector<TierExtent> TierPages::Allocated() const {
   if (reserved_) return {{.offset = 0, .bytes = bytes_}};
   std::vector<TierExtent> found;
   off_t hole = 0;
@@ -89,7 +89,7 @@ std::vector<TierExtent> TierFile::Allocated() const {
   }
 }
 
-absl::Status TierFile::Allocate(const TierExtent& extent) const {
+absl::Status TierPages::Allocate(const TierExtent& extent) const {
   const MemfdMapping mapping(fd(), extent.offset, extent.bytes);
   if (!mapping.valid()) return MemfdError(errno, "mmap", extent.bytes);
   // Only advice: the machine may not allow it.
@@ -106,7 +106,7 @@ absl::Status TierFile::Allocate(const TierExtent& extent) const {
   return error == 0 ? absl::OkStatus() : MemfdError(error, "fallocate", extent.bytes);
 }
 
-absl::Status TierFile::Zero(const TierExtent& extent) const {
+absl::Status TierPages::Zero(const TierExtent& extent) const {
   const MemfdMapping mapping(fd(), extent.offset, extent.bytes);
   if (!mapping.valid()) return MemfdError(errno, "mmap", extent.bytes);
   memset(mapping.address(), 0, extent.bytes);
