@@ -175,6 +175,20 @@ TEST(TierDevice, ContentsOfOtherTenantsAreZeroed) {
   EXPECT_TRUE(IsAll(*Create(*device, Spec(8 * kMiB, "red")), 0));
 }
 
+TEST(TierDevice, WhatLiesBetweenTheExtentsStays) {
+  const auto device = Make(Small(6 * kMiB));
+  auto first = Create(*device, Spec(2 * kMiB, "red"));
+  const auto middle = Create(*device, Spec(2 * kMiB, "red"));
+  auto last = Create(*device, Spec(2 * kMiB, "red"));
+  for (const Allocation* each : {first.get(), middle.get(), last.get()}) Fill(*each, 'r');
+  first.reset();
+  last.reset();
+  const auto blue = Create(*device, Spec(4 * kMiB, "blue"));
+  ASSERT_EQ(blue->tier_place()->extents.size(), 2u);
+  EXPECT_TRUE(IsAll(*blue, 0));
+  EXPECT_TRUE(IsAll(*middle, 'r'));
+}
+
 TEST(TierDevice, AllocationsMayOutliveTheirDevice) {
   auto device = Make(Small(8 * kMiB));
   const auto made = Create(*device, Spec(4 * kMiB));

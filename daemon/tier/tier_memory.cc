@@ -13,8 +13,9 @@ namespace {
 
 // More threads allocate pages no faster.
 constexpr size_t kMostWorkers = 8;
-// What one thread works on before it looks for the next piece.
-constexpr uint64_t kPieceBytes = uint64_t{64} << 20;
+// What one thread works on before it looks for the next piece. Small enough for several threads to
+// work on one segment.
+constexpr uint64_t kPieceBytes = uint64_t{16} << 20;
 
 // Works on all pieces, in several threads if there are several pieces. Stops at the first error, or
 // when `stop` is set, and returns the error.
@@ -47,6 +48,12 @@ absl::Status WorkOn(absl::Span<const TierExtent> pieces, const std::atomic<bool>
   for (std::thread& thread : others) thread.join();
   absl::MutexLock lock(&mutex);
   return failed;
+}
+
+// Returns the range from the first piece to the last one, which are in the order of their offsets.
+TierExtent RangeOf(absl::Span<const TierExtent> pieces) {
+  const uint64_t begin = pieces.front().offset;
+  return {.offset = begin, .bytes = pieces.back().offset + pieces.back().bytes - begin};
 }
 
 }  // namespace
@@ -102,11 +109,13 @@ absl::Status TierMemory::Prepare(absl::Span<const TierExtent> extents, const std
     });
   }
   const std::atomic<bool> never = false;
-  absl::Status done =
-      WorkOn(missing, never, [this](const TierExtent& piece) { return Allocate(piece); });
-  if (!done.ok()) return done;
-  done = WorkOn(foreign, never, [this](const TierExtent& piece) { return file_.Zero(piece); });
-  if (!done.ok()) return done;
+  if (absl::Status done = Allocate(missing, never); !done.ok()) return done;
+  if (!foreign.empty()) {
+    const TierPages::Range range(file_, RangeOf(foreign));
+    absl::Status done =
+        WorkOn(foreign, never, [&](const TierExtent& piece) { return range.Zero(piece); });
+    if (!done.ok()) return done;
+  }
   absl::MutexLock lock(&mutex_);
   SetOwner(extents, std::make_shared<const std::string>(tenant));
   return absl::OkStatus();
@@ -120,7 +129,7 @@ void TierMemory::AllocateAhead(const std::atomic<bool>& stop) {
                        [](const Granule& granule) { return !granule.allocated; });
   }
   // Create() tries again, and reports the error.
-  WorkOn(missing, stop, [this](const TierExtent& piece) { return Allocate(piece); }).IgnoreError();
+  Allocate(missing, stop).IgnoreError();
 }
 
 std::vector<TierExtent> TierMemory::PiecesOf(
@@ -158,14 +167,21 @@ void TierMemory::MarkAllocated(const TierExtent& extent) {
   }
 }
 
-absl::Status TierMemory::Allocate(const TierExtent& piece) {
+absl::Status TierMemory::Allocate(absl::Span<const TierExtent> pieces,
+                                  const std::atomic<bool>& stop) {
+  if (pieces.empty()) return absl::OkStatus();
+  const TierPages::Range range(file_, RangeOf(pieces));
+  return WorkOn(pieces, stop, [&](const TierExtent& piece) { return AllocateOne(range, piece); });
+}
+
+absl::Status TierMemory::AllocateOne(const TierPages::Range& range, const TierExtent& piece) {
   std::shared_ptr<void> entered;
   if (file_.takes_memory()) {
     absl::StatusOr<std::shared_ptr<void>> admitted = gate_->Enter(piece.bytes);
     if (!admitted.ok()) return admitted.status();
     entered = *std::move(admitted);
   }
-  if (absl::Status allocated = file_.Allocate(piece); !allocated.ok()) return allocated;
+  if (absl::Status allocated = range.Allocate(piece); !allocated.ok()) return allocated;
   absl::MutexLock lock(&mutex_);
   MarkAllocated(piece);
   return absl::OkStatus();

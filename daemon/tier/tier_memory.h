@@ -66,7 +66,11 @@ class TierMemory {
   void SetOwner(absl::Span<const TierExtent> extents, const Owner& owner)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MarkAllocated(const TierExtent& extent) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Allocate(const TierExtent& piece) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Allocates the pages of all pieces, in several threads. Stops when `stop` is set.
+  absl::Status Allocate(absl::Span<const TierExtent> pieces, const std::atomic<bool>& stop)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AllocateOne(const TierPages::Range& range, const TierExtent& piece)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const TierPages file_;
   const std::shared_ptr<MemoryGate> gate_;

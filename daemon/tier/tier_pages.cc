@@ -89,28 +89,42 @@ std::vector<TierExtent> TierPages::Allocated() const {
   }
 }
 
-absl::Status TierPages::Allocate(const TierExtent& extent) const {
-  const MemfdMapping mapping(fd(), extent.offset, extent.bytes);
-  if (!mapping.valid()) return MemfdError(errno, "mmap", extent.bytes);
+TierPages::Range::Range(const TierPages& file, const TierExtent& range)
+    : file_(file),
+      offset_(range.offset),
+      mapping_(file.fd(), range.offset, range.bytes),
+      error_(mapping_.valid() ? 0 : errno) {
   // Only advice: the machine may not allow it.
-  if (advise_huge_) (void)madvise(mapping.address(), extent.bytes, MADV_HUGEPAGE);
-  int error =
-      ErrorOf([&] { return madvise(mapping.address(), extent.bytes, MADV_POPULATE_WRITE); });
-  if (error == 0) return absl::OkStatus();
-  if (error == EFAULT) error = ENOMEM;  // a plain access would raise SIGBUS
-  if (error != EINVAL) return MemfdError(error, "MADV_POPULATE_WRITE", extent.bytes);
-  // A kernel older than 5.14.
-  error = ErrorOf([&] {
-    return fallocate(fd(), 0, static_cast<off_t>(extent.offset), static_cast<off_t>(extent.bytes));
-  });
-  return error == 0 ? absl::OkStatus() : MemfdError(error, "fallocate", extent.bytes);
+  if (error_ == 0 && file_.advise_huge_) {
+    (void)madvise(mapping_.address(), range.bytes, MADV_HUGEPAGE);
+  }
 }
 
-absl::Status TierPages::Zero(const TierExtent& extent) const {
-  const MemfdMapping mapping(fd(), extent.offset, extent.bytes);
-  if (!mapping.valid()) return MemfdError(errno, "mmap", extent.bytes);
-  memset(mapping.address(), 0, extent.bytes);
+absl::Status TierPages::Range::Allocate(const TierExtent& part) const {
+  if (error_ != 0) return MemfdError(error_, "mmap", part.bytes);
+  int error = ErrorOf([&] { return madvise(At(part), part.bytes, MADV_POPULATE_WRITE); });
+  Leave(part);
+  if (error == 0) return absl::OkStatus();
+  if (error == EFAULT) error = ENOMEM;  // a plain access would raise SIGBUS
+  if (error != EINVAL) return MemfdError(error, "MADV_POPULATE_WRITE", part.bytes);
+  // A kernel older than 5.14.
+  error = ErrorOf([&] {
+    return fallocate(file_.fd(), 0, static_cast<off_t>(part.offset),
+                     static_cast<off_t>(part.bytes));
+  });
+  return error == 0 ? absl::OkStatus() : MemfdError(error, "fallocate", part.bytes);
+}
+
+absl::Status TierPages::Range::Zero(const TierExtent& part) const {
+  if (error_ != 0) return MemfdError(error_, "mmap", part.bytes);
+  memset(At(part), 0, part.bytes);
+  Leave(part);
   return absl::OkStatus();
+}
+
+void TierPages::Range::Leave(const TierExtent& part) const {
+  // Otherwise the end of the mapping would do it, in one thread.
+  (void)madvise(At(part), part.bytes, MADV_DONTNEED);
 }
 
 }  // namespace gpumemd
