@@ -37,7 +37,7 @@ using Stub = v1::Broker::Stub;
 
 constexpr uint64_t kCapacity = 256 * kMiB;
 constexpr const char* kMethodsWithToken[] = {
-    "Acquire", "Open",   "Share",     "Release",          "WhoAmI",        "GetUsage",
+    "Acquire", "Open",   "Share",     "Release",          "WhoAmI",         "GetUsage",
     "Publish", "Attach", "Unpublish", "ListPublications", "ReportActivity", "ExchangeLeases"};
 
 std::string Method(absl::string_view name) { return absl::StrCat("/gpumem.v1.Broker/", name); }

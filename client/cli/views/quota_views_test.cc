@@ -150,8 +150,7 @@ TEST(ViewsTest, QuotaOfASwappableTenantSaysWhenItsSessionsAreAsked) {
   EXPECT_EQ(QuotaView(response, {}, false).find("residence"), std::string::npos);
   // An operator has set it: it holds for sessions that offer themselves.
   response.add_overridden("min_residence_ms");
-  EXPECT_NE(QuotaView(response, {}, false).find("\nminimum residence  30s*\n"),
-            std::string::npos)
+  EXPECT_NE(QuotaView(response, {}, false).find("\nminimum residence  30s*\n"), std::string::npos)
       << QuotaView(response, {}, false);
   response.clear_overridden();
   response.mutable_quota()->set_swappable(true);

@@ -3,8 +3,8 @@
 // it: it acquires memory of the other kind, copies the bytes, changes its mapping, and exchanges.
 //
 // A lease keeps its number, tag, tickets, request and events. A segment keeps its charge, its
-// descriptor and the processes that may map it. Both leases stay the session's, so no amount of a
-// session or tenant changes.
+// descriptor and the processes that may map it. Both leases stay the session's, so of the
+// amounts of a session or tenant only the demoted bytes change.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ class SwapModelTest : public SwapFixture {
   SessionId Any() {
     return std::next(promised.begin(), static_cast<ptrdiff_t>(Below(promised.size())))->first;
   }
-  // Returns the session's leases of its own tenant's memory, or of others'.
+  // Returns the session's leases of memory of the same tenant, or of that of others.
   std::vector<LeaseId> LeasesOf(SessionId session, bool suspended, bool own = true) {
     std::vector<LeaseId> leases;
     for (LeaseId id : ledger.state().sessions.at(session)->leases) {
@@ -282,7 +282,7 @@ class SwapModelTest : public SwapFixture {
     EXPECT_GE(now, of.since + quota.min_residence) << "it has not been there for long";
     EXPECT_TRUE(std::any_of(waiting.begin(), waiting.end(), [&](const auto& waiter) {
       if (waiter.second.session == session) return false;
-      // A publication is brought back for its own tenant.
+      // A publication is brought back for the tenant that made it.
       if (waiter.second.publication) return true;
       return quotas.at(promised.at(waiter.second.session).tenant).priority >= quota.priority;
     })) << "no other request of that priority waits";

@@ -284,8 +284,8 @@ TEST_F(SwapPolicyTest, ADrainThatIsTakenBackLeavesNobodyOut) {
   quota.idle_suspend = absl::Minutes(10);
   SetQuota("a", quota);
   const SessionId a = OpenHolding("a", 1), b = OpenHolding("a", 1);
-  const auto number =
-      ledger.suspension_requests().Begin(b, SuspensionRequests::Action::kResume, now + absl::Minutes(11));
+  const auto number = ledger.suspension_requests().Begin(b, SuspensionRequests::Action::kResume,
+                                                         now + absl::Minutes(11));
   ASSERT_TRUE(number.ok()) << number.status();
   ledger.SetDraining(true);
   Pass(absl::Minutes(10));

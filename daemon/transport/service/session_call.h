@@ -49,8 +49,8 @@ inline constexpr size_t kMostBytes<gpumem::v1::ExchangeLeasesRequest> = 16 * 102
 template <typename Request>
 absl::StatusOr<Request> ParseFew(const grpc::ByteBuffer& bytes) {
   if (bytes.Length() <= kMostBytes<Request>) return ParseRequest<Request>(bytes);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "a request of ", bytes.Length(), " bytes names more leases than one call may"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("a request of ", bytes.Length(), " bytes names more leases than one call may"));
 }
 
 template <typename Request, typename Attempt>
