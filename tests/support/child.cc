@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -32,7 +33,7 @@ pid_t Spawn(const std::vector<std::string>& args,
   for (char** entry = environ; *entry != nullptr; ++entry) {
     const std::pair<absl::string_view, absl::string_view> split =
         absl::StrSplit(*entry, absl::MaxSplits('=', 1));
-    bool replaced = false;
+    bool replaced = absl::StartsWith(split.first, "GTEST_");
     for (const auto& [name, value] : more_env) replaced = replaced || name == split.first;
     if (!replaced) env.emplace_back(*entry);
   }

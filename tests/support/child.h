@@ -19,7 +19,8 @@ namespace gpumem::testing {
 class Child {
  public:
   Child() = default;
-  // Runs a program. It is killed with its parent, whatever happens to that.
+  // Runs a program. It is killed with its parent, whatever happens to that. It gets no GTEST_*
+  // variables: a shard of this program would leave out the test that the child is to run.
   explicit Child(std::vector<std::string> args,
                  std::vector<std::pair<std::string, std::string>> env = {});
   // Runs this very program again (/proc/self/exe) with these arguments, and a socket in
