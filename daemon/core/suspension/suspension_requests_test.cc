@@ -125,9 +125,11 @@ TEST_F(SuspensionRequestsTest, TheViewOfASessionTellsIfItIsAsked) {
   EXPECT_FALSE(view().swappable);
 
   EXPECT_FALSE(view().asked);
-  ASSERT_TRUE(requests().Begin(session, /*resume=*/true, now + absl::Seconds(1)).ok());
+  ASSERT_TRUE(
+      requests().Begin(session, SuspensionRequests::Action::kResume, now + absl::Seconds(1)).ok());
   EXPECT_FALSE(view().asked) << "to resume";
-  ASSERT_TRUE(requests().Begin(session, /*resume=*/false, now + absl::Seconds(1)).ok());
+  ASSERT_TRUE(
+      requests().Begin(session, SuspensionRequests::Action::kSuspend, now + absl::Seconds(1)).ok());
   EXPECT_TRUE(view().asked);
   now += absl::Seconds(1);
   EXPECT_FALSE(view().asked) << "its time is over";

@@ -268,7 +268,7 @@ class SwapModelTest : public SwapFixture {
     const auto* const request = ledger.suspension_requests().Find(session);
     if (request == nullptr || request->until != now + kGrace) return;  // over in the same step
     ++asked;
-    EXPECT_FALSE(request->resume);
+    EXPECT_EQ(request->action, records::SuspensionAction::kSuspend);
     EXPECT_TRUE(of.serves) << "it serves no requests";
     EXPECT_TRUE(of.swappable.value_or(quota.swappable)) << "it is not swappable";
     EXPECT_FALSE(LeasesOf(session, /*suspended=*/false).empty()) << "it maps nothing";

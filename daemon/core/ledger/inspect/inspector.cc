@@ -103,7 +103,8 @@ void Inspector::View(absl::Span<const SessionId> ids, absl::string_view tenant,
                      .idle = state_.now() - std::max(session.active, session.opened),
                      .serves_suspension = session.live && session.suspension_watches > 0,
                      .swappable = session.IsSwappable(),
-                     .asked = session.live && request.has_value() && !request->resume &&
+                     .asked = session.live && request.has_value() &&
+                              request->action == records::SuspensionAction::kSuspend &&
                               state_.now() < request->until});
   }
 }
