@@ -216,26 +216,41 @@ TEST_F(DemoteOnGpuTest, SomeSegmentsOfAListAreInHostMemory) {
 }
 
 TEST_F(DemoteOnGpuTest, KernelsGoOnBetweenTheSwitches) {
-  absl::Mutex launching;
+  // A mere mutex would be unfair: the reader would take it again before the pause gets it.
+  absl::Mutex mutex;
+  bool held = false, reading = false;
+  const auto may_read = [&] { return !held; };
+  const auto is_quiet = [&] { return !reading; };
   std::atomic<bool> ends = false;
   std::atomic<int> walks = 0, wrong = 0;
   std::thread reader([&] {
     while (!ends) {
-      absl::MutexLock lock(&launching);
+      {
+        absl::MutexLock lock(&mutex);
+        mutex.Await(absl::Condition(&may_read));
+        reading = true;
+      }
       *result_ = 0;
       LaunchWalk();
       gpu_->Synchronize(stream_);
       wrong += *result_ != sum_ ? 1 : 0;
       ++walks;
+      absl::MutexLock lock(&mutex);
+      reading = false;
     }
   });
-  // The lock is free while no kernel runs.
   const DemoteOptions options = {.pause =
                                      [&] {
-                                       launching.Lock();
+                                       absl::MutexLock lock(&mutex);
+                                       held = true;
+                                       mutex.Await(absl::Condition(&is_quiet));
                                        return absl::OkStatus();
                                      },
-                                 .proceed = [&] { launching.Unlock(); }};
+                                 .proceed =
+                                     [&] {
+                                       absl::MutexLock lock(&mutex);
+                                       held = false;
+                                     }};
   for (int round = 0; round < 5; ++round) {
     EXPECT_OK(client_->Demote(all_, options));
     EXPECT_OK(client_->Promote(all_, options));

@@ -16,7 +16,7 @@ namespace gpumem::hostile {
 namespace {
 
 constexpr char kExchangeLeases[] = "/gpumem.v1.Broker/ExchangeLeases";
-constexpr uint32_t kSegments = 4;  // of each kind
+constexpr uint32_t kOfEachKind = 4;  // segments
 
 using Body = std::shared_ptr<const std::string>;
 using Leases = std::vector<v1::Lease>;
@@ -88,7 +88,7 @@ Tally ExchangeFlood(const Orders& orders) {
     for (v1::Kind kind : {v1::KIND_VMM, v1::KIND_HOST}) {
       v1::AcquireRequest acquire;
       acquire.set_bytes(uint64_t{2} << 20);
-      acquire.set_count(kSegments);
+      acquire.set_count(kOfEachKind);
       acquire.set_kind(kind);
       auto acquired = Call<v1::AcquireResponse>(*caller, kAcquire, acquire, Patience(orders));
       if (!acquired.ok()) break;

@@ -47,12 +47,12 @@ TEST(LayoutTest, TheWideFormHasWhatTablesHide) {
               AllOf(HasSubstr("  SUSPENDS    IDLE   GID  RULE                 CGROUP\n"),
                     EndsWith("  3m05s  swappable  1m05s  1002  rule 2 (uid = 1000)  "
                              "/train.slice/?[2J")));
-  EXPECT_THAT(WideLines(ps, "12"), EndsWith("  -             0s     0  -                    -"));
+  EXPECT_THAT(WideLines(ps, "12"), EndsWith("  -            0ms     0  -                    -"));
   sessions.mutable_sessions(0)->set_suspension_asked(true);
   sessions.mutable_sessions(1)->set_serves_suspension(true);
   ps = SessionsView(sessions, false, wide);
   EXPECT_THAT(WideLines(ps, "7"), HasSubstr("  asked     1m05s  "));
-  EXPECT_THAT(WideLines(ps, "12"), HasSubstr("  operator     0s  "));
+  EXPECT_THAT(WideLines(ps, "12"), HasSubstr("  operator    0ms  "));
 
   v1::ListWaitingResponse waiting;
   v1::WaitingInfo* request = waiting.add_waiting();

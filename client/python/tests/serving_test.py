@@ -232,6 +232,6 @@ def test_a_suspended_publication_says_so(client, daemon):
     info, = client.publications()
     assert (info.nbytes, info.suspended_nbytes) == (2 * MIB, 2 * MIB)
     with client.attach("weights") as attached:
-        assert bytes(attached[""][:4]) == b"kept"
+        assert bytes(memoryview(attached[""]))[:4] == b"kept"
         info, = client.publications()
         assert info.suspended_nbytes == 0
