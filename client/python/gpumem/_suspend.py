@@ -80,7 +80,7 @@ class Suspending:
                cancel: Optional[CancelToken] = None) -> None:
         """Moves the bytes of segments of kind vmm to host memory at the same addresses, all or none,
         and frees their device memory. `ptr`, all views and CUDA graphs stay valid: GPUs read and
-        write over PCIe, some 70 times slower. On a GPU, make the arrays before: frameworks may
+        write over PCIe, 10 to 85 times slower. On a GPU, make the arrays before: frameworks may
         refuse to make new ones.
 
         Until the call returns nothing may write to the segments. Reads may go on, but for some
