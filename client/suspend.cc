@@ -11,17 +11,27 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "client/mapping/demotion.h"
 #include "client/mapping/suspension.h"
 #include "client/session/interrupt.h"
 #include "client/session/watch.h"
 #include "gpumem/demote.h"
+#include "gpumem/pool.h"
 
 namespace gpumem {
 namespace {
 
 using internal::Demotion;
 using internal::SuspensionAction;
+using SharedSession = std::shared_ptr<internal::Session>;
+
+// The memory that a request means and that is not in the wanted state.
+struct Meant {
+  std::vector<Segment*> segments;
+  std::vector<Pool*> pools;
+  bool empty() const { return segments.empty() && pools.empty(); }
+};
 
 // Leaves out those that `applies` is false for, and those with another tag than the one asked for.
 std::vector<Segment*> Select(std::vector<Segment*> segments, absl::string_view tag,
@@ -33,19 +43,89 @@ std::vector<Segment*> Select(std::vector<Segment*> segments, absl::string_view t
   return segments;
 }
 
+Meant MemoryFor(const SuspensionHandlers& handlers, const internal::SuspensionAsked& asked,
+                bool resume) {
+  Meant meant;
+  if (handlers.segments) {
+    meant.segments = Select(handlers.segments(), asked.tag, [resume](const Segment& segment) {
+      return segment.suspended() == resume && !segment.demoted();
+    });
+  }
+  if (handlers.pools && asked.tag.empty()) meant.pools = handlers.pools();
+  std::erase_if(meant.pools, [resume](const Pool* pool) {
+    return pool != nullptr && pool->suspended() != resume;
+  });
+  return meant;
+}
+
+// Calls `move` for each pool, then `rest`. On an error calls `undo` for the pools that were moved.
+template <typename Move, typename Rest, typename Undo>
+absl::Status AllOrNone(absl::Span<Pool* const> pools, Move move, Rest rest, Undo undo) {
+  if (std::find(pools.begin(), pools.end(), nullptr) != pools.end()) {
+    return absl::InvalidArgumentError("SuspensionHandlers::pools has returned a null pointer");
+  }
+  absl::Status status;
+  size_t moved = 0;
+  while (status.ok() && moved < pools.size()) {
+    status = move(*pools[moved]);
+    if (status.ok()) ++moved;
+  }
+  if (status.ok()) status = rest();
+  // A pool that does not return to its state says so (Pool::suspended).
+  for (; !status.ok() && moved > 0; --moved) undo(*pools[moved - 1]).IgnoreError();
+  return status;
+}
+
+absl::Status SuspendAll(const SharedSession& session, const Meant& meant,
+                        const SuspensionHandlers& handlers) {
+  SuspendOptions options = {.quiesce = handlers.quiesce};
+  if (handlers.quiesce && !meant.pools.empty()) {
+    if (absl::Status status = handlers.quiesce(); !status.ok()) return status;
+    options.quiesce = [] { return absl::OkStatus(); };
+  }
+  const auto segments = [&]() -> absl::Status {
+    if (meant.segments.empty()) return absl::OkStatus();
+    absl::StatusOr<internal::Suspension> suspension =
+        internal::Suspension::Of(session, meant.segments, /*suspended=*/false);
+    return suspension.ok() ? suspension->Suspend(options) : suspension.status();
+  };
+  return AllOrNone(
+      meant.pools, [&](Pool& pool) { return pool.Suspend(options); }, segments,
+      [](Pool& pool) { return pool.Resume(); });
+}
+
+absl::Status ResumeAll(const SharedSession& session, const Meant& meant, absl::Time until) {
+  const auto wait = [&] { return std::max(until - absl::Now(), absl::ZeroDuration()); };
+  const auto segments = [&]() -> absl::Status {
+    if (meant.segments.empty()) return absl::OkStatus();
+    absl::StatusOr<internal::Suspension> suspension =
+        internal::Suspension::Of(session, meant.segments, /*suspended=*/true);
+    return suspension.ok() ? suspension->Resume(wait(), std::nullopt, internal::Disturbance())
+                           : suspension.status();
+  };
+  // The program has not used the memory yet.
+  const SuspendOptions again = {.quiesce = [] { return absl::OkStatus(); }};
+  return AllOrNone(
+      meant.pools, [&](Pool& pool) { return pool.Resume({.wait = wait()}); }, segments,
+      [&](Pool& pool) { return pool.Suspend(again); });
+}
+
+std::vector<Segment*> OfferedForDemotion(const SuspensionHandlers& handlers) {
+  if (handlers.demotable) return handlers.demotable();
+  return handlers.segments ? handlers.segments() : std::vector<Segment*>();
+}
+
 // Brings the program's segments into the wanted memory.
-absl::Status ServeDemotion(const std::shared_ptr<internal::Session>& session,
-                           const SuspensionHandlers& handlers,
+absl::Status ServeDemotion(const SharedSession& session, const SuspensionHandlers& handlers,
                            const internal::SuspensionAsked& asked) {
   const absl::Time until = absl::Now() + asked.left;
   const bool demotes = asked.action == SuspensionAction::kDemote;
   const std::vector<Segment*> segments =
-      Select(handlers.demotable ? handlers.demotable() : handlers.segments(), asked.tag,
-             [demotes](const Segment& segment) {
-               if (!demotes) return segment.demoted();
-               return segment.kind() == Kind::kVmm && !segment.suspended() && !segment.scratch() &&
-                      !segment.revocable();
-             });
+      Select(OfferedForDemotion(handlers), asked.tag, [demotes](const Segment& segment) {
+        if (!demotes) return segment.demoted();
+        return segment.kind() == Kind::kVmm && !segment.suspended() && !segment.scratch() &&
+               !segment.revocable();
+      });
   if (segments.empty()) return absl::OkStatus();
   // The handler may have waited for other threads, and the asker for this no longer.
   const absl::Duration left = until - absl::Now();
@@ -57,31 +137,23 @@ absl::Status ServeDemotion(const std::shared_ptr<internal::Session>& session,
   return demotion->Run(options, internal::Disturbance());
 }
 
-// Brings the program's segments into the wanted state.
-absl::Status Serve(const std::shared_ptr<internal::Session>& session,
-                   const SuspensionHandlers& handlers, const internal::SuspensionAsked& asked) {
+// Brings the program's memory into the wanted state.
+absl::Status Serve(const SharedSession& session, const SuspensionHandlers& handlers,
+                   const internal::SuspensionAsked& asked) {
   const bool resume = asked.action == SuspensionAction::kResume;
   if (!resume && asked.action != SuspensionAction::kSuspend) {
     return ServeDemotion(session, handlers, asked);
   }
   const absl::Time until = absl::Now() + asked.left;
-  const std::vector<Segment*> segments =
-      Select(handlers.segments(), asked.tag, [resume](const Segment& segment) {
-        return segment.suspended() == resume && !segment.demoted();
-      });
-  // It may have waited for other threads of the program, and the asker for this no longer.
-  if (absl::Now() >= until) return absl::OkStatus();
-  if (segments.empty()) return absl::OkStatus();
-  absl::StatusOr<internal::Suspension> suspension =
-      internal::Suspension::Of(session, segments, /*suspended=*/resume);
-  if (!suspension.ok()) return suspension.status();
+  const Meant meant = MemoryFor(handlers, asked, resume);
+  // The program may have waited for its other threads, and the asker for this no longer.
+  if (meant.empty() || absl::Now() >= until) return absl::OkStatus();
   if (resume) {
-    const absl::Duration left = std::max(until - absl::Now(), absl::ZeroDuration());
-    absl::Status status = suspension->Resume(left, std::nullopt, internal::Disturbance());
+    absl::Status status = ResumeAll(session, meant, until);
     if (status.ok() && handlers.resumed) handlers.resumed();
     return status;
   }
-  absl::Status status = suspension->Suspend({.quiesce = handlers.quiesce});
+  absl::Status status = SuspendAll(session, meant, handlers);
   if (status.ok() && handlers.suspended) handlers.suspended(asked.cause);
   return status;
 }
@@ -116,19 +188,29 @@ absl::Status Client::Resume(absl::Span<Segment* const> segments, const ResumeOpt
 }
 
 absl::StatusOr<std::unique_ptr<Watch>> Client::ServeSuspensions(SuspensionHandlers handlers) {
-  if (!handlers.segments) {
-    return absl::InvalidArgumentError("SuspensionHandlers::segments is not set");
+  if (!handlers.segments && !handlers.pools && !handlers.serve) {
+    return absl::InvalidArgumentError(
+        "SuspensionHandlers has none of `segments`, `pools` and `serve`");
   }
   const bool demotes = handlers.pause != nullptr && handlers.proceed != nullptr;
   if (!demotes && (handlers.pause || handlers.proceed || handlers.demotable)) {
     return absl::InvalidArgumentError(
         "SuspensionHandlers: `pause` and `proceed` serve demotion, both together");
   }
+  if (demotes && handlers.serve) {
+    return absl::InvalidArgumentError("SuspensionHandlers: `serve` serves no demotion");
+  }
   WatchHandlers events;
   events.ended = handlers.ended;
   const std::optional<bool> swappable = handlers.swappable;
   const auto serve = [session = session_,
                       handlers = std::move(handlers)](const internal::SuspensionAsked& asked) {
+    if (handlers.serve) {
+      return handlers.serve({.resume = asked.action == SuspensionAction::kResume,
+                             .tag = asked.tag,
+                             .left = asked.left,
+                             .cause = asked.cause});
+    }
     const absl::Status status = Serve(session, handlers, asked);
     if (!status.ok() && handlers.failed) handlers.failed(status);
     if (handlers.done) handlers.done();

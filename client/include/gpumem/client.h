@@ -235,7 +235,9 @@ class Client {
   // until the Watch ends, and the daemon suspend it if the tenant is swappable: SuspensionHandlers
   // (gpumem/suspend.h). It counts as a watch. The daemon learns of it soon after the call; until
   // then it refuses operators.
-  //   INVALID_ARGUMENT  the handlers have no `segments`, or one of `pause` and `proceed` alone
+  //   INVALID_ARGUMENT  the handlers have none of `segments`, `pools` and `serve`; or one of
+  //   `pause`
+  //                     and `proceed` alone, or with `serve`
   absl::StatusOr<std::unique_ptr<Watch>> ServeSuspensions(SuspensionHandlers handlers);
   // Tells the daemon that the program uses its memory now, so that others are asked to suspend
   // first. Calls for segments tell that, too. Cheap: makes one call a second at most, waits for at

@@ -45,6 +45,8 @@
 //                                           .resumed = [&] { StartWork(); }});
 //
 // The operator may name a tag (AcquireOptions::tag), and means the segments with that tag alone.
+// SuspensionHandlers::pools names pools in the same way.
+//
 // If the tenant's quota or SuspensionHandlers::swappable allows it, the daemon also asks such a
 // process to suspend when another request waits for the memory, or when it is idle for long. Then
 // the program resumes by itself: `suspended` tells it, and Resume waits for its turn.
@@ -52,6 +54,7 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +62,8 @@
 #include "gpumem/client.h"
 
 namespace gpumem {
+
+class Pool;  // gpumem/pool.h
 
 struct SuspendOptions {
   // Stops this process's use of the segments. Called in the thread of Suspend, after the daemon has
@@ -92,32 +97,45 @@ enum class SuspensionCause {
   kIdle,          // the session was idle for the quota's idle_suspend; the same
 };
 
-// How a program is suspended and resumed by others (Client::ServeSuspensions).
+// What a program is asked to do.
+struct SuspensionRequest {
+  bool resume = false;  // false: suspend
+  std::string tag;      // of the segments that are meant; empty: all memory
+  absl::Duration left;  // until the request ends; above zero
+  SuspensionCause cause = SuspensionCause::kOperator;
+};
+
+// How a program is suspended and resumed by others (Client::ServeSuspensions). One of `segments`,
+// `pools` and `serve` is required.
 //
 // All calls come from one thread of the Watch, which also makes the library's Suspend and Resume,
-// Demote and Promote.
-// While one of these is under way, no other thread may use, move or destroy the segments. The
-// Watch's destructor waits for it. The program may suspend and resume by itself, too: segments that
-// are in the wanted state are left as they are.
+// Demote and Promote. While one of these is under way, no other thread may use, move or destroy the
+// segments and pools. The Watch's destructor waits for it. The program may suspend and resume by
+// itself, too: memory in the wanted state is left as it is.
 //
 // The operator's call succeeds once all leases of the session that can be suspended are, also those
-// that `segments` leaves out. Those of a Pool are among them.
+// that `segments` and `pools` leave out.
 struct SuspensionHandlers {
-  // Required. Returns the segments to suspend or to resume, of this Client. They belong to the
-  // program. The library leaves out those with another tag than the operator names.
+  // Returns the segments to suspend or to resume, of this Client. They belong to the program. The
+  // library leaves out those with another tag than the operator names.
   std::function<std::vector<Segment*>()> segments;
-  // As SuspendOptions::quiesce. Not called if all segments are suspended already.
+  // Returns the pools to suspend or to resume: those of kind vmm that lease by this Client. Not
+  // called if the operator names a tag, since a pool's segments have none. All memory is suspended
+  // and resumed, or none: if a later pool refuses, the earlier ones are brought back.
+  std::function<std::vector<Pool*>()> pools;
+  // As SuspendOptions::quiesce. Not called if all is suspended already. If there are pools, it is
+  // called first, also before a refusal: a pool that is about to be suspended allocates nothing.
   std::function<absl::Status()> quiesce;
-  // All segments that were asked for are suspended. Must not call Suspend or Resume. After another
+  // All that was asked for is suspended. Must not call Suspend or Resume. After another
   // cause than kOperator another thread of the program calls Resume once it needs the memory.
   std::function<void(SuspensionCause cause)> suspended;
-  // All segments that were asked for are back: the program may go on. If the operator has named a
+  // All that was asked for is back: the program may go on. If the operator has named a
   // tag, others may be suspended still (Segment::suspended()). Called after an operator's request
   // only.
   std::function<void()> resumed;
-  // Suspend or Resume, or Demote or Promote has failed, with its status. Segments that are not
-  // suspended() can be used: after a failed Suspend the program goes on. The operator learns only
-  // that time has passed.
+  // Suspend or Resume, or Demote or Promote has failed, with its status. Segments and pools that
+  // are not suspended() can be used: after a failed Suspend the program goes on. The operator
+  // learns only that time has passed.
   std::function<void(const absl::Status&)> failed;
   // Both set: operators can demote and promote the segments, too (gpumemctl demote). As in
   // DemoteOptions (gpumem/demote.h). Nothing writes to the segments while they are demoted or
@@ -137,6 +155,9 @@ struct SuspensionHandlers {
   // True or false: others than operators may ask, or may not, whatever the tenant's quota says
   // (swappable). Unset: the quota decides.
   std::optional<bool> swappable;
+  // In place of all others but `ended` and `swappable`: does what is asked by calls of its own,
+  // such as Pool::Suspend, and returns when that is done or has failed.
+  std::function<void(const SuspensionRequest&)> serve;
 };
 
 }  // namespace gpumem
