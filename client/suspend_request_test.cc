@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -156,7 +157,10 @@ TEST_F(SuspendRequestTest, ATagMeansItsSegmentsAlone) {
 
 TEST_F(SuspendRequestTest, TheDaemonDemotesAndPromotesTheProgram) {
   Start();
-  auto watch = client_->ServeSuspensions(DemotionHandlers());
+  auto handlers = DemotionHandlers();
+  absl::BlockingCounter served(5);
+  handlers.done = [&] { served.DecrementCount(); };
+  auto watch = client_->ServeSuspensions(handlers);
   ASSERT_TRUE(watch.ok()) << watch.status();
   void* const address = segments_[0].data();
   daemon_->Tell(Asks(v1::SuspensionRequested::DEMOTE));
@@ -164,9 +168,13 @@ TEST_F(SuspendRequestTest, TheDaemonDemotesAndPromotesTheProgram) {
   daemon_->Tell(Asks(/*resume=*/false));                 // demoted memory is not suspended
   daemon_->Tell(Asks(v1::SuspensionRequested::PROMOTE));
   daemon_->Tell(Asks(/*resume=*/false));
-  const std::vector<std::string> notes = Notes(5);
-  EXPECT_THAT(notes, ElementsAre("pause", "proceed", "pause", "proceed", "quiesce"));
-  watch->reset();  // waits for the suspension
+  served.Wait();
+  // A slow machine switches each segment in a separate pause.
+  std::vector<std::string> notes = Notes(5);
+  EXPECT_EQ(notes.back(), "quiesce");
+  notes.pop_back();
+  for (size_t i = 0; i < notes.size(); ++i) EXPECT_EQ(notes[i], i % 2 == 0 ? "pause" : "proceed");
+  watch->reset();
   EXPECT_FALSE(segments_[0].demoted());
   EXPECT_TRUE(segments_[0].suspended());
   EXPECT_EQ(segments_[0].data(), address);

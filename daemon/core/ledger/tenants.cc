@@ -46,6 +46,7 @@ void Tenants::PutUnder(Tenant& tenant, Tenant* parent) {
   for (Tenant* above = tenant.parent; above != nullptr; above = above->parent) {
     above->tree_sessions -= tenant.tree_sessions;
     above->tree_waiting -= tenant.tree_waiting;
+    above->demoted_bytes -= tenant.demoted_bytes;
     above->tree_publications -= tenant.tree_publications;
     for (size_t d = 0; d < state_.devices.size(); ++d) {
       above->retainers[d].RemoveAll(tenant.retainers[d]);
@@ -57,6 +58,7 @@ void Tenants::PutUnder(Tenant& tenant, Tenant* parent) {
   for (Tenant* above = parent; above != nullptr; above = above->parent) {
     above->tree_sessions += tenant.tree_sessions;
     above->tree_waiting += tenant.tree_waiting;
+    above->demoted_bytes += tenant.demoted_bytes;
     above->tree_publications += tenant.tree_publications;
     for (size_t d = 0; d < state_.devices.size(); ++d) {
       above->retainers[d].AddAll(tenant.retainers[d]);
