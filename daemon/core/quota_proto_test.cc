@@ -88,7 +88,7 @@ TEST(QuotaProto, RefusesUnknownValues) {
   kind.mutable_quota()->set_kind(static_cast<v1::Kind>(77));
   EXPECT_EQ(FromProto(kind).status(),
             absl::InvalidArgumentError("this daemon does not know segments of kind 77; it knows "
-                                       "VMM, MEMPOOL, IPC and PINNED"));
+                                       "VMM, MEMPOOL, IPC, PINNED and HOST"));
   v1::SetQuotaRequest release;
   release.mutable_quota()->set_release(v1::RELEASE_POLICY_UNSPECIFIED);
   EXPECT_EQ(FromProto(release).status(),

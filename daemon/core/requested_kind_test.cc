@@ -27,11 +27,12 @@ TEST(RequestedKind, ZeroLeavesTheChoice) {
 }
 
 TEST(RequestedKind, OthersAreRefused) {
-  for (const int number : {-1, 5, 6, 77}) {
+  for (const int number : {-1, 5, 7, 77}) {
     EXPECT_TRUE(absl::IsUnimplemented(RequestedKind(number).status())) << number;
   }
-  EXPECT_EQ(RequestedKind(77).status().message(),
-            "this daemon does not know segments of kind 77; it knows VMM, MEMPOOL, IPC and PINNED");
+  EXPECT_EQ(
+      RequestedKind(77).status().message(),
+      "this daemon does not know segments of kind 77; it knows VMM, MEMPOOL, IPC, PINNED and HOST");
   EXPECT_EQ(RequestedKind(static_cast<int>(Kind::kTier)).status().message(),
             "segments of kind tier cannot be acquired: they are the contents of suspended memory");
 }

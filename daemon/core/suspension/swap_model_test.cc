@@ -26,7 +26,7 @@ using Cause = records::SuspensionCause;
 constexpr uint64_t kGranules = 10;
 const char* const kTenants[] = {"low", "a", "b", "high"};
 
-class SwapModelTest : public SwapFixture {
+class SwapTurnsTest : public SwapFixture {
  protected:
   // What a session was promised, and has done.
   struct Promised {
@@ -43,7 +43,7 @@ class SwapModelTest : public SwapFixture {
     bool publication = false;
   };
 
-  explicit SwapModelTest() : SwapFixture(kGranules, /*tier_granules=*/12) {}
+  explicit SwapTurnsTest() : SwapFixture(kGranules, /*tier_granules=*/12) {}
 
   void Begin(uint32_t seed) {
     random.seed(seed);
@@ -349,7 +349,7 @@ class SwapModelTest : public SwapFixture {
   uint64_t asked = 0;
 };
 
-TEST_F(SwapModelTest, EachIsAskedAsPromisedThroughRandomSteps) {
+TEST_F(SwapTurnsTest, EachIsAskedAsPromisedThroughRandomSteps) {
   for (uint32_t seed = 0; seed < 150; ++seed) {
     SCOPED_TRACE(seed);
     Begin(seed);
