@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sessions and events of the daemon: gpumem_client_…, gpumem_device_list_…, gpumem_usage_…,
-// gpumem_watch_….
+// Sessions and events of the daemon: gpumem_client_…, gpumem_pool_get_client,
+// gpumem_device_list_…, gpumem_usage_…, gpumem_watch_….
 #include "gpumem/client.h"
 
 #include <cstdint>
@@ -128,6 +128,14 @@ int gpumem_client_connect(const gpumem_connect_options* options, gpumem_client**
 int gpumem_client_destroy(gpumem_client* client) {
   return Call([&] {
     delete client;
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_pool_get_client(const gpumem_pool* pool, gpumem_client** client) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(pool) || AnyNull(client)) return NullError("pool or client");
+    *client = new gpumem_client{pool->client};
     return absl::OkStatus();
   });
 }

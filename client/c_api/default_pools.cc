@@ -141,7 +141,7 @@ class DefaultPools {
     // makes the registration happen once.
     static const int registered = std::atexit([] { Get().EndThreads(); });
     (void)registered;
-    auto* const made = new gpumem_pool{*std::move(pool), /*is_default=*/true};
+    auto* const made = new gpumem_pool{*std::move(pool), /*is_default=*/true, client_};
     slot.store(made, std::memory_order_release);
     return made;
   }

@@ -33,5 +33,6 @@ struct gpumem_event {
 
 struct gpumem_pool {
   const std::unique_ptr<gpumem::Pool> pool;
-  const bool is_default = false;  // a default pool, never destroyed
+  const bool is_default = false;                 // a default pool, never destroyed
+  const std::shared_ptr<gpumem::Client> client;  // by which it leases
 };

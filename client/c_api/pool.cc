@@ -103,7 +103,7 @@ int gpumem_pool_create(gpumem_client* client, const gpumem_pool_options* options
     if (!wished.ok()) return wished.status();
     auto created = gpumem::Pool::Create(client->client, *wished);
     if (!created.ok()) return created.status();
-    *pool = new gpumem_pool{*std::move(created)};
+    *pool = new gpumem_pool{*std::move(created), /*is_default=*/false, client->client};
     return absl::OkStatus();
   });
 }

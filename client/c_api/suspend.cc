@@ -3,6 +3,8 @@
 // gpumem_client_demote, and so on.
 #include "gpumem/suspend.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,6 +24,7 @@ using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
 using gpumem::c_api::Time;
 using gpumem::c_api::Timeout;
+using gpumem::c_api::ToMilliseconds;
 
 namespace {
 
@@ -78,15 +81,23 @@ gpumem::DemoteOptions ToDemote(const gpumem_demote_options& c) {
   return options;
 }
 
-// Returns the program's segments. A null one becomes null, which the library refuses.
-std::vector<gpumem::Segment*> Offered(const gpumem_suspension_handlers& c) {
-  gpumem_segment* const* offered = nullptr;
-  const size_t count = c.segments(c.context, &offered);
-  std::vector<gpumem::Segment*> list;
-  for (size_t i = 0; offered != nullptr && i < count; ++i) {
-    list.push_back(offered[i] == nullptr ? nullptr : &offered[i]->segment);
-  }
-  return list;
+gpumem::Segment* ToCpp(gpumem_segment* segment) { return &segment->segment; }
+gpumem::Pool* ToCpp(gpumem_pool* pool) { return pool->pool.get(); }
+
+// Returns a function that returns the program's segments, or pools. A null one becomes null, which
+// the library refuses. Empty for null.
+template <typename Cpp, typename C>
+std::function<std::vector<Cpp*>()> ToOffer(size_t (*offer)(void*, C* const**), void* context) {
+  if (offer == nullptr) return nullptr;
+  return [offer, context] {
+    C* const* offered = nullptr;
+    const size_t count = offer(context, &offered);
+    std::vector<Cpp*> list;
+    for (size_t i = 0; offered != nullptr && i < count; ++i) {
+      list.push_back(offered[i] == nullptr ? nullptr : ToCpp(offered[i]));
+    }
+    return list;
+  };
 }
 
 // Returns a function that tells the program a status. Empty for null.
@@ -115,10 +126,22 @@ absl::StatusOr<gpumem::SuspensionHandlers> ToSuspensionHandlers(
                                          .failed = ToTell(c.failed, c.context),
                                          .done = ToCall(c.done, c.context),
                                          .ended = ToTell(c.ended, c.context)};
-  if (c.segments != nullptr) handlers.segments = [c] { return Offered(c); };
+  handlers.segments = ToOffer<gpumem::Segment>(c.segments, c.context);
+  handlers.pools = ToOffer<gpumem::Pool>(c.pools, c.context);
   if (c.suspended != nullptr) {
     handlers.suspended = [c](gpumem::SuspensionCause cause) {
       c.suspended(c.context, static_cast<int>(cause));
+    };
+  }
+  if (c.serve != nullptr) {
+    handlers.serve = [c](const gpumem::SuspensionRequest& request) {
+      const gpumem_suspension_request asked = {
+          .struct_size = sizeof(asked),
+          .resume = request.resume ? 1 : 0,
+          .cause = static_cast<int32_t>(request.cause),
+          .tag = request.tag.c_str(),
+          .left_ms = std::max<uint64_t>(ToMilliseconds(request.left), 1)};
+      c.serve(c.context, &asked);
     };
   }
   if (c.swappable != GPUMEM_SWAPPABLE_BY_QUOTA) {

@@ -81,8 +81,9 @@ INSTANTIATE_TEST_SUITE_P(Parts, CApi,
                                            "publication_list", "publication_mistakes", "pool",
                                            "shared_blocks", "trying_pool", "pool_limits",
                                            "pool_pressure", "pool_callbacks", "pool_suspension",
-                                           "suspension_requests", "suspended_publication",
-                                           "frameworks", "environment", "fork", "exit"),
+                                           "suspension_requests", "suspension_requests_of_pools",
+                                           "suspended_publication", "frameworks", "environment",
+                                           "fork", "exit"),
                          [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;

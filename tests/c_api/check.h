@@ -65,6 +65,7 @@ void TestPoolPressure(void);
 void TestPoolCallbacks(void);
 void TestPoolSuspension(void);
 void TestSuspensionRequests(void);
+void TestSuspensionRequestsOfPools(void);
 void TestSuspendedPublication(void);
 void TestFrameworks(void);
 void TestEnvironment(void);

@@ -120,6 +120,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_client_serve_suspensions(client, NULL, NULL));
   EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_client_serve_suspensions(client, NULL, &watch));
   WANTS_POINTER(gpumem_client_report_activity(NULL));
+  WANTS_POINTER(gpumem_pool_get_client(NULL, NULL));
   WANTS_POINTER(gpumem_client_list_devices(NULL, &devices, &count));
   WANTS_POINTER(gpumem_client_list_devices(client, NULL, &count));
   WANTS_POINTER(gpumem_device_list_get(NULL, 0, NULL));

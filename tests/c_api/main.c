@@ -60,6 +60,7 @@ int main(int argc, char** argv) {
       {"pool_callbacks", TestPoolCallbacks},
       {"pool_suspension", TestPoolSuspension},
       {"suspension_requests", TestSuspensionRequests},
+      {"suspension_requests_of_pools", TestSuspensionRequestsOfPools},
       {"suspended_publication", TestSuspendedPublication},
       {"frameworks", TestFrameworks},
       {"environment", TestEnvironment},

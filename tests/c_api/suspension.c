@@ -132,6 +132,93 @@ void TestSuspensionRequests(void) {
   OK(gpumem_client_destroy(client));
 }
 
+/* A program with a pool: it names it, and then makes the calls itself. */
+struct PoolServed {
+  gpumem_pool* pools[1];
+  int quiesced, done, served;
+};
+
+static size_t Pools(void* context, gpumem_pool* const** pools) {
+  struct PoolServed* const served = context;
+  *pools = served->pools;
+  return 1;
+}
+
+/* The pool still allocates. */
+static int QuiescePool(void* context) {
+  struct PoolServed* const served = context;
+  struct gpumem_block block;
+  OK(gpumem_pool_allocate(served->pools[0], 1, NULL, &block));
+  OK(gpumem_pool_free(served->pools[0], &block, NULL));
+  Count(&served->quiesced);
+  return GPUMEM_OK;
+}
+
+static void PoolDone(void* context) { Count(&((struct PoolServed*)context)->done); }
+
+static void Serve(void* context, const struct gpumem_suspension_request* request) {
+  struct PoolServed* const served = context;
+  CHECK(request->cause == GPUMEM_SUSPENSION_OPERATOR && request->tag[0] == '\0');
+  CHECK(request->left_ms > 0 && request->left_ms <= 60000);
+  OK(request->resume ? gpumem_pool_resume(served->pools[0], NULL)
+                     : gpumem_pool_suspend(served->pools[0], NULL));
+  Count(&served->served);
+}
+
+static int IsSuspended(const gpumem_pool* pool) {
+  int suspended = -1;
+  OK(gpumem_pool_is_suspended(pool, &suspended));
+  return suspended;
+}
+
+/* Suspends and resumes a new session with a pool. `count`: counts requests that are done. */
+static void ServePool(struct PoolServed* served, const struct gpumem_suspension_handlers* handlers,
+                      const int* count) {
+  struct gpumem_client_info who = {.struct_size = sizeof(who)};
+  gpumem_client* const client = Connect();
+  gpumem_client* same = NULL;
+  gpumem_watch* watch = NULL;
+  struct gpumem_block kept;
+  int tries;
+
+  OK(gpumem_pool_create(client, NULL, &served->pools[0]));
+  OK(gpumem_pool_allocate(served->pools[0], kMiB, NULL, &kept));
+  memset(kept.data, 7, kept.bytes);
+  OK(gpumem_pool_get_client(served->pools[0], &same));
+  OK(gpumem_client_get_info(same, &who));
+  OK(gpumem_client_serve_suspensions(client, handlers, &watch));
+  for (tries = 0; !Operator("resume", who.session_id, ""); ++tries) CHECK(tries < 200);
+
+  CHECK(Operator("suspend", who.session_id, "--timeout 60s"));
+  WaitFor(1, count);
+  CHECK(IsSuspended(served->pools[0]) == 1);
+  CHECK(Operator("resume", who.session_id, "--timeout 60s"));
+  WaitFor(2, count);
+  CHECK(IsSuspended(served->pools[0]) == 0);
+  CHECK(((const char*)kept.data)[0] == 7 && ((const char*)kept.data)[kept.bytes - 1] == 7);
+
+  OK(gpumem_watch_destroy(watch));
+  OK(gpumem_client_destroy(same));
+  OK(gpumem_pool_free(served->pools[0], &kept, NULL));
+  OK(gpumem_pool_destroy(served->pools[0]));
+  OK(gpumem_client_destroy(client));
+}
+
+void TestSuspensionRequestsOfPools(void) {
+  static struct PoolServed served;
+  const struct gpumem_suspension_handlers named = {.struct_size = sizeof(named),
+                                                   .context = &served,
+                                                   .quiesce = QuiescePool,
+                                                   .done = PoolDone,
+                                                   .pools = Pools};
+  const struct gpumem_suspension_handlers own = {
+      .struct_size = sizeof(own), .context = &served, .serve = Serve};
+  ServePool(&served, &named, &served.done);
+  CHECK(served.quiesced == 1 && served.served == 0);
+  ServePool(&served, &own, &served.served);
+  CHECK(served.quiesced == 1 && served.done == 2);
+}
+
 /* Writes what the client sees of its tenant's only publication. */
 static void Look(gpumem_client* client, struct gpumem_publication* publication) {
   gpumem_publication_list* list = NULL;

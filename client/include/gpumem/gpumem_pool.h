@@ -118,6 +118,9 @@ struct gpumem_pool_info {
   uint64_t limit_bytes;
 };
 int gpumem_pool_get_info(const gpumem_pool* pool, struct gpumem_pool_info* info);
+/* Writes a new handle of the session by which the pool leases, also of a default pool's. Free it
+ * with gpumem_client_destroy(). */
+int gpumem_pool_get_client(const gpumem_pool* pool, gpumem_client** client);
 
 struct gpumem_pool_stats {
   size_t struct_size;

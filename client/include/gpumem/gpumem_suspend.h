@@ -92,9 +92,19 @@ enum gpumem_swappable {
   GPUMEM_SWAPPABLE_ALWAYS = 2    /* they may */
 };
 
-/* All but `segments` may be null. All are called in one thread of the watch, which also suspends
- * and resumes. From `segments` to the next of `suspended`, `resumed`, `failed` and `done`, no other
- * thread may use or release the segments. */
+/* What the program is asked to do. The library owns it, for the time of the call. */
+struct gpumem_suspension_request {
+  size_t struct_size; /* the library's */
+  int32_t resume;     /* 1: to resume; 0: to suspend */
+  int32_t cause;      /* enum gpumem_suspension_cause */
+  const char* tag;    /* of the segments that are meant; "": all memory */
+  uint64_t left_ms;   /* until the request ends; above 0 */
+};
+
+/* One of `segments`, `pools` and `serve` is required; the others may be null. All are called in one
+ * thread of the watch, which also suspends and resumes. From `segments` and `pools` to the next of
+ * `suspended`, `resumed`, `failed` and `done`, no other thread may use or release what they name.
+ */
 struct gpumem_suspension_handlers {
   size_t struct_size;
   void* context; /* given to each */
@@ -109,6 +119,12 @@ struct gpumem_suspension_handlers {
   void (*done)(void* context); /* last for each request, also if there was nothing to do */
   void (*ended)(void* context, int status, const char* message); /* the watch has ended */
   int32_t swappable;                                             /* enum gpumem_swappable */
+  /* As `segments`, for pools of kind vmm. Not called if the operator names a tag. If there are any,
+   * `quiesce` is called before all else. */
+  size_t (*pools)(void* context, gpumem_pool* const** pools);
+  /* In place of all others but `ended` and `swappable`: does what is asked by calls of its own,
+   * such as gpumem_pool_suspend(), and returns when that is done or has failed. */
+  void (*serve)(void* context, const struct gpumem_suspension_request* request);
 };
 /* Lets operators suspend and resume this process, and the daemon suspend it if it is swappable,
  * until gpumem_watch_destroy(). */

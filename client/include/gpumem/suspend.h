@@ -126,12 +126,11 @@ struct SuspensionHandlers {
   // As SuspendOptions::quiesce. Not called if all is suspended already. If there are pools, it is
   // called first, also before a refusal: a pool that is about to be suspended allocates nothing.
   std::function<absl::Status()> quiesce;
-  // All that was asked for is suspended. Must not call Suspend or Resume. After another
-  // cause than kOperator another thread of the program calls Resume once it needs the memory.
+  // All that was asked for is suspended. Must not call Suspend or Resume. After another cause than
+  // kOperator another thread of the program calls Resume once it needs the memory.
   std::function<void(SuspensionCause cause)> suspended;
-  // All that was asked for is back: the program may go on. If the operator has named a
-  // tag, others may be suspended still (Segment::suspended()). Called after an operator's request
-  // only.
+  // All that was asked for is back: the program may go on. If the operator has named a tag, others
+  // may be suspended still (Segment::suspended()). Called after an operator's request only.
   std::function<void()> resumed;
   // Suspend or Resume, or Demote or Promote has failed, with its status. Segments and pools that
   // are not suspended() can be used: after a failed Suspend the program goes on. The operator
@@ -148,7 +147,7 @@ struct SuspensionHandlers {
   // names.
   std::function<std::vector<Segment*>()> demotable;
   // Called last for each request, also if there was nothing to do: the library no longer uses the
-  // segments. A program that locks them in `segments` unlocks them here.
+  // segments and pools. A program that locks them in `segments` unlocks them here.
   std::function<void()> done;
   // As WatchHandlers::ended.
   std::function<void(const absl::Status&)> ended;
