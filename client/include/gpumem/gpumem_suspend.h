@@ -92,7 +92,7 @@ enum gpumem_swappable {
   GPUMEM_SWAPPABLE_ALWAYS = 2    /* they may */
 };
 
-/* What the program is asked to do. The library owns it, for the time of the call. */
+/* A request to the program. The library owns it, for the time of the call. */
 struct gpumem_suspension_request {
   size_t struct_size; /* the library's */
   int32_t resume;     /* 1: to resume; 0: to suspend */
@@ -122,8 +122,8 @@ struct gpumem_suspension_handlers {
   /* As `segments`, for pools of kind vmm. Not called if the operator names a tag. If there are any,
    * `quiesce` is called before all else. */
   size_t (*pools)(void* context, gpumem_pool* const** pools);
-  /* In place of all others but `ended` and `swappable`: does what is asked by calls of its own,
-   * such as gpumem_pool_suspend(), and returns when that is done or has failed. */
+  /* In place of all others but `ended` and `swappable`: serves the request by calls such as
+   * gpumem_pool_suspend(), and returns when that is done or has failed. */
   void (*serve)(void* context, const struct gpumem_suspension_request* request);
 };
 /* Lets operators suspend and resume this process, and the daemon suspend it if it is swappable,

@@ -97,7 +97,7 @@ enum class SuspensionCause {
   kIdle,          // the session was idle for the quota's idle_suspend; the same
 };
 
-// What a program is asked to do.
+// A request to a program.
 struct SuspensionRequest {
   bool resume = false;  // false: suspend
   std::string tag;      // of the segments that are meant; empty: all memory
@@ -154,8 +154,8 @@ struct SuspensionHandlers {
   // True or false: others than operators may ask, or may not, whatever the tenant's quota says
   // (swappable). Unset: the quota decides.
   std::optional<bool> swappable;
-  // In place of all others but `ended` and `swappable`: does what is asked by calls of its own,
-  // such as Pool::Suspend, and returns when that is done or has failed.
+  // In place of all others but `ended` and `swappable`: serves the request by calls such as
+  // Pool::Suspend, and returns when that is done or has failed.
   std::function<void(const SuspensionRequest&)> serve;
 };
 

@@ -34,6 +34,16 @@ PyObject* Connect(PyObject*, PyObject* args) {
   return reinterpret_cast<PyObject*>(NewHandle(Holds::kClient, client, DestroyClient, nullptr));
 }
 
+// (pool) -> Handle of its session
+PyObject* PoolClient(PyObject*, PyObject* args) {
+  Use pool;
+  if (!PyArg_ParseTuple(args, "O&", Use::Parse<Holds::kPool>, &pool)) return nullptr;
+  gpumem_client* client = nullptr;
+  const int status = gpumem_pool_get_client(pool.get<gpumem_pool>(), &client);
+  if (status != GPUMEM_OK) return Raise(status);
+  return reinterpret_cast<PyObject*>(NewHandle(Holds::kClient, client, DestroyClient, nullptr));
+}
+
 // (client) -> (tenant, rule, daemon_version, session_id)
 PyObject* ClientInfo(PyObject*, PyObject* args) {
   Use client;
@@ -176,6 +186,7 @@ PyObject* IsCancelled(PyObject*, PyObject* args) {
 
 const std::vector<PyMethodDef> kClientMethods = {
     {"connect", Connect, METH_VARARGS, nullptr},
+    {"pool_client", PoolClient, METH_VARARGS, nullptr},
     {"client_info", ClientInfo, METH_VARARGS, nullptr},
     {"devices", Devices, METH_VARARGS, nullptr},
     {"usage", GetUsage, METH_VARARGS, nullptr},

@@ -12,6 +12,8 @@
 namespace gpumem::python {
 namespace {
 
+using U64 = unsigned long long;  // of Py_BuildValue's "K"
+
 // The context of the handlers. A handler may destroy the watch that calls it, so a request under
 // way keeps it, and the callback.
 struct Serving : public std::enable_shared_from_this<Serving> {
@@ -119,6 +121,24 @@ void OnEnded(void* context, int status, const char* message) {
   Tell(context, [&] { return Py_BuildValue("siN", "ended", status, Text(message)); });
 }
 
+// Starts a watch with these handlers, and the context of the callback. Returns its Handle.
+PyObject* Start(const Use& client, gpumem_suspension_handlers& handlers, PyObject* callback) {
+  auto owned = std::make_unique<ServingWatch>();
+  owned->serving = std::make_shared<Serving>();
+  owned->serving->callback = callback;
+  handlers.context = owned->serving.get();
+  handlers.ended = OnEnded;
+  // The arguments' tuple keeps the callback until the handle does.
+  const int status = WithoutGil([&] {
+    return gpumem_client_serve_suspensions(client.get<gpumem_client>(), &handlers, &owned->watch);
+  });
+  if (status != GPUMEM_OK) return Raise(status);
+  Handle* const handle = NewHandle(Holds::kWatch, owned.release(), DestroyServing, nullptr);
+  if (handle == nullptr) return nullptr;
+  KeepCallback(*handle, callback);
+  return reinterpret_cast<PyObject*>(handle);
+}
+
 // (client, callback, with_quiesce, swappable) -> Handle
 PyObject* Serve(PyObject*, PyObject* args) {
   Use client;
@@ -130,26 +150,44 @@ PyObject* Serve(PyObject*, PyObject* args) {
                         &with_quiesce, &handlers.swappable)) {
     return nullptr;
   }
-  auto owned = std::make_unique<ServingWatch>();
-  owned->serving = std::make_shared<Serving>();
-  owned->serving->callback = callback;
-  handlers.context = owned->serving.get();
   handlers.segments = OnSegments;
   if (with_quiesce != 0) handlers.quiesce = OnQuiesce;
   handlers.suspended = OnSuspended;
   handlers.resumed = OnResumed;
   handlers.failed = OnFailed;
   handlers.done = OnDone;
-  handlers.ended = OnEnded;
-  // The arguments' tuple keeps the callback until the handle does.
-  const int status = WithoutGil([&] {
-    return gpumem_client_serve_suspensions(client.get<gpumem_client>(), &handlers, &owned->watch);
+  return Start(client, handlers, callback);
+}
+
+// The library does nothing by itself: the callback suspends, or resumes.
+void OnRequest(void* context, const gpumem_suspension_request* request) {
+  WithGil([&] {
+    const std::shared_ptr<Serving> serving = static_cast<Serving*>(context)->shared_from_this();
+    PyObject* const callback = serving->callback;
+    Py_INCREF(callback);
+    PyObject* const result =
+        Ask(*serving,
+            Py_BuildValue("sNNKi", "asked", PyBool_FromLong(request->resume), Text(request->tag),
+                          static_cast<U64>(request->left_ms), int{request->cause}));
+    if (result == nullptr) PyErr_WriteUnraisable(callback);
+    Py_XDECREF(result);
+    Py_DECREF(callback);
+    return 0;
   });
-  if (status != GPUMEM_OK) return Raise(status);
-  Handle* const handle = NewHandle(Holds::kWatch, owned.release(), DestroyServing, nullptr);
-  if (handle == nullptr) return nullptr;
-  KeepCallback(*handle, callback);
-  return reinterpret_cast<PyObject*>(handle);
+}
+
+// (client, callback, swappable) -> Handle
+PyObject* ServeRequests(PyObject*, PyObject* args) {
+  Use client;
+  PyObject* callback;
+  gpumem_suspension_handlers handlers = {};
+  handlers.struct_size = sizeof(handlers);
+  if (!PyArg_ParseTuple(args, "O&Oi", Use::Parse<Holds::kClient>, &client, &callback,
+                        &handlers.swappable)) {
+    return nullptr;
+  }
+  handlers.serve = OnRequest;
+  return Start(client, handlers, callback);
 }
 
 // (client)
@@ -165,6 +203,7 @@ PyObject* ReportActivity(PyObject*, PyObject* args) {
 
 const std::vector<PyMethodDef> kServingMethods = {
     {"serve_suspensions", Serve, METH_VARARGS, nullptr},
+    {"serve_requests", ServeRequests, METH_VARARGS, nullptr},
     {"report_activity", ReportActivity, METH_VARARGS, nullptr},
 };
 

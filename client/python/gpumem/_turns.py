@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import weakref
-from typing import Callable, ContextManager, Iterator, List, Optional
+from typing import Any, Callable, ContextManager, Iterator, List, Optional
 
 from . import _gpumem
 from ._waiting import CancelToken
@@ -45,8 +45,12 @@ class Gate:
         self._steps = 0
         self._closed = False
         self._pools: List[Pool] = []  # suspended here
+        self._returns = False  # the next step resumes, if the program serves requests
         self._turn = threading.Lock()  # held by a thread that suspends or resumes
         self._of_thread = threading.local()
+        # Set by gpumem.torch.serve().
+        self.step_wait: Optional[float] = None  # seconds that a step waits for memory
+        self.active: Callable[[], None] = lambda: None  # called when a step begins and ends
 
     # ---- Steps
 
@@ -55,11 +59,11 @@ class Gate:
         """Runs a `with` block while nothing is suspended; blocks until then. May be nested."""
         depth = getattr(self._of_thread, "depth", 0)
         if depth == 0:
-            with self._changed:
-                self._changed.wait_for(lambda: not self._closed)
-                self._steps += 1
+            self._enter()
         self._of_thread.depth = depth + 1
         try:
+            if depth == 0:
+                self.active()
             yield
         finally:
             self._of_thread.depth = depth
@@ -67,6 +71,32 @@ class Gate:
                 with self._changed:
                     self._steps -= 1
                     self._changed.notify_all()
+                self.active()
+
+    @property
+    def in_step(self) -> bool:
+        """True in a thread that runs a step."""
+        return getattr(self._of_thread, "depth", 0) > 0
+
+    def _enter(self) -> None:
+        """Begins a step. Blocks while anything is suspended, and resumes it if that is the next
+        step's task."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._closed or self._step_resumes())
+                if not self._closed:
+                    self._steps += 1
+                    return
+                wait = self.step_wait
+            self.resume(math.inf if wait is None else wait, None, None, for_step=True)
+
+    def _step_resumes(self) -> bool:
+        return self._returns and self.step_wait is not None
+
+    def _set_returns(self, returns: bool) -> None:
+        with self._changed:
+            self._returns = returns
+            self._changed.notify_all()
 
     def _close(self, deadline: float) -> None:
         """Lets no step begin, and blocks until none runs. After an error the caller opens the gate.
@@ -85,7 +115,7 @@ class Gate:
     @contextlib.contextmanager
     def _alone(self, deadline: float) -> Iterator[None]:
         """Excludes other threads that suspend or resume."""
-        if getattr(self._of_thread, "depth", 0) > 0:
+        if self.in_step:
             raise FailedPreconditionError(
                 "a step of running() cannot suspend or resume: it would wait for itself")
         left = min(_left(deadline), threading.TIMEOUT_MAX)
@@ -103,10 +133,12 @@ class Gate:
         """True from suspend() to resume()."""
         return bool(self._pools)
 
-    def suspend(self, wait: float, timeout: Optional[float]) -> None:
-        """Suspends those of the frameworks' pools that are not suspended, all or none."""
+    def suspend(self, wait: float, timeout: Optional[float], returns: bool = False) -> None:
+        """Suspends those of the frameworks' pools that are not suspended, all or none. `returns`:
+        the next step resumes, unless all was suspended before."""
         deadline = _deadline(wait)
         with self._alone(deadline):
+            by_step = self._returns or not self._pools  # as before, or as this call says
             done: List[Pool] = []
             try:
                 self._close(deadline)
@@ -118,21 +150,30 @@ class Gate:
                         pool.suspend(timeout=timeout)
             except BaseException:
                 self._pools += [pool for pool in reversed(done) if not _resumed(pool)]
-                if not self._pools:
+                if self._pools:
+                    self._set_returns(by_step)
+                else:
                     self._open()
                 raise
             self._pools += done
-            if not self._pools:  # there is no pool yet
+            if self._pools:
+                self._set_returns(returns and by_step)
+            else:  # there is no pool yet
                 self._open()
 
-    def resume(self, wait: float, timeout: Optional[float], cancel: Optional[CancelToken]) -> None:
-        """Brings back all pools that suspend() has suspended, all or none."""
+    def resume(self, wait: float, timeout: Optional[float], cancel: Optional[CancelToken],
+               for_step: bool = False) -> None:
+        """Brings back all pools that suspend() has suspended, all or none. `for_step`: only if that
+        is still the next step's task."""
         deadline = _deadline(wait)
         with self._alone(deadline):
+            if for_step and not self._returns:
+                return
             for attempt in itertools.count():
                 if self._resume_once(deadline, attempt, timeout, cancel):
                     break
             self._pools = []
+            self._returns = False
             self._open()
 
     def _resume_once(self, deadline: float, attempt: int, timeout: Optional[float],
@@ -180,12 +221,27 @@ def _suspend_again(pool: Pool) -> None:
 _gate = Gate()
 _offered: "weakref.WeakSet[Pool]" = weakref.WeakSet()
 _settles: List[Callable[[], None]] = [_gpumem.cuda_synchronize]
+# What suspend() covers beside pools: with the properties and methods of Pool that Gate uses.
+others: List[Any] = []
+joined: List[Callable[[Pool], None]] = []  # called with each pool that is offered
+
+
+def gate() -> Gate:
+    """Returns the process's gate."""
+    return _gate
 
 
 def offer(pool: Pool) -> Pool:
     """Returns the pool, which suspend() covers from now on if it is of kind vmm."""
     _offered.add(pool)
+    for each in joined:
+        each(pool)
     return pool
+
+
+def offered() -> List[Pool]:
+    """Returns the open pools of kind vmm that were offered."""
+    return [pool for pool in list(_offered) if not pool.closed and pool.kind == "vmm"]
 
 
 def before_suspending(settle: Callable[[], None]) -> None:
@@ -193,10 +249,11 @@ def before_suspending(settle: Callable[[], None]) -> None:
     _settles.append(settle)
 
 
-def _pools() -> List[Pool]:
-    """Returns all open pools of frameworks; several objects may stand for one default pool."""
-    own = [pool for pool in list(_offered) if not pool.closed and pool.kind == "vmm"]
-    return list({pool.c_pool: pool for pool in [*Pool.defaults().values(), *own]}.values())
+def _pools() -> List[Any]:
+    """Returns all open pools of frameworks, and the other memory. Several objects may stand for one
+    default pool."""
+    pools = {pool.c_pool: pool for pool in [*Pool.defaults().values(), *offered()]}
+    return [*pools.values(), *others]
 
 
 def running() -> ContextManager[None]:
@@ -261,6 +318,8 @@ def _after_fork_in_child() -> None:
     # Threads and pools are the parent's.
     global _gate  # pylint: disable=global-statement
     _gate = Gate()
+    others.clear()
+    joined.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

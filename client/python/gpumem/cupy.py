@@ -44,6 +44,7 @@ from cupy.cuda import memory as _memory  # type: ignore[import]
 from cupy.cuda import memory_hook as _memory_hook
 
 from . import _cuda, _cupy_defaults, _gpumem, default_client
+from ._asked import serve
 from ._cupy_streams import Streams, stream_question
 from ._turns import before_suspending, offer, resume, running, suspend, suspended
 from ._units import UNLIMITED
@@ -52,8 +53,8 @@ from .errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from .pool import Pool, PoolStats
 from .segment import Layout, Ticket
 
-__all__ = ["MemoryPool", "PinnedMemoryPool", "mem_info", "resume", "running", "share", "suspend",
-           "suspended", "unuse", "use", "using"]
+__all__ = ["MemoryPool", "PinnedMemoryPool", "mem_info", "resume", "running", "serve", "share",
+           "suspend", "suspended", "unuse", "use", "using"]
 
 
 def _device_of(pool: Pool) -> int:

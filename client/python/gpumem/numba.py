@@ -7,10 +7,9 @@
     x = cuda.to_device(host_array)      # lies in gpumem's default pool
 
 or, with no line of code, NUMBA_CUDA_MEMORY_MANAGER=gpumem.numba. The pool is the default pool of
-the context's device, configured by GPUMEM_POOL_KIND, GPUMEM_POOL_LIMIT and so on (gpumem.h).
-
-Numba passes no stream. Blocks are allocated on the default stream, and freed once all work of the
-device is done. As Numba's own manager does, the plugin defers frees, to do several at a time.
+the context's device, configured by GPUMEM_POOL_KIND, GPUMEM_POOL_LIMIT and so on (gpumem.h). Numba
+passes no stream: blocks are allocated on the default stream, and freed once all work of the device
+is done. As Numba's own manager does, the plugin defers frees, to do several at a time.
 
 Pinned and mapped arrays lie in brokered memory of kind pinned, if the node has that kind. The
 driver allocates write-combined ones, and pins the program's arrays for cuda.pinned().
@@ -20,9 +19,8 @@ daemon cannot own it, and no tenant is charged. GPUMEM_NUMBA_MANAGED, or use(man
 happens: "warn" (the default) warns once, "allow" does not, "refuse" raises CudaAPIError 801.
 
 IPC arrays (DeviceNDArray.get_ipc_handle()): in a pool of kind ipc the handle is a real
-cudaIpcMemHandle_t, with the block's offset, which any CUDA program opens. Memory of the other kinds
-has no such handle, since the driver makes them for cudaMalloc alone. There the handle is a ticket
-of gpumem in the same shape: it pickles, and the other process needs gpumem to open it.
+cudaIpcMemHandle_t, with the block's offset, which any CUDA program opens. The driver makes these
+for cudaMalloc alone. For other kinds it is a ticket of the same shape, which only gpumem opens.
 """
 from __future__ import annotations
 
@@ -37,6 +35,7 @@ from numba import cuda  # type: ignore[import]
 from numba.cuda.cudadrv import driver as _driver  # type: ignore[import]
 
 from . import _gpumem, connect, default_client
+from ._asked import serve
 from ._turns import before_suspending, offer, resume, running, suspend, suspended
 from .client import Client
 from .errors import (Error, FailedPreconditionError, InvalidArgumentError, NotFoundError,
@@ -44,7 +43,8 @@ from .errors import (Error, FailedPreconditionError, InvalidArgumentError, NotFo
 from .pool import Pool
 from .segment import Block
 
-__all__ = ["MemoryManager", "TicketHandle", "resume", "running", "suspend", "suspended", "use"]
+__all__ = ["MemoryManager", "TicketHandle", "resume", "running", "serve", "suspend", "suspended",
+           "use"]
 
 _OUT_OF_MEMORY, _NOT_SUPPORTED = 2, 801  # CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_NOT_SUPPORTED
 _WITH_BINDING = bool(getattr(_driver, "USE_NV_BINDING", True))  # cuda-python's types, or ctypes'

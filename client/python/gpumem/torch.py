@@ -32,6 +32,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 import torch  # type: ignore[import]
 
 from . import _cuda, _gpumem, default_client, library_path
+from ._asked import serve
 from ._turns import resume, running, suspend, suspended
 from .arrays import Array
 from .client import Client
@@ -41,7 +42,8 @@ from .publication import Publication
 from .segment import Layout, Ticket
 
 __all__ = ["Attached", "SharedTensor", "attach", "from_array", "mem_pool", "publish", "resume",
-           "running", "share", "share_live", "suspend", "suspended", "to_array", "use", "using"]
+           "running", "serve", "share", "share_live", "suspend", "suspended", "to_array", "use",
+           "using"]
 
 _FORMAT = "gpumem-torch/1"  # of the metadata that publish() adds
 _ALIGNMENT = 512  # bytes

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Frameworks whose memory is suspended when others ask for it, on the host backend."""
+import contextlib
+import gc
+import importlib
+import subprocess
+import threading
+
+import gpumem
+import numpy as np
+import pytest
+from conftest import CONFIG, MIB, daemon_for_fakes, eventually
+from gpumem import _gpumem
+
+TIER = """
+[tier]
+capacity = "256MiB"
+huge_pages = false
+prefault = false
+"""
+
+
+@pytest.fixture(scope="module", name="daemon")
+def _daemon():
+    with daemon_for_fakes(TIER + CONFIG) as daemon:
+        yield daemon
+
+
+@pytest.fixture(name="torch")
+def _torch(daemon):
+    daemon.ctl("quota", "set", "python", "--min-residence", "0s", "--idle-suspend", "0s")
+    adapter = importlib.import_module("gpumem.torch")
+    adapter.use()
+    yield adapter
+    adapter.resume()
+    gc.collect()
+    for pool in gpumem.Pool.defaults().values():
+        pool.free_all_blocks()
+
+
+def filled(pool, number, count=MIB):
+    array = np.asarray(pool.empty((count,), "uint8"))
+    array[:] = number
+    return array
+
+
+def session_of(pool):
+    return _gpumem.client_info(_gpumem.pool_client(pool.handle))[3]
+
+
+def asks(daemon, session, what, *options):
+    """True if an operator's command succeeds."""
+    try:
+        daemon.ctl(what, str(session), *options)
+        return True
+    except subprocess.CalledProcessError:
+        return False
+
+
+@contextlib.contextmanager
+def served(torch, daemon, *sessions, **options):
+    """gpumem.torch.serve(), once the daemon knows of it. Nothing is suspended yet."""
+    with torch.serve(**options) as turns:
+        for session in sessions or [session_of(gpumem.Pool.default(0))]:
+            eventually(lambda each=session: asks(daemon, each, "resume"), "it serves requests")
+        yield turns
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_an_operator_suspends_and_resumes(torch, daemon):
+    pool = gpumem.Pool.default(0)
+    array = filled(pool, 7)
+    began, ended = threading.Event(), threading.Event()
+
+    def step():
+        began.set()
+        with torch.running():
+            assert (array == 7).all()
+        ended.set()
+
+    with served(torch, daemon):
+        for _ in range(2):
+            assert asks(daemon, session_of(pool), "suspend")
+            eventually(torch.suspended, "the gate is closed")
+            assert pool.suspended
+            began.clear()
+            ended.clear()
+            thread = in_thread(step)
+            assert began.wait(30) and not ended.wait(0.1)  # the operator resumes
+            assert asks(daemon, session_of(pool), "resume")
+            thread.join()
+            assert not torch.suspended() and not pool.suspended
+    assert not asks(daemon, session_of(pool), "suspend")
+    del array
+
+
+def test_the_next_step_resumes_after_a_request_for_memory(client, torch, daemon):
+    pool = gpumem.Pool.default(0)
+    array = filled(pool, 7, 40 * MIB)
+    for _ in range(2):
+        with served(torch, daemon, swappable=True):
+            with client.acquire(60 * MIB, wait=60):  # of 64 MiB
+                eventually(torch.suspended, "the gate is closed")
+                thread = in_thread(lambda: check(torch, array, 7))
+            thread.join()
+            assert not torch.suspended()
+    del array
+
+
+def check(torch, array, number):
+    with torch.running():
+        assert (array == number).all()
+
+
+def test_an_idle_program_is_suspended(torch, daemon):
+    array = filled(gpumem.Pool.default(0), 3)
+    daemon.ctl("quota", "set", "python", "--idle-suspend", "100ms")
+    with served(torch, daemon, swappable=True):
+        for _ in range(2):
+            eventually(torch.suspended, "it is idle")
+            check(torch, array, 3)  # in this thread
+    torch.resume()
+    del array
+
+
+def test_a_closed_server_leaves_the_next_step_its_task(torch, daemon):
+    array = filled(gpumem.Pool.default(0), 3)
+    daemon.ctl("quota", "set", "python", "--idle-suspend", "100ms")
+    with served(torch, daemon, swappable=True) as turns:
+        eventually(torch.suspended, "it is idle")
+    assert turns.closed and torch.suspended()
+    check(torch, array, 3)
+    assert not torch.suspended()
+    del array
+
+
+def test_an_operator_keeps_what_was_suspended_for_others(torch, daemon):
+    pool = gpumem.Pool.default(0)
+    array = filled(pool, 3)
+    daemon.ctl("quota", "set", "python", "--idle-suspend", "100ms")
+    with served(torch, daemon, swappable=True):
+        eventually(torch.suspended, "it is idle")
+        torch.suspend()  # it is the program's now
+        thread = in_thread(lambda: check(torch, array, 3))
+        thread.join(0.1)
+        assert thread.is_alive() and pool.suspended
+        torch.resume()
+        thread.join()
+    torch.resume()
+    del array
+
+
+def test_a_step_that_does_not_end_in_time(torch, daemon):
+    pool = gpumem.Pool.default(0)
+    array = filled(pool, 3)
+    failures = []
+    with served(torch, daemon, failed=failures.append) as turns:
+        with torch.running():
+            assert not asks(daemon, session_of(pool), "suspend", "--timeout", "200ms")
+            eventually(lambda: failures, "it has failed")
+            with pytest.raises(gpumem.FailedPreconditionError, match="step"):
+                turns.close()
+            assert (array == 3).all()
+        assert isinstance(failures[0], gpumem.DeadlineExceededError)
+        assert not torch.suspended()
+        check(torch, array, 3)
+    del array
+
+
+def test_a_step_whose_memory_does_not_come_back_raises(client, torch, daemon):
+    array = filled(gpumem.Pool.default(0), 3, 40 * MIB)
+    with served(torch, daemon, swappable=True, wait=0.1):
+        with client.acquire(60 * MIB, wait=60):
+            eventually(torch.suspended, "the gate is closed")
+            with pytest.raises(gpumem.ResourceExhaustedError):
+                check(torch, array, 3)
+            assert torch.suspended()
+        check(torch, array, 3)
+    del array
+
+
+def test_pools_and_segments_of_the_programs_clients(client, torch, daemon):
+    cupy = importlib.import_module("gpumem.cupy")
+    default, other = gpumem.Pool.default(0), gpumem.connect(daemon.runtime_dir)
+    with client.pool() as pool, other.pool() as later, client.acquire(MIB) as segment:
+        shaped = [cupy.MemoryPool(pool)]
+        arrays = [filled(each, 5) for each in (pool, later, default)]
+        memoryview(segment)[:4] = b"kept"
+        with served(torch, daemon, client.session_id, client=client, segments=lambda: [segment]):
+            shaped.append(cupy.MemoryPool(later))
+            eventually(lambda: asks(daemon, other.session_id, "resume"), "it serves this one, too")
+            for session in (client.session_id, other.session_id, session_of(default)):
+                assert asks(daemon, session, "suspend")  # the first suspends all
+                eventually(torch.suspended, "the gate is closed")
+                assert pool.suspended and later.suspended and default.suspended
+                assert segment.suspended
+            assert asks(daemon, other.session_id, "resume")
+            eventually(lambda: not torch.suspended(), "all is resumed")
+            assert not segment.suspended and bytes(memoryview(segment)[:4]) == b"kept"
+            assert all((array == 5).all() for array in arrays)
+        del arrays, shaped
+    other.close()
+
+
+def test_a_tag_means_no_pool(torch, daemon):
+    array = filled(gpumem.Pool.default(0), 3)
+    with served(torch, daemon):
+        assert not asks(daemon, session_of(gpumem.Pool.default(0)), "suspend", "--tag", "kv")
+        assert not torch.suspended()
+    del array
+
+
+def test_one_server_at_a_time(client, torch):
+    with torch.serve():
+        with pytest.raises(gpumem.FailedPreconditionError, match="already"):
+            torch.serve()
+    torch.serve().close()
+    for wrong in ({"client": client}, {"segments": list}):
+        with pytest.raises(gpumem.InvalidArgumentError):
+            torch.serve(**wrong)
+
+
+def test_the_interpreter_ends_while_it_serves(daemon):
+    run = importlib.import_module("conftest").run_python
+    code = "import gpumem.torch; turns = gpumem.torch.serve(); print('served')"
+    assert run(code, runtime_dir=daemon.runtime_dir, fakes=True) == "served\n"
