@@ -119,7 +119,7 @@ TEST_F(Hostile, IgnoredSuspensions) {
 // Four users publish, and attach to what an operator suspends meanwhile, also each other's. Each
 // attach brings memory back, and the tier has room for half of what they publish.
 TEST_F(Hostile, SuspendedPublications) {
-  Survive({.more = "[tier]\ncapacity = \"2MiB\"\n"},
+  Survive({.more = "[tier]\ncapacity = \"16MiB\"\n"},
           {{.attack = "publication-storm", .processes = 4},
            {.attack = "suspend-publications", .processes = 1, .as_operator = true}});
   if (pid_ == 0) return;

@@ -29,7 +29,7 @@ constexpr char kSuspendPublication[] = "/gpumem.v1.Admin/SuspendPublication";
 constexpr char kResumePublication[] = "/gpumem.v1.Admin/ResumePublication";
 
 constexpr char kStormName[] = "storm";
-constexpr uint32_t kStormSegments = 16;
+constexpr uint32_t kStormSegments = 4;  // of 2 MiB each
 
 std::shared_ptr<const std::string> StormBody(const std::string& message) {
   return std::make_shared<const std::string>(GrpcMessage(message));
@@ -38,7 +38,7 @@ std::shared_ptr<const std::string> StormBody(const std::string& message) {
 // Publishes new memory, which no session has a lease of then.
 bool PublishMemory(Caller& caller, const Orders& orders) {
   v1::AcquireRequest acquire;
-  acquire.set_bytes(64 << 10);
+  acquire.set_bytes(4096);
   acquire.set_count(kStormSegments);
   auto acquired = Call<v1::AcquireResponse>(caller, kAcquire, acquire, Patience(orders));
   if (!acquired.ok()) return false;
