@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/device/machine_memory.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <optional>
 #include <vector>
@@ -12,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "common/bytes.h"
+#include "common/unique_fd.h"
 
 namespace gpumemd {
 namespace {
@@ -90,6 +94,12 @@ uint64_t LeastOfGroups(const std::string& folder, std::string path, const GroupF
 absl::StatusOr<uint64_t> BytesToTake(const std::string& root) {
   const std::optional<Room> machine = ReadMachine(root);
   if (!machine.has_value()) {
+    const gpumem::UniqueFd probe(open("/dev/null", O_RDONLY | O_CLOEXEC));
+    if (!probe.valid() && (errno == EMFILE || errno == ENFILE)) {
+      return absl::ResourceExhaustedError(
+          "no descriptor is left to look at the machine's memory; raise the daemon's limit of open "
+          "files");
+    }
     return absl::InternalError("/proc/meminfo does not report the size of memory");
   }
   uint64_t least = machine->to_take();

@@ -17,7 +17,8 @@ namespace gpumemd {
 // remainder of each of its control groups (cgroups v2 and v1). A reserve of a sixteenth of the
 // whole, for existing processes, is subtracted. Memory that a group could reclaim at once (old
 // pages of files) counts as remaining.
-//   INTERNAL  the system does not report it
+//   RESOURCE_EXHAUSTED  no descriptors left
+//   INTERNAL            the system does not report it
 absl::StatusOr<uint64_t> BytesToTake(const std::string& root = "");
 
 // Returns the bytes of free huge pages of 2 MiB. Others may have reserved them.

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -37,6 +38,16 @@ class MachineMemoryTest : public testing::Test {
 
   std::string root_;
 };
+
+TEST_F(MachineMemoryTest, WithoutDescriptorsItSaysSo) {
+  rlimit limit = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::StatusOr<uint64_t> bytes = BytesToTake(root_);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(bytes.status().code(), StatusCode::kResourceExhausted) << bytes.status();
+}
 
 TEST_F(MachineMemoryTest, IsWhatIsAvailableLessASixteenthOfAll) {
   EXPECT_EQ(ToTake(), 900 * kMiB);
