@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/mapping/suspension.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <map>
 #include <random>
@@ -14,6 +16,8 @@
 #include "common/cuda/synchronize.h"
 #include "common/failpoint.h"
 #include "common/mapping/mapping.h"
+#include "common/unix_channel.h"
+#include "gpumem/types.h"
 
 namespace gpumem::internal {
 namespace {
@@ -22,8 +26,24 @@ using State = Suspension::State;
 using States = Suspension::States;
 
 // Segments of one call of the protocol.
-constexpr size_t kMaxSuspended = 1024;
-constexpr size_t kMaxResumed = 253;
+constexpr size_t kMaxAtOnce = 1024;
+// Those that an older daemon resumes in one call.
+constexpr size_t kMaxOfOlder = kMaxMessageFds;
+
+// Returns how many segments one call resumes. Their descriptors come together, and are closed once
+// the memory is mapped: a process that may have few gets fewer.
+size_t MaxResumed() {
+  rlimit files = {};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return kMaxOfOlder;
+  return std::clamp<size_t>(files.rlim_cur / 2, kMaxOfOlder, kMaxAtOnce);
+}
+
+// True if fewer segments in one call may help: the daemon is older, or this process has not as many
+// descriptors.
+bool AreTooMany(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ||
+         (absl::IsResourceExhausted(status) && !GetDenial(status).has_value());
+}
 
 // Returns how long a Resume in several calls holds the memory of the earlier ones while a later one
 // waits. Then it gives all back and begins again: another process may hold a part, too, and wait
@@ -42,8 +62,8 @@ Request RequestFor(absl::Span<State* const> states) {
   return request;
 }
 
-// Returns the states in calls of the protocol: each of one device, by address.
-std::vector<States> GroupsOf(const States& states) {
+// Returns the states in calls of at most so many: each of one device, by address.
+std::vector<States> GroupsOf(const States& states, size_t most) {
   std::map<std::string, States> by_device;
   for (State* state : states) by_device[state->mapped.lease.device_uuid()].push_back(state);
   std::vector<States> groups;
@@ -51,8 +71,8 @@ std::vector<States> GroupsOf(const States& states) {
     std::sort(all.begin(), all.end(), [](const State* a, const State* b) {
       return a->reserved->options.address < b->reserved->options.address;
     });
-    for (size_t i = 0; i < all.size(); i += kMaxResumed) {
-      const size_t end = std::min(all.size(), i + kMaxResumed);
+    for (size_t i = 0; i < all.size(); i += most) {
+      const size_t end = std::min(all.size(), i + most);
       groups.emplace_back(all.begin() + static_cast<std::ptrdiff_t>(i),
                           all.begin() + static_cast<std::ptrdiff_t>(end));
     }
@@ -118,9 +138,9 @@ absl::Status Suspension::Unmap(absl::Span<State* const> states) {
 
 absl::Status Suspension::Suspend(const SuspendOptions& options) {
   const absl::Span<State* const> all = states_;
-  for (size_t done = 0; done < all.size(); done += kMaxSuspended) {
+  for (size_t done = 0; done < all.size(); done += kMaxAtOnce) {
     const absl::Status status =
-        SuspendPart(all.subspan(done, kMaxSuspended), options, /*quiesces=*/done == 0);
+        SuspendPart(all.subspan(done, kMaxAtOnce), options, /*quiesces=*/done == 0);
     if (!status.ok()) return Undo(status, options.timeout);
   }
   return absl::OkStatus();
@@ -166,7 +186,8 @@ absl::Status Suspension::Resume(absl::Duration wait, std::optional<absl::Duratio
 }
 
 absl::Status Suspension::Restore(const States& states, const Wait& wait) {
-  const std::vector<States> groups = GroupsOf(states);
+  size_t most = MaxResumed();
+  std::vector<States> groups = GroupsOf(states, most);
   const absl::Time end = absl::Now() + wait.wait;
   Wait next = wait;  // of the next call
   for (int attempt = 0;; ++attempt) {
@@ -187,6 +208,13 @@ absl::Status Suspension::Restore(const States& states, const Wait& wait) {
     const bool all_back = PutBack(asked, wait.timeout);
     const bool held_some = asked.size() > groups.front().size();
     next.wait = end - absl::Now();
+    if (most > kMaxOfOlder && states.size() > kMaxOfOlder && all_back && AreTooMany(status)) {
+      most = kMaxOfOlder;
+      groups = GroupsOf(states, most);
+      next.wait = std::max(next.wait, absl::ZeroDuration());
+      --attempt;  // nothing was waited for
+      continue;
+    }
     if (!held_some || !waited || !all_back || !absl::IsResourceExhausted(status) ||
         next.wait <= absl::ZeroDuration()) {
       return status;
@@ -221,8 +249,8 @@ bool Suspension::PutBack(const States& states, std::optional<absl::Duration> tim
   }
   // Without it the memory stays on the device until the next Resume or Release.
   const absl::Span<State* const> all = unmapped;
-  for (size_t done = 0; done < all.size(); done += kMaxSuspended) {
-    const auto request = RequestFor<v1::SuspendRequest>(all.subspan(done, kMaxSuspended));
+  for (size_t done = 0; done < all.size(); done += kMaxAtOnce) {
+    const auto request = RequestFor<v1::SuspendRequest>(all.subspan(done, kMaxAtOnce));
     session_->SuspendAgain(request, Deadline(timeout)).IgnoreError();
   }
   return unmapped.size() == states.size();

@@ -21,7 +21,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd socket) {
   // Disables features that matter only on networks.
   args.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  // The largest answers list 253 leases or all devices.
+  // The largest answers list 1024 leases or all devices.
   args.SetMaxReceiveMessageSize(8 << 20);
   return grpc::CreateCustomInsecureChannelFromFd("gpumemd", socket.release(), args);
 }

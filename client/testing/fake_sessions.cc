@@ -128,13 +128,22 @@ std::vector<v1::Device> FakeDaemon::Devices() const {
 
 void FakeDaemon::Deliver(uint64_t session, uint64_t delivery_id,
                          const std::vector<v1::Lease>& leases, absl::Span<const int> fds) {
-  v1::Delivery delivery;
-  delivery.set_delivery_id(delivery_id);
-  for (const v1::Lease& lease : leases) {
-    delivery.add_lease_ids(lease.lease_id());
-    if (HasFd(lease)) delivery.add_fd_lease_ids(lease.lease_id());
+  const size_t parts = std::max<size_t>((leases.size() + kMaxMessageFds - 1) / kMaxMessageFds, 1);
+  for (size_t part = 0, used = 0; part < parts; ++part) {
+    v1::Delivery delivery;
+    delivery.set_delivery_id(delivery_id);
+    delivery.set_part(static_cast<uint32_t>(part));
+    if (parts > 1) delivery.set_parts(static_cast<uint32_t>(parts));
+    const size_t end = std::min(leases.size(), (part + 1) * kMaxMessageFds);
+    for (size_t i = part * kMaxMessageFds; i < end; ++i) {
+      delivery.add_lease_ids(leases[i].lease_id());
+      if (HasFd(leases[i])) delivery.add_fd_lease_ids(leases[i].lease_id());
+    }
+    const auto count = static_cast<size_t>(delivery.fd_lease_ids_size());
+    // A script may give other descriptors than the leases have.
+    Deliver(session, delivery, parts > 1 ? fds.subspan(used, count) : fds);
+    used += count;
   }
-  Deliver(session, delivery, fds);
 }
 
 void FakeDaemon::Deliver(uint64_t session, const v1::Delivery& delivery,

@@ -80,8 +80,8 @@ struct SuspendOptions {
 };
 
 struct ResumeOptions {
-  // As in AcquireOptions. More than 253 segments, or segments of several devices, take several
-  // calls to the daemon. If a later one waits for long, the earlier ones are undone and all
+  // As in AcquireOptions. More than 1,024 segments take several calls to the daemon, and so do
+  // segments of several devices. If a later one waits for long, the earlier ones are undone and all
   // begins again, until the wait is over. So two processes that each hold a part go on.
   absl::Duration wait = absl::ZeroDuration();
   // Cancels the wait (CANCELLED). The segments stay suspended.

@@ -37,7 +37,7 @@ inline constexpr uint32_t kMaxSegmentsPerCall = 253;
 // Leases ended in one go when thousands end. That many hold the Broker's mutex for a millisecond.
 inline constexpr size_t kLeasesAtOnce = 512;
 
-// Leases that one Suspend may name.
+// Leases that one Suspend, or one Resume, may name.
 inline constexpr size_t kMaxSuspendedAtOnce = 1024;
 
 // Leases that move with their segment. The mutex is held meanwhile: a segment with more stays on

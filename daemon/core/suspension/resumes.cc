@@ -22,7 +22,7 @@ absl::StatusOr<Suspensions::ResumeTerms> Suspensions::TermsOf(
     SessionId id, absl::Span<const LeaseId> leases) const {
   absl::StatusOr<Session*> live = state_.LiveSession(id);
   if (!live.ok()) return live.status();
-  if (absl::Status list = CheckLeaseList(leases, kMaxSegmentsPerCall); !list.ok()) return list;
+  if (absl::Status list = CheckLeaseList(leases, kMaxSuspendedAtOnce); !list.ok()) return list;
   ResumeTerms terms;
   absl::btree_set<SegmentId> segments;
   for (LeaseId lease : leases) {

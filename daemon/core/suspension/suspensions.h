@@ -123,7 +123,7 @@ class Suspensions {
     size_t device = 0;
     uint64_t bytes = 0;  // of segments in the tier, as large as on the device
   };
-  //   INVALID_ARGUMENT  no leases, more than kMaxSegmentsPerCall, one twice, or of several devices
+  //   INVALID_ARGUMENT  no leases, more than kMaxSuspendedAtOnce, one twice, or of several devices
   //   NOT_FOUND         the session has no such lease
   //   UNAVAILABLE       a segment is being copied
   //   and as Prepare

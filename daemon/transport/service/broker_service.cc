@@ -72,9 +72,9 @@ struct ResumeMethod {
 
   static absl::Status Read(const Request& request, absl::Time deadline, Record& acquisition) {
     const auto count = static_cast<size_t>(request.lease_ids_size());
-    if (count == 0 || count > kMaxSegmentsPerCall) {
+    if (count == 0 || count > kMaxSuspendedAtOnce) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "name 1 to ", kMaxSegmentsPerCall, " leases to resume; this request names ", count));
+          "name 1 to ", kMaxSuspendedAtOnce, " leases to resume; this request names ", count));
     }
     acquisition.spec = {.waits = request.wait_ms() > 0};
     for (uint64_t lease : request.lease_ids()) {
