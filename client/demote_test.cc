@@ -25,6 +25,7 @@ namespace demote_test {
 using absl::StatusCode;
 using internal::OpenFds;
 using ::testing::ElementsAre;
+using ::testing::Pair;
 
 TEST_F(DemoteTest, BytesAndAddressesStay) {
   Start();
@@ -179,6 +180,25 @@ TEST_F(DemoteTest, AWaitIsCancelled) {
   blocks = false;
   ASSERT_EQ(client_->Promote(All(segments), {.wait = absl::InfiniteDuration()}), absl::OkStatus());
   Expect(segments, base, /*demoted=*/false);
+}
+
+TEST_F(DemoteTest, EachGoesBackToItsDevice) {
+  std::vector<std::pair<std::string, uint32_t>> asked;
+  Start({.acquire = [&](uint64_t session, const v1::AcquireRequest& request,
+                        v1::AcquireResponse* response) {
+    if (!request.device_uuid().empty()) asked.emplace_back(request.device_uuid(), request.count());
+    return daemon_->Grant(session, request, response);
+  }});
+  std::vector<Segment> first = Acquire(2);
+  daemon_->GrantOn(FakeDaemon::kPinnedDevice);  // stands for another device
+  std::vector<Segment> second = Acquire(1);
+  daemon_->GrantOn("");
+  std::vector<Segment*> all = All(second);
+  for (Segment* one : All(first)) all.push_back(one);
+  ASSERT_EQ(client_->Demote(all), absl::OkStatus());
+  asked.clear();
+  ASSERT_EQ(client_->Promote(all), absl::OkStatus());
+  EXPECT_THAT(asked, ElementsAre(Pair(FakeDaemon::kDevice, 2), Pair(FakeDaemon::kPinnedDevice, 1)));
 }
 
 }  // namespace demote_test

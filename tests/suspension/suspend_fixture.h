@@ -22,14 +22,13 @@
 
 namespace gpumem::testing {
 
-// Device and tier have 64 MiB each.
 class SuspendFixture : public ::testing::Test {
  protected:
-  void Start(const std::string& more = "") {
+  // Device and tier have so many MiB each.
+  void Start(const std::string& more = "", int mib = 64) {
     auto daemon = KeptDaemon::Start(
-        {.config = absl::StrCat("[host]\ndevice_bytes = \"64MiB\"\n[tier]\ncapacity = "
-                                "\"64MiB\"\n",
-                                more)});
+        {.config = absl::StrCat("[host]\ndevice_bytes = \"", mib, "MiB\"\n[tier]\ncapacity = \"",
+                                mib, "MiB\"\n", more)});
     ASSERT_OK(daemon);
     daemon_ = *std::move(daemon);
     client_ = Connect();

@@ -73,6 +73,27 @@ TEST_F(SuspendTest, AnotherTenantUsesTheDeviceMeanwhile) {
   EXPECT_TRUE(Becomes({48 * kMiB, 0}));
 }
 
+// Their descriptors come in two messages: one message has 253 at most.
+TEST_F(SuspendTest, ManySegmentsComeBackInOneCall) {
+  constexpr uint32_t kCount = 300;
+  Start("", /*mib=*/640);
+  std::vector<Segment> segments;
+  for (const uint32_t count : {kCount - 200, 200u}) {
+    auto some = client_->AcquireMany({.bytes = 2 * kMiB}, count);
+    ASSERT_OK(some);
+    for (Segment& segment : *some) segments.push_back(std::move(segment));
+  }
+  const auto last = [](const Segment& segment) {
+    return static_cast<uint64_t*>(segment.data()) + segment.size() / sizeof(uint64_t) - 1;
+  };
+  for (size_t i = 0; i < kCount; ++i) *last(segments[i]) = i + 1;
+  ASSERT_OK(client_->Suspend(Pointers(segments)));
+  EXPECT_EQ(Look(), (Charges{0, kCount * 2 * kMiB}));
+  ASSERT_OK(client_->Resume(Pointers(segments)));
+  for (size_t i = 0; i < kCount; ++i) EXPECT_EQ(*last(segments[i]), i + 1);
+  EXPECT_TRUE(Becomes({kCount * 2 * kMiB, 0}));
+}
+
 TEST_F(SuspendTest, AFullTierRefusesBeforeAnythingMoves) {
   Start("[tenant_defaults]\ntier_limit = \"16MiB\"\n");
   std::vector<Segment> segments = AcquireFilled(16 * kMiB, 2);

@@ -41,3 +41,26 @@ def test_a_descriptor_of_the_program_keeps_the_memory(client):
     segment.fd()
     with pytest.raises(gpumem.FailedPreconditionError, match="descriptor"):
         client.demote([segment])
+
+
+def test_bytes_and_addresses_stay(client):
+    segments = client.acquire_many(4 * MIB, 2, kind="vmm")
+    view = memoryview(segments[1])
+    view[:4] = b"kept"
+    calls = []
+    pauses = {"pause": lambda: calls.append("pause"), "proceed": lambda: calls.append("proceed")}
+
+    def busy():
+        raise KeyError("busy")
+
+    with pytest.raises(KeyError, match="busy"):
+        client.demote(segments, pause=busy, proceed=pauses["proceed"])
+    assert not any(each.demoted for each in segments)
+    for wait in (0, 60):
+        calls.clear()
+        client.demote(segments, wait=wait, **pauses)
+        assert all(each.demoted for each in segments) and bytes(view[:4]) == b"kept"
+        assert calls and calls == ["pause", "proceed"] * (len(calls) // 2)
+        client.promote(segments, wait=wait, **pauses)
+        assert not any(each.demoted for each in segments) and bytes(view[:4]) == b"kept"
+    view.release()

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suspends and Resumes while copies are under way: which wait, and for what. Requests of the
-// policy.
+// Suspends and Resumes while copies are under way: which wait, and for what.
 #include "daemon/core/broker/suspensions.h"
 
 #include <fcntl.h>
@@ -16,11 +15,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/core/denial.h"
 #include "daemon/device/testing/fault_injection.h"
 #include "daemon/tier/tier_device.h"
 
@@ -229,10 +230,16 @@ TEST_F(BrokerSuspensionsTest, LastUserThatReleasesHasItMoved) {
   EXPECT_EQ(broker_->Release(*CallOf(second), {opened->front().lease}), absl::OkStatus());
   gate.AwaitArrivals(1);
   // A Suspend of the same lease answers when that copy has ended.
-  std::thread suspends([&] { Suspend(first, {leases[0]}); });
+  absl::Notification answered;
+  std::thread suspends([&] {
+    Suspend(first, {leases[0]});
+    answered.Notify();
+  });
   EXPECT_FALSE(broker_->AwaitCalls(absl::Now())) << "the end of the daemon awaits it";
+  EXPECT_FALSE(answered.WaitForNotificationWithTimeout(absl::Milliseconds(100)));
   gate.Open();
   suspends.join();
+  EXPECT_EQ(broker_->views().Devices(false).at(0).charged, 0u) << "it has answered too early";
   EXPECT_EQ(InTier(), 2 * kGranule);
   EXPECT_TRUE(broker_->AwaitCalls(absl::Now() + kLong));
 }
@@ -325,64 +332,26 @@ TEST(BrokerTierRestoreTest, PlaceOfAnEndedSegmentIsNotTaken) {
   EXPECT_EQ(broker.views().CheckInvariants(), absl::OkStatus());
 }
 
-// --- The policy asks sessions to suspend for requests that wait ---------------------------------
-
-class BrokerSwapsTest : public BrokerWaitFixture {
- protected:
-  BrokerSwapsTest() : BrokerWaitFixture(absl::Milliseconds(50), Devices()) {
-    const Quota quota{.swappable = true, .min_residence = absl::ZeroDuration()};
-    broker_->operators().Configure({{"a", quota}}, {});
-  }
-  static std::vector<std::unique_ptr<Device>> Devices() {
-    std::vector<std::unique_ptr<Device>> devices;
-    devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
-    devices.push_back(*MakeTierDevice({.capacity_bytes = 10 * kGranule, .huge_pages = false}));
-    return devices;
-  }
-  void Serve(const Client& client) {
-    watches_.push_back(CallOf(client));
-    EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true), absl::OkStatus());
-  }
-  void TearDown() override { watches_.clear(); }
-
-  std::vector<std::unique_ptr<Broker::Call>> watches_;
-};
-
-TEST_F(BrokerSwapsTest, AWaiterGetsWhatASessionSuspends) {
-  Client a = Open("a"), b = Open("b");
-  const std::vector<LeaseId> leases = Hold(a, 10);
-  ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
-  Serve(a);  // also one that begins to serve later is asked
-  EXPECT_THAT(observer_.AwaitAsked(1), ElementsAre(a.session.id));
-  const auto asked = broker_->suspensions().Requested(*CallOf(a));
-  ASSERT_TRUE(asked.has_value());
-  EXPECT_EQ(asked->cause, Cause::kWaiter);
-  EXPECT_EQ(asked->action, SuspensionRequests::Action::kSuspend);
-  const auto suspended = broker_->suspensions().Suspend(*CallOf(a), leases, 0);
-  ASSERT_TRUE(suspended.ok()) << suspended.status();
-  EXPECT_TRUE(End(b).ok());
-  EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(a)).has_value());
-  const Measures measures = broker_->views().Measure();
-  EXPECT_EQ(measures.swaps.asked_for_waiters, 1u);
-  EXPECT_EQ(measures.swaps.suspended, 1u);
-}
-
-TEST_F(BrokerSwapsTest, ARefusalOfTheTierEndsTheRequest) {
-  Client a = Open("a"), b = Open("b"), fills = Open("fills");
-  const std::vector<LeaseId> other = Hold(fills, 2);
-  const std::vector<LeaseId> leases = Hold(a, 8);
-  Serve(a);
-  ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
-  EXPECT_THAT(observer_.AwaitAsked(1), ElementsAre(a.session.id));
-  // The tier has less room by now.
-  broker_->operators().Configure({{"a", {.tier_limit_bytes = kGranule, .swappable = true}}}, {});
-  EXPECT_TRUE(
-      absl::IsResourceExhausted(broker_->suspensions().Prepare(*CallOf(a), leases).status()));
-  EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(a)).has_value());
-  EXPECT_EQ(broker_->views().Measure().swaps.refused, 1u);
-  EXPECT_EQ(broker_->Release(*CallOf(fills), other), absl::OkStatus());
-  EXPECT_EQ(broker_->Release(*CallOf(a), leases), absl::OkStatus());
-  EXPECT_TRUE(End(b).ok());
+TEST_F(BrokerSuspensionsTest, AnotherTenantLearnsNothingOfThePublicationsUsage) {
+  Client client = Open("a"), other = Open("b");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  ASSERT_TRUE(
+      broker_->Publish(*CallOf(client), {.name = "w", .leases = leases, .to_any = true}, "").ok());
+  EXPECT_EQ(broker_->Release(*CallOf(client), leases), absl::OkStatus());
+  ASSERT_TRUE(broker_->suspensions().SuspendPublication("a/w").ok());
+  Hold(other, 10);
+  const auto refusal = [&](const Client& who) {
+    const auto call = CallOf(who);
+    auto attachment = std::make_shared<Broker::Attachment>();
+    attachment->session = who.session.id;
+    attachment->spec = {.name = "a/w"};
+    attachment->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
+    return broker_->Advance(attachment, /*may_block=*/true).attached.status();
+  };
+  EXPECT_TRUE(DenialOf(refusal(client)).has_value());
+  const absl::Status told = refusal(other);
+  EXPECT_TRUE(absl::IsResourceExhausted(told)) << told;
+  EXPECT_FALSE(DenialOf(told).has_value()) << told;
 }
 
 }  // namespace suspensions_test

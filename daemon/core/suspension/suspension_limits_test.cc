@@ -289,5 +289,35 @@ TEST_F(SuspensionLimitsTest, AResumeThatTheDaemonForgotLeavesNoTrace) {
   ExpectContents();
 }
 
+TEST_F(SuspensionLimitsTest, RevocableAndLostMemoryIsNotSuspended) {
+  const SessionId borrower = OpenSession("team"), session = OpenSession("team");
+  auto lent = Ask(borrower, {.device_uuid = "GPU-1", .bytes = kGranule, .revocable = true});
+  ASSERT_TRUE(Granted(lent)) << lent.status();
+  Finish(**lent);
+  EXPECT_EQ(ledger.suspensions().Prepare(borrower, {(*lent)->items[0].lease}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  lost_with_daemon = {item.segment};
+  Restart();
+  EXPECT_EQ(ledger.suspensions().Prepare(session, {item.lease}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SuspensionLimitsTest, AProcessWithRevocableLeasesResumesNone) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease});
+  DestroyDoomed();
+  auto lent = Ask(session, {.device_uuid = "GPU-1", .bytes = kGranule, .revocable = true});
+  ASSERT_TRUE(Granted(lent)) << lent.status();
+  Finish(**lent);
+  EXPECT_EQ(AskResume(session, {item.lease}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  Release(session, (*lent)->items);
+  Resume(session, {item.lease});
+  DestroyDoomed();
+  ExpectContents();
+}
+
 }  // namespace
 }  // namespace gpumemd

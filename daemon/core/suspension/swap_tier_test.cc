@@ -8,6 +8,7 @@ namespace gpumemd {
 namespace swap_tier_test {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 class SmallTierTest : public SwapFixture {
  protected:
@@ -45,6 +46,16 @@ TEST_F(SmallTierTest, ScratchMemoryOfAnySizeFits) {
   }
   ASSERT_TRUE(Wait(OpenSession("b"), 3));
   EXPECT_THAT(Asked(), ElementsAre(a));
+}
+
+TEST_F(SmallTierTest, TheRoomOfThoseThatAreAskedIsTaken) {
+  SetQuota("a", Swappable());
+  const SessionId first = OpenHolding("a", 4);
+  OpenHolding("a", 4);
+  ASSERT_TRUE(Wait(OpenSession("b"), 6));
+  EXPECT_THAT(Asked(), ElementsAre(first));
+  ASSERT_TRUE(Wait(OpenSession("b"), 3));
+  EXPECT_THAT(Asked(), IsEmpty()) << "the tier has room for one of the two";
 }
 
 }  // namespace swap_tier_test
