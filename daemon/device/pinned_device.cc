@@ -42,7 +42,7 @@ class PinnedDevice : public Device {
     absl::StatusOr<Share> share = Take(spec.bytes);
     if (!share.ok()) return share.status();
     absl::StatusOr<UniqueFd> fd =
-        IsDriver(spec.kind) ? MakeByDriver(spec.bytes) : MakeMemfd(spec.bytes);
+        IsDriver(spec.kind) ? MakeByDriver(spec.bytes) : MakeMemfd(spec);
     if (!fd.ok()) return fd.status();
     return std::make_unique<DescriptorAllocation>(*std::move(share), *std::move(fd));
   }
@@ -84,10 +84,14 @@ class PinnedDevice : public Device {
     return options_.make_host(bytes);
   }
 
-  absl::StatusOr<UniqueFd> MakeMemfd(uint64_t bytes) {
-    absl::StatusOr<std::optional<UniqueFd>> huge = MakeHugeMemfd("gpumem:pinned", bytes);
-    if (!huge.ok()) return huge.status();
-    if (huge->has_value()) return **std::move(huge);
+  absl::StatusOr<UniqueFd> MakeMemfd(const CreateSpec& spec) {
+    const uint64_t bytes = spec.bytes;
+    // Clients map kind host twice and move it, by mremap(), which refuses such mappings.
+    if (spec.kind != Kind::kHost) {
+      absl::StatusOr<std::optional<UniqueFd>> huge = MakeHugeMemfd("gpumem:pinned", bytes);
+      if (!huge.ok()) return huge.status();
+      if (huge->has_value()) return **std::move(huge);
+    }
     // Filling it can take seconds.
     const absl::StatusOr<std::shared_ptr<void>> entered = gate_->Enter(bytes);
     if (!entered.ok()) return entered.status();
