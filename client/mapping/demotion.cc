@@ -39,7 +39,7 @@ absl::Status CheckState(const Segment& segment, bool has_fd, Demotion::Direction
   if (segment.suspended()) return refused("it is suspended; resume it first");
   if (segment.revocable()) return refused("it is revocable");
   if (segment.scratch()) return refused("it is scratch memory; suspend it instead");
-  if (has_fd) {
+  if (demotes && has_fd) {
     return refused(
         "the program has its descriptor (fd()), which keeps the memory; Suspend closes it");
   }

@@ -46,7 +46,9 @@ absl::Status DemotionBatch::Acquire(v1::AcquireRequest request, absl::Duration w
   request.set_bytes(bytes);
   request.set_count(static_cast<uint32_t>(parts_.size()));
   request.set_wait_ms(ToWaitMs(wait));
-  const absl::Time deadline = session_->Deadline(timeout) + wait;
+  Remapping::States states;
+  for (const Part& part : parts_) states.push_back(part.state);
+  const absl::Time deadline = Remapping::Deadline(*session_, states, timeout) + wait;
   const bool waits = request.wait_ms() > 0 || disturbance.interrupt != nullptr;
   absl::StatusOr<Grant> grant = waits ? session_->AcquireWaiting(request, deadline, disturbance)
                                       : session_->Acquire(request, deadline);
@@ -123,6 +125,8 @@ absl::Status DemotionBatch::Switch(size_t first, size_t count, Memory to) {
     State* const state = parts_[i].state;
     if (!state->reserved.has_value()) status.Update(Remapping::Unmap(state));
     if (!state->reserved.has_value()) continue;
+    // If it stays without memory, Resume maps what its lease has had before.
+    parts_[i].mapped = Memory::kOld;
     parts.push_back(&parts_[i]);
     states.push_back(state);
   }

@@ -21,7 +21,7 @@
 // While a segment is demoted:
 //   kind()      is kHost, and device_uuid() the daemon's device of pinned memory
 //   data()      is the same as before. On the CUDA backend GPUs alone can use it
-//   fd()        is of the host memory; a dma-buf of it cannot be made
+//   fd()        is of the host memory; a dma-buf of it cannot be made. Promote closes it
 //   Share()     works, and earlier tickets do. A segment that others have opened cannot be promoted
 //   Publish(), Client::Suspend   refused: promote it first
 // cuMemGetAddressRange and the pointer's memory type differ from those of device memory. A process
@@ -33,8 +33,9 @@
 // know of it.
 //
 // All calls are all or nothing. After an error the segments are as they were, unless the message
-// says otherwise: those that cannot be brought back stay demoted(), or are suspended(), and Resume
-// maps them. It is an error of the driver, or of `pause`, that was called once more to undo.
+// says otherwise: those that cannot be brought back stay demoted(), or are suspended(). It is an
+// error of the driver, or of `pause`, that was called once more to undo. Resume maps the suspended
+// ones, unless they are demoted as well: these can only be released.
 //
 // Restart of the daemon: the call goes on with the next one. If the process ends, nothing is left.
 #pragma once
