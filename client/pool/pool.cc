@@ -96,14 +96,19 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
       absl::StrCat("no device here makes segments of kind ", KindName(options.kind)));
 }
 
-// Host memory uses the streams of the GPU that this process sees first, if there is one.
-absl::StatusOr<std::unique_ptr<internal::StreamApi>> StreamsOf(const DeviceInfo& device,
+// Host memory uses the streams of the GPU that this process sees first, if there is one; kind host
+// those of the GPU that it is mapped for.
+absl::StatusOr<std::unique_ptr<internal::StreamApi>> StreamsOf(const v1::Welcome& welcome,
+                                                               const DeviceInfo& device,
                                                                Kind kind) {
   if (!internal::TraitsOf(kind).host_memory) {
     return device.backend == Backend::kCuda ? internal::MakeCudaStreamApi(device.uuid)
                                             : internal::MakeHostStreamApi();
   }
-  absl::StatusOr<std::vector<std::string>> visible = internal::VisibleDevices();
+  absl::StatusOr<std::vector<std::string>> visible =
+      kind == Kind::kHost && internal::HasGpus(welcome)
+          ? internal::VisibleMakers(welcome, Kind::kDefault)
+          : internal::VisibleDevices();
   if (!visible.ok() || visible->empty()) return internal::MakeHostStreamApi();
   return internal::MakeCudaStreamApi(visible->front());
 }
@@ -183,7 +188,7 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
                      " cannot be revocable, because CUDA keeps it until all processes that used it "
                      "have ended; use kind vmm"));
   }
-  auto streams = StreamsOf(*device, kind);
+  auto streams = StreamsOf(welcome, *device, kind);
   if (!streams.ok()) return streams.status();
   auto listener = std::make_shared<internal::PressureListener>(client.get());
   const auto acquire = [client = client.get(), listener](std::shared_ptr<const AddressRange> range,
