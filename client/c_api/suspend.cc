@@ -128,6 +128,11 @@ absl::StatusOr<gpumem::SuspensionHandlers> ToSuspensionHandlers(
                                          .ended = ToTell(c.ended, c.context)};
   handlers.segments = ToOffer<gpumem::Segment>(c.segments, c.context);
   handlers.pools = ToOffer<gpumem::Pool>(c.pools, c.context);
+  handlers.demotable = ToOffer<gpumem::Segment>(c.demotable, c.context);
+  if (c.pause != nullptr) {
+    handlers.pause = [c] { return CallProgram(c.pause, c.context, "pause"); };
+  }
+  handlers.proceed = ToCall(c.proceed, c.context);
   if (c.suspended != nullptr) {
     handlers.suspended = [c](gpumem::SuspensionCause cause) {
       c.suspended(c.context, static_cast<int>(cause));

@@ -28,6 +28,8 @@ constexpr char kConfig[] = R"(
 capacity = "64MiB"
 huge_pages = false
 prefault = false
+[pinned]
+capacity = "8MiB"
 [tenant_defaults]
 limit = "64MiB"
 max_retained = "0"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Requests of operators to suspend and to resume, which the program serves. Publications that an
+/* Requests of operators to suspend and to demote, which the program serves. Publications that an
  * operator has suspended. */
 #include <sched.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@ struct Served {
   gpumem_segment* segments[2];
   int refuses; /* quiesce fails */
   int cause;
-  int quiesced, suspended, resumed, failed, done;
+  int quiesced, suspended, resumed, failed, paused, proceeded, done;
 };
 
 static int Now(const int* number) { return __atomic_load_n(number, __ATOMIC_SEQ_CST); }
@@ -63,6 +63,22 @@ static int Operator(const char* words, uint64_t session, const char* options) {
   return system(line) == 0;
 }
 
+static void CheckDemoted(const struct Served* served, int wanted) {
+  size_t i;
+  for (i = 0; i < 2; ++i) {
+    int demoted = -1;
+    OK(gpumem_segment_is_demoted(served->segments[i], &demoted));
+    CHECK(demoted == wanted);
+  }
+}
+
+static int Pause(void* context) {
+  ++((struct Served*)context)->paused;
+  return GPUMEM_OK;
+}
+
+static void Proceed(void* context) { ++((struct Served*)context)->proceeded; }
+
 static void CheckSuspended(const struct Served* served, int wanted) {
   size_t i;
   for (i = 0; i < 2; ++i) {
@@ -84,7 +100,10 @@ void TestSuspensionRequests(void) {
                                                 .failed = Failed,
                                                 .done = Done,
                                                 .ended = Ended,
-                                                .swappable = GPUMEM_SWAPPABLE_NEVER};
+                                                .swappable = GPUMEM_SWAPPABLE_NEVER,
+                                                .pause = Pause,
+                                                .proceed = Proceed,
+                                                .demotable = Segments};
   struct gpumem_segment_info info = {.struct_size = sizeof(info)};
   struct gpumem_client_info who = {.struct_size = sizeof(who)};
   gpumem_client* const client = Connect();
@@ -125,6 +144,15 @@ void TestSuspensionRequests(void) {
   WaitFor(3, &served.done);
   CHECK(served.failed == 1 && served.suspended == 1);
   CheckSuspended(&served, 0);
+
+  CHECK(Operator("demote", who.session_id, "--timeout 60s"));
+  WaitFor(4, &served.done);
+  CHECK(served.paused >= 1 && served.proceeded == served.paused);
+  CheckDemoted(&served, 1);
+  CHECK(Operator("promote", who.session_id, "--timeout 60s"));
+  WaitFor(5, &served.done);
+  CheckDemoted(&served, 0);
+  CHECK(((const char*)info.data)[0] == 7 && ((const char*)info.data)[info.bytes - 1] == 7);
 
   OK(gpumem_watch_destroy(watch));
   OK(gpumem_segment_release(served.segments[0]));

@@ -125,6 +125,13 @@ struct gpumem_suspension_handlers {
   /* In place of all others but `ended` and `swappable`: serves the request by calls such as
    * gpumem_pool_suspend(), and returns when that is done or has failed. */
   void (*serve)(void* context, const struct gpumem_suspension_request* request);
+  /* Both set: operators can demote and promote the segments, too. As in gpumem_demote_options.
+   * Nothing writes to the segments meanwhile. */
+  int (*pause)(void* context);
+  void (*proceed)(void* context);
+  /* As `segments`, and called in its place to demote or promote: those that the program does not
+   * write to. Null: those of `segments` that can be demoted. */
+  size_t (*demotable)(void* context, gpumem_segment* const** segments);
 };
 /* Lets operators suspend and resume this process, and the daemon suspend it if it is swappable,
  * until gpumem_watch_destroy(). */

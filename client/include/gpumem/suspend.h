@@ -110,7 +110,8 @@ struct SuspensionRequest {
 //
 // All calls come from one thread of the Watch, which also makes the library's Suspend and Resume,
 // Demote and Promote. While one of these is under way, no other thread may use, move or destroy the
-// segments and pools. The Watch's destructor waits for it. The program may suspend and resume by
+// segments and pools; reads of memory that is demoted or promoted go on (gpumem/demote.h). The
+// Watch's destructor waits for it. The program may suspend and resume by
 // itself, too: memory in the wanted state is left as it is.
 //
 // The operator's call succeeds once all leases of the session that can be suspended are, also those
@@ -147,7 +148,8 @@ struct SuspensionHandlers {
   // names.
   std::function<std::vector<Segment*>()> demotable;
   // Called last for each request, also if there was nothing to do: the library no longer uses the
-  // segments and pools. A program that locks them in `segments` unlocks them here.
+  // segments and pools. A program that locks them in `segments`, and in `demotable`, which is called
+  // in its place, unlocks them here. `pause` is called in between: it takes another lock.
   std::function<void()> done;
   // As WatchHandlers::ended.
   std::function<void(const absl::Status&)> ended;
