@@ -3,12 +3,13 @@
 #include "daemon/core/broker/suspensions.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/broker/copies.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/failpoint.h"
 
@@ -137,7 +138,9 @@ void Broker::MoveLoop() {
 }
 
 absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
-  std::map<size_t, std::vector<CopyItem>> by_device;
+  Copies copies([this](size_t device, const std::vector<CopyItem>& items) {
+    return broker_.devices_[device]->Copy(items);
+  });
   for (const Move& move : moves) {
     if (move.dropped) {
       Broker::Update update(&broker_);
@@ -155,20 +158,18 @@ absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
     absl::StatusOr<std::unique_ptr<Allocation>> memory = tier->Create(spec);
     if (!memory.ok()) return memory.status();
     CopyItem item{.to = memory->get(), .bytes = move.bytes};
-    Broker::Update update(&broker_);
-    // Only a move that no call awaits is under way then.
-    if (broker_.stopping_) return absl::CancelledError("the daemon ends");
-    item.from = broker_.memory_.at(move.from).get();
-    broker_.ledger_.suspensions().Made(move, (*memory)->tier_place()->extents);
-    broker_.memory_.emplace(move.to, *std::move(memory));
-    by_device[move.device].push_back(item);
+    {
+      Broker::Update update(&broker_);
+      // Only a move that no call awaits is under way then.
+      if (broker_.stopping_) return absl::CancelledError("the daemon ends");
+      item.from = broker_.memory_.at(move.from).get();
+      broker_.ledger_.suspensions().Made(move, (*memory)->tier_place()->extents);
+      broker_.memory_.emplace(move.to, *std::move(memory));
+    }
+    copies.Add(move.device, item);
   }
   Failpoint("suspend-made");
-  for (const auto& [device, items] : by_device) {
-    absl::Status copied = broker_.devices_[device]->Copy(items);
-    if (!copied.ok()) return copied;
-  }
-  return absl::OkStatus();
+  return copies.Finish();
 }
 
 bool BrokerSuspensions::AwaitFree(const std::vector<SegmentId>& moved, absl::Time deadline) const {
@@ -202,27 +203,6 @@ uint64_t BrokerSuspensions::AwaitCopies(const std::vector<SegmentId>& copying) c
     if (stays) resident += segment->second->charge.bytes();
   }
   return resident;
-}
-
-absl::Status Broker::CopyBack(const Operation& operation) {
-  std::vector<CopyItem> items;
-  {
-    TimedLock lock(&mutex_);
-    for (const Operation::Item& item : operation.items) {
-      if (!item.fresh || ledger_.state().segments.at(item.segment)->scratch) continue;
-      items.push_back({.from = memory_.at(*item.tier).get(),
-                       .to = memory_.at(item.segment).get(),
-                       .bytes = ledger_.state().segments.at(item.segment)->charge.bytes()});
-    }
-  }
-  if (items.empty()) return absl::OkStatus();
-  Failpoint("resume-made");
-  absl::Status copied = devices_[operation.device]->Copy(items);
-  Failpoint("resume-copied");
-  if (copied.ok()) return copied;
-  return absl::UnavailableError(absl::StrCat(
-      "the leases stay suspended: their memory could not be copied out of the host tier: ",
-      copied.message()));
 }
 
 void Broker::ResumeCopied() {
