@@ -11,7 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/broker/broker.h"
-#include "daemon/core/broker/copies.h"
+#include "daemon/core/broker/suspension/copies.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/failpoint.h"

@@ -16,7 +16,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/quota_control.h"
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/transport/service/event_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 

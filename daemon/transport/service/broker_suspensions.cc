@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/transport/service/broker_service.h"
 #include "daemon/transport/service/session_call.h"
 #include "daemon/transport/service/unary_call.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "common/node_clock.h"
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/transport/service/convert.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves the contents of suspended segments between their devices and the host tier.
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 
 #include <algorithm>
 #include <memory>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "daemon/core/broker/copies.h"
+#include "daemon/core/broker/suspension/copies.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/failpoint.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/core/broker/copies.h"
+#include "daemon/core/broker/suspension/copies.h"
 
 #include "absl/status/statusor.h"
 #include "common/start_thread.h"

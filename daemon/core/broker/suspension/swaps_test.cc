@@ -9,7 +9,7 @@
 
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
 #include "daemon/tier/tier_device.h"
 

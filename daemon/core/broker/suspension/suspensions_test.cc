@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suspends and Resumes while copies are under way: which wait, and for what.
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>

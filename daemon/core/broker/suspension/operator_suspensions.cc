@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "daemon/core/admission/request_checks.h"
 #include "daemon/core/broker/operators.h"
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/suspension/suspension_requests.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/core/broker/copies.h"
+#include "daemon/core/broker/suspension/copies.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/core/broker/operators.h"
-#include "daemon/core/broker/suspensions.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
 #include "daemon/tier/tier_device.h"
 #include "gmock/gmock.h"
