@@ -3,15 +3,11 @@
 // HandOver, Taken. It may wait for its turn, for minutes if the request allows it; no thread waits
 // with it. Open and Attach begin and hand over in the same way.
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/str_cat.h"
 #include "daemon/core/broker/broker.h"
-#include "daemon/core/broker/suspension/copies.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/failpoint.h"
@@ -98,6 +94,10 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   const Operation operation = *std::exchange(it.operation, std::nullopt);
   bool refused = false;
   absl::Status created = Create(operation, &refused);
+  if (created.ok() && operation.resumes) {
+    created = CopyBack(operation);
+    refused = !created.ok();
+  }
   if (created.ok()) {
     HandedOver handed = HandOver(
         operation, [&](const Handover& handover) { return it.deliver(handover, true); },
@@ -142,12 +142,10 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   return std::nullopt;
 }
 
-// Those made before a failure stay in memory_ for the caller's Abort.
+// Makes the fresh segments of an operation. Those made before a failure stay in memory_ for the
+// caller's Abort.
 absl::Status Broker::Create(const Operation& operation, bool* refused) {
   *refused = false;
-  Copies copies([this](size_t device, const std::vector<CopyItem>& items) {
-    return devices_[device]->Copy(items);
-  });
   for (const Operation::Item& item : operation.items) {
     if (!item.fresh) continue;
     CreateSpec spec;
@@ -166,26 +164,11 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
         return kept;
       }
     }
-    CopyItem copy{.to = memory->get()};
-    {
-      Update update(this);
-      memory_.emplace(item.segment, *std::move(memory));
-      ledger_.operations().Created(item.segment);
-      const records::Segment& segment = *ledger_.state().segments.at(item.segment);
-      if (item.tier && !segment.scratch) copy.from = memory_.at(*item.tier).get();
-      copy.bytes = segment.charge.bytes();
-    }
-    if (copy.from != nullptr) copies.Add(operation.device, copy);
+    Update update(this);
+    memory_.emplace(item.segment, *std::move(memory));
+    ledger_.operations().Created(item.segment);
   }
-  if (copies.empty()) return absl::OkStatus();
-  Failpoint("resume-made");
-  absl::Status copied = copies.Finish();
-  Failpoint("resume-copied");
-  if (copied.ok()) return copied;
-  *refused = true;
-  return absl::UnavailableError(absl::StrCat(
-      "the leases stay suspended: their memory could not be copied out of the host tier: ",
-      copied.message()));
+  return absl::OkStatus();
 }
 
 Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver, bool may_block) {

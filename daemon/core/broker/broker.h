@@ -260,10 +260,10 @@ class Broker {
   BrokerLoad Load() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns whose processes are to be ended now.
   std::vector<Revocations::Overdue> RunDueTimers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Makes the fresh segments of an operation, and copies contents out of the tier to them.
-  // `refused`: the error is not of the driver's memory; the service manager's store has no place,
-  // or the copy failed.
+  // `refused`: the error is not a driver's; the service manager's store has no place.
   absl::Status Create(const Operation& operation, bool* refused) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Copies the contents of the operation's fresh segments out of the tier (suspensions.cc).
+  absl::Status CopyBack(const Operation& operation) ABSL_LOCKS_EXCLUDED(mutex_);
   // Resumes the requests that wait for the end of copies, if some have ended.
   void ResumeCopied() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   struct HandedOver {

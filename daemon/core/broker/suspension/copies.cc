@@ -2,15 +2,16 @@
 #include "daemon/core/broker/suspension/copies.h"
 
 #include "absl/status/statusor.h"
+#include "absl/time/clock.h"
 #include "common/start_thread.h"
 
 namespace gpumemd {
 
 void Copies::Add(size_t device, const CopyItem& item) {
-  empty_ = false;
+  const absl::Time now = absl::Now();
+  if (waiting_.empty()) waits_since_ = now;
   waiting_[device].push_back(item);
-  waiting_bytes_ += item.bytes;
-  if (waiting_bytes_ < batch_bytes_ || copying_) return;
+  if (now - waits_since_ < hold_ || copying_) return;
   Await();
   if (!status_.ok()) return;
   batch_.swap(waiting_);
@@ -21,7 +22,6 @@ void Copies::Add(size_t device, const CopyItem& item) {
   });
   if (thread.ok()) {
     thread_ = *std::move(thread);
-    waiting_bytes_ = 0;
   } else {  // the caller's thread copies it at the end
     copying_ = false;
     batch_.swap(waiting_);
@@ -32,7 +32,6 @@ absl::Status Copies::Finish() {
   Await();
   if (status_.ok()) status_ = CopyAll(waiting_);
   waiting_.clear();
-  waiting_bytes_ = 0;
   return status_;
 }
 

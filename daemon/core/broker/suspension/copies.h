@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <thread>
@@ -12,22 +11,23 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
 
-// Not thread-safe. It copies in a thread of its own, one batch at a time: all that is there when
-// the one before has ended, and in the caller's thread at the end.
+// Not thread-safe. If an item has waited for `hold`, one more thread copies all that is there,
+// one batch at a time. The caller's thread copies the rest at the end.
 class Copies {
  public:
   // Copies between the device of this number and the tier (Device::Copy).
   using Copy = std::function<absl::Status(size_t device, const std::vector<CopyItem>& items)>;
 
-  // A batch in the thread has so many bytes at least, so that few wait for each other.
-  static constexpr uint64_t kBatchBytes = uint64_t{256} << 20;
+  // Memory that is there in less time is copied in one batch: batches have a cost, and imports into
+  // the copier compete with creations for the driver.
+  static constexpr absl::Duration kHold = absl::Milliseconds(20);
 
-  explicit Copies(Copy copy, uint64_t batch_bytes = kBatchBytes)
-      : copy_(std::move(copy)), batch_bytes_(batch_bytes) {}
+  explicit Copies(Copy copy, absl::Duration hold = kHold) : copy_(std::move(copy)), hold_(hold) {}
   // Waits for the batch in progress. Others are not copied.
   ~Copies() { Await(); }
   Copies(const Copies&) = delete;
@@ -35,8 +35,6 @@ class Copies {
 
   // Takes an item, and may begin to copy. Its memory must stay until Finish, or the destructor.
   void Add(size_t device, const CopyItem& item);
-  // True if it has been given nothing.
-  bool empty() const { return empty_; }
   // Copies the rest, and returns the first error.
   absl::Status Finish();
 
@@ -47,10 +45,9 @@ class Copies {
   void Await();
 
   const Copy copy_;
-  const uint64_t batch_bytes_;
-  bool empty_ = true;
+  const absl::Duration hold_;
   Batch waiting_;
-  uint64_t waiting_bytes_ = 0;
+  absl::Time waits_since_;  // of the first one in waiting_
   std::thread thread_;
   std::atomic<bool> copying_{false};
   Batch batch_;          // in progress; the thread's until it is joined, like status_

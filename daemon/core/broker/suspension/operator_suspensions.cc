@@ -235,6 +235,7 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::ResumePub
 absl::StatusOr<uint64_t> BrokerSuspensions::BringBack(const Operation& operation) {
   bool refused = false;
   absl::Status made = broker_.Create(operation, &refused);
+  if (made.ok()) made = broker_.CopyBack(operation);
   if (!made.ok()) {
     broker_.Abort(operation, /*handed_over=*/false);
     return made;

@@ -205,6 +205,27 @@ uint64_t BrokerSuspensions::AwaitCopies(const std::vector<SegmentId>& copying) c
   return resident;
 }
 
+absl::Status Broker::CopyBack(const Operation& operation) {
+  std::vector<CopyItem> items;
+  {
+    TimedLock lock(&mutex_);
+    for (const Operation::Item& item : operation.items) {
+      if (!item.fresh || ledger_.state().segments.at(item.segment)->scratch) continue;
+      items.push_back({.from = memory_.at(*item.tier).get(),
+                       .to = memory_.at(item.segment).get(),
+                       .bytes = ledger_.state().segments.at(item.segment)->charge.bytes()});
+    }
+  }
+  if (items.empty()) return absl::OkStatus();
+  Failpoint("resume-made");
+  absl::Status copied = devices_[operation.device]->Copy(items);
+  Failpoint("resume-copied");
+  if (copied.ok()) return copied;
+  return absl::UnavailableError(absl::StrCat(
+      "the leases stay suspended: their memory could not be copied out of the host tier: ",
+      copied.message()));
+}
+
 void Broker::ResumeCopied() {
   for (SegmentId segment : Drain(ledger_.effects().copied)) {
     const auto [begin, end] = awaiting_copies_.equal_range(segment);
