@@ -29,6 +29,8 @@ bool IsOfClients(AuditEvent event) {
     case AuditEvent::kSuspended:
     case AuditEvent::kResumed:
     case AuditEvent::kMoved:
+    case AuditEvent::kDemoted:
+    case AuditEvent::kPromoted:
     case AuditEvent::kDenied:
     case AuditEvent::kPublished:
     case AuditEvent::kPublicationEnded:
@@ -46,7 +48,8 @@ bool IsOfClients(AuditEvent event) {
 
 bool IsGrant(AuditEvent event) {
   return event == AuditEvent::kGranted || event == AuditEvent::kReleased ||
-         event == AuditEvent::kSuspended || event == AuditEvent::kResumed;
+         event == AuditEvent::kSuspended || event == AuditEvent::kResumed ||
+         event == AuditEvent::kDemoted || event == AuditEvent::kPromoted;
 }
 
 void Count(AuditEvent event, std::optional<uint64_t> bytes, AuditRecord* left_out) {

@@ -236,6 +236,18 @@ TEST(AuditFilterTest, GrantsCanBeLeftOutAltogether) {
   EXPECT_THAT(Lines(ring), ElementsAre("denied a"));
 }
 
+// A session moves memory back and forth with cheap calls.
+TEST(AuditFilterTest, MovesBetweenMemoriesAreLimitedLikeGrants) {
+  for (const AuditEvent event : {AuditEvent::kSuspended, AuditEvent::kResumed, AuditEvent::kDemoted,
+                                 AuditEvent::kPromoted}) {
+    AuditRing ring(100);
+    AuditFilter filter(&ring, {.per_second = 1}), without_grants(&ring, {.grants = false});
+    for (int i = 0; i < 3; ++i) filter.Record(Of(event, "a"));
+    without_grants.Record(Of(event, "b"));
+    EXPECT_THAT(Lines(ring), ElementsAre(absl::StrCat(NameOf(event), " a")));
+  }
+}
+
 TEST(AuditFilterTest, AClockThatIsSetBackStopsNothing) {
   AuditRing ring(100);
   AuditFilter filter(&ring, {.per_second = 1});

@@ -156,7 +156,7 @@ TEST_F(OperatorSuspensionsTest, RefusesWhatCannotBe) {
   EXPECT_EQ(Move(client, Action::kSuspend).status().code(), StatusCode::kFailedPrecondition);
 }
 
-TEST_F(OperatorSuspensionsTest, DemotionNeedsHostMemoryAndAProgramThatServesIt) {
+TEST_F(OperatorSuspensionsTest, DemotionNeedsHostMemory) {
   Client client = OpenListening();
   Hold(client, 1);
   for (const Action action : {Action::kDemote, Action::kPromote}) {
