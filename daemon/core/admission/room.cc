@@ -22,8 +22,14 @@
 
 namespace gpumemd {
 
-uint64_t Room::Obtainable(const Tenant& tenant, size_t device) const {
-  const auto held = [](const Account& account) { return account.charged() - Recoverable(account); };
+uint64_t Room::Obtainable(const Tenant& tenant, size_t device, const Coming& coming) const {
+  const auto more = [&coming](const Account& account) -> uint64_t {
+    const auto it = coming.find(&account);
+    return it == coming.end() ? 0 : it->second;
+  };
+  const auto held = [&more](const Account& account) {
+    return account.charged() - Recoverable(account) + more(account);
+  };
   const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
   uint64_t least =
       left(state_.devices[device].capacity_bytes, held(state_.device_accounts[device]));
@@ -37,8 +43,8 @@ uint64_t Room::Obtainable(const Tenant& tenant, size_t device) const {
   if (tenant.quota.revocable) return least;
   const Account& own = tenant.accounts[device];
   const uint64_t guaranteed = own.unused_guarantees();
-  const uint64_t uncommitted =
-      left(state_.devices[device].capacity_bytes, state_.device_accounts[device].need());
+  const Account& all = state_.device_accounts[device];
+  const uint64_t uncommitted = left(state_.devices[device].capacity_bytes, all.need() + more(all));
   return std::min(least, Plus(guaranteed, uncommitted));
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "daemon/core/admission/queue_line.h"
 #include "daemon/core/admission/standing.h"
 #include "daemon/core/denial.h"
@@ -42,8 +43,11 @@ class Room {
   // people. Takes longer than Check().
   Denial Explain(const records::Request& request, const Decision& decision) const;
   // Returns the bytes that the tenant can get on the device at most, once all releasing segments
-  // are back. It can get more of a size that is idle in its pool there.
-  uint64_t Obtainable(const records::Tenant& tenant, size_t device) const;
+  // are back. It can get more of a size that is idle in its pool there. `coming`: bytes that will
+  // be charged to accounts by then.
+  using Coming = absl::flat_hash_map<const Account*, uint64_t>;
+  uint64_t Obtainable(const records::Tenant& tenant, size_t device,
+                      const Coming& coming = {}) const;
   // Returns the bytes that are guaranteed to the tenant, or to those above it, and not held, if
   // they cover the request; else 0.
   static uint64_t Deficit(const records::Request& request);

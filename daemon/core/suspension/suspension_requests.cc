@@ -74,6 +74,7 @@ absl::StatusOr<uint64_t> SuspensionRequests::Begin(SessionId id, Action action, 
   const uint64_t number = next_request_++;
   state_.sessions.at(id)->suspension_request = Request{
       .number = number, .action = action, .until = until, .tag = std::string(tag), .cause = cause};
+  state_.swaps_changed.insert(id);  // it may replace one of the policy
   return number;
 }
 

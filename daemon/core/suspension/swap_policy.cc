@@ -59,8 +59,13 @@ void SwapPolicy::SetIdleDue(SessionId id, absl::Time due) {
 void SwapPolicy::Index(SessionId id) {
   auto it = state_.sessions.find(id);
   const bool swappable = it != state_.sessions.end() && it->second->IsSwappable();
-  if (asked_.contains(id)) {
-    if (swappable) return;  // it comes back when the request ends
+  if (auto asked = asked_.find(id); asked != asked_.end()) {
+    // An operator may have asked for something else.
+    const SuspensionRequests::Request* const present = requests_.Find(id);
+    const bool stands =
+        present != nullptr && (present->number == asked->second.request ||
+                               present->action == SuspensionRequests::Action::kSuspend);
+    if (swappable && stands) return;  // it comes back when the request ends
     Finish(id, End::kGone);
   }
   index_.Remove(id);
@@ -101,30 +106,48 @@ void SwapPolicy::Active(SessionId id) {
 
 // --- Requests -------------------------------------------------------------------------------
 
-uint64_t SwapPolicy::TierRoomOf(const Tenant& tenant) const {
-  const uint64_t room = room_.Obtainable(tenant, *suspensions_.Tier());
-  return room - std::min(room, expected_);
+void SwapPolicy::AddComing(const Tenant& tenant, uint64_t bytes, Room::Coming& coming) const {
+  const size_t tier = *suspensions_.Tier();
+  coming[&state_.device_accounts[tier]] += bytes;
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    coming[&each->accounts[tier]] += bytes;
+  }
 }
 
 std::vector<SessionId> SwapPolicy::Select(SessionId asker, const Request& request,
-                                          Shortfall& left) const {
+                                          Shortfall& left) {
   std::vector<std::pair<SessionId, uint64_t>> chosen;  // and what they free
   const Shortfall before = left;
   const bool guaranteed = Room::Deficit(request) > 0;
-  uint64_t wanted = 0;
+  Room::Coming coming;
+  for (const auto& [id, asked] : asked_) {
+    AddComing(*state_.sessions.at(id)->tenant, asked.tier_bytes, coming);
+  }
+  std::vector<SessionId> without_room;
   size_t looks = 0;
   for (const SwapCandidate& each : index_.CandidatesOn(request.device)) {
     if (left.Covered()) break;
     if (!guaranteed && each.priority > request.tenant->quota.priority) break;
-    if (looks++ == kLooks || asked_on_[request.device].size() + chosen.size() >= kMostAsked) break;
+    if (asked_on_[request.device].size() + chosen.size() >= kMostAsked) break;
+    if (looks++ == kLooks) {
+      for (SessionId id : without_room) {
+        state_.sessions.at(id)->swap_after = state_.now() + times_.back_off;
+        state_.swaps_changed.insert(id);
+      }
+      wake_ |= !without_room.empty();  // the waiters look at the others next
+      break;
+    }
     const Session& session = *state_.sessions.at(each.session);
     const SuspensionRequests::Request* const present = requests_.Find(each.session);
     const bool asked = present != nullptr && state_.now() < present->until;  // by an operator
     if (each.session == asker || asked) continue;
     const uint64_t bytes = TierNeedOf(session);
-    if (wanted + bytes > TierRoomOf(*session.tenant)) continue;
+    if (bytes > room_.Obtainable(*session.tenant, *suspensions_.Tier(), coming)) {
+      without_room.push_back(each.session);
+      continue;
+    }
     if (!left.Free(*session.tenant, each.bytes)) continue;
-    wanted += bytes;
+    AddComing(*session.tenant, bytes, coming);
     chosen.emplace_back(each.session, each.bytes);
   }
   if (!left.Covered() && !left.CoveredBy(room_.Revocable(request))) return {};
@@ -170,7 +193,7 @@ bool SwapPolicy::Ask(SessionId asker, const Request& request, const Decision& de
 void SwapPolicy::SetExpected(SessionId id, Asked& asked) {
   for (const auto& [device, bytes] : asked.bytes) asked_on_[device].erase(id);
   asked.bytes.clear();
-  expected_ -= std::exchange(asked.tier_bytes, 0);
+  asked.tier_bytes = 0;
   auto it = state_.sessions.find(id);
   if (it == state_.sessions.end()) return;
   for (const auto& [device, residence] : it->second->residences) {
@@ -180,7 +203,6 @@ void SwapPolicy::SetExpected(SessionId id, Asked& asked) {
     asked_on_[device].insert(id);
   }
   asked.tier_bytes = TierNeedOf(*it->second);
-  expected_ += asked.tier_bytes;
 }
 
 void SwapPolicy::Begin(SessionId id, Cause cause, absl::string_view why) {
@@ -207,7 +229,6 @@ void SwapPolicy::Finish(SessionId id, End end) {
   const auto node = asked_.extract(id);
   Asked asked = node.mapped();
   for (const auto& [device, bytes] : asked.bytes) asked_on_[device].erase(id);
-  expected_ -= asked.tier_bytes;
   deadlines_.erase({asked.until, id});
   requests_.End(id, asked.request);
   wake_ = true;
@@ -228,7 +249,8 @@ void SwapPolicy::Finish(SessionId id, End end) {
                        end == End::kSuspended ? "it has suspended its leases"
                        : end == End::kIgnored ? "it has not suspended its leases in time"
                        : end == End::kRefused ? "the host tier has no room for its leases"
-                                              : "it does not accept requests any more");
+                                              : "it does not accept requests any more, or an "
+                                                "operator has asked for something else");
 }
 
 void SwapPolicy::Suspended(SessionId id) {
@@ -296,10 +318,8 @@ absl::Time SwapPolicy::NextDue(bool awaited) const {
 
 absl::Status SwapPolicy::CheckInvariants() const {
   const auto wrong = [](auto... what) { return absl::InternalError(absl::StrCat(what...)); };
-  uint64_t expected = 0;
   size_t on_devices = 0, asked = 0;
   for (const auto& [id, request] : asked_) {
-    expected += request.tier_bytes;
     for (const auto& [device, bytes] : request.bytes) {
       ++on_devices;
       if (!asked_on_[device].contains(id)) return wrong("an asked session is not on its device");
@@ -307,7 +327,7 @@ absl::Status SwapPolicy::CheckInvariants() const {
     if (!deadlines_.contains({request.until, id})) return wrong("a request has no deadline");
   }
   for (const auto& on : asked_on_) asked += on.size();
-  if (asked != on_devices || expected != expected_ || deadlines_.size() != asked_.size() ||
+  if (asked != on_devices || deadlines_.size() != asked_.size() ||
       idle_.size() != idle_due_.size()) {
     return wrong("the requests to suspend do not add up");
   }

@@ -119,10 +119,12 @@ class SwapPolicy {
   static uint64_t BytesOn(const Session& session, size_t device);
   // Returns the room in the tier that the session needs to suspend, on all devices.
   static uint64_t TierNeedOf(const Session& session);
-  // Returns the bytes that the tenant can still suspend, beside those that were asked for.
-  uint64_t TierRoomOf(const Tenant& tenant) const;
-  // Returns the sessions to ask, so that `left` is covered; none if that is not possible.
-  std::vector<SessionId> Select(SessionId asker, const Request& request, Shortfall& left) const;
+  // Adds bytes of a tenant to what will come into the tier.
+  void AddComing(const Tenant& tenant, uint64_t bytes, Room::Coming& coming) const;
+  // Returns the sessions to ask, so that `left` is covered; none if that is not possible. If there
+  // are more than kLooks, those without room in the tier are passed over for a while, as if they
+  // had been refused: so later calls come to the others.
+  std::vector<SessionId> Select(SessionId asker, const Request& request, Shortfall& left);
   void Begin(SessionId id, Cause cause, absl::string_view why);
   void Finish(SessionId id, End end);
   void SetExpected(SessionId id, Asked& asked);
@@ -139,7 +141,6 @@ class SwapPolicy {
   SwapIndex index_;
   absl::flat_hash_map<SessionId, Asked> asked_;
   std::vector<absl::btree_set<SessionId>> asked_on_;  // by device
-  uint64_t expected_ = 0;                             // bytes of all of them
   absl::btree_set<std::pair<absl::Time, SessionId>> deadlines_;
   absl::flat_hash_map<SessionId, absl::Time> idle_;
   absl::btree_set<std::pair<absl::Time, SessionId>> idle_due_;

@@ -246,6 +246,26 @@ TEST_F(SwapPolicyTest, AnOperatorsRequestGoesFirst) {
   EXPECT_THAT(Asked(), ElementsAre(a)) << "after it, the policy asks";
 }
 
+// A request of an operator for something else replaces that of the policy, which asks others at
+// once.
+TEST_F(SwapPolicyTest, AnOperatorsRequestForSomethingElseReplacesThePolicys) {
+  SetQuota("a", Swappable());
+  const SessionId a = OpenHolding("a", 5), b = OpenHolding("a", 5);
+  ASSERT_TRUE(Wait(OpenSession("b"), 3));
+  ASSERT_THAT(Asked(), ElementsAre(a));
+  const auto number = ledger.suspension_requests().Begin(a, SuspensionRequests::Action::kResume,
+                                                         now + absl::Seconds(5));
+  ASSERT_TRUE(number.ok()) << number.status();
+  ledger.swaps().Refresh();
+  EXPECT_EQ(counts().gone, 1u);
+  Pass(SwapPolicy::kPause);
+  EXPECT_THAT(Asked(), ElementsAre(b));
+  EXPECT_EQ(ledger.suspension_requests().Find(a)->number, *number) << "the operator's stands";
+  ledger.suspension_requests().End(a, *number);
+  Pass(kGrace);
+  EXPECT_EQ(counts().ignored, 1u) << "b's; a has ignored nothing";
+}
+
 // Who does not wait gets what can be revoked, and is not delayed by sessions that ignore requests.
 TEST_F(SwapPolicyTest, ARequestThatDoesNotWaitAsksNobody) {
   SetQuota("a", Swappable());

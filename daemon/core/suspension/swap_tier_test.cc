@@ -9,6 +9,7 @@ namespace swap_tier_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 class SmallTierTest : public SwapFixture {
  protected:
@@ -56,6 +57,36 @@ TEST_F(SmallTierTest, TheRoomOfThoseThatAreAskedIsTaken) {
   EXPECT_THAT(Asked(), ElementsAre(first));
   ASSERT_TRUE(Wait(OpenSession("b"), 3));
   EXPECT_THAT(Asked(), IsEmpty()) << "the tier has room for one of the two";
+}
+
+class SwapRoomTest : public SwapFixture {
+ protected:
+  SwapRoomTest() : SwapFixture(/*granules=*/SwapPolicy::kLooks + 11, /*tier_granules=*/1000) {}
+};
+
+// What one tenant will suspend takes nothing of another tenant's limit.
+TEST_F(SwapRoomTest, TenantsWithLimitsOfTheirOwnAddUp) {
+  Quota quota = Swappable();
+  quota.tier_limit_bytes = 200 * kGranule;
+  SetQuota("a", quota);
+  SetQuota("c", quota);
+  const SessionId a = OpenHolding("a", 200), c = OpenHolding("c", 200);
+  OpenHolding("full", SwapPolicy::kLooks + 11 - 400);
+  ASSERT_TRUE(Wait(OpenSession("b"), 400));
+  EXPECT_THAT(Asked(), UnorderedElementsAre(a, c));
+}
+
+TEST_F(SwapRoomTest, ManyWithoutRoomHideNobody) {
+  Quota full = Swappable();
+  full.priority = -1;
+  full.tier_limit_bytes = 0;
+  SetQuota("full", full);
+  SetQuota("a", Swappable());
+  for (size_t i = 0; i <= SwapPolicy::kLooks; ++i) OpenHolding("full", 1);
+  const SessionId a = OpenHolding("a", 10);
+  ASSERT_TRUE(Wait(OpenSession("b"), 3));
+  for (int i = 0; i < 4; ++i) Pass(SwapPolicy::kPause);
+  EXPECT_THAT(Asked(), ElementsAre(a));
 }
 
 }  // namespace swap_tier_test
