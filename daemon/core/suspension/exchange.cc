@@ -4,10 +4,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/container/btree_set.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/ledger/bounds.h"
+#include "daemon/core/suspension/suspensions.h"
 
 namespace gpumemd {
 namespace {
@@ -22,16 +22,10 @@ absl::Status CannotExchange(LeaseId lease, absl::string_view why) {
 absl::Status Exchanges::Exchange(SessionId id, absl::Span<const Pair> pairs, bool check_only) {
   absl::StatusOr<Session*> session = state_.LiveSession(id);
   if (!session.ok()) return session.status();
-  if (pairs.empty() || pairs.size() > kMaxSegmentsPerCall) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "name 1 to ", kMaxSegmentsPerCall, " pairs of leases; this request names ", pairs.size()));
-  }
-  absl::btree_set<LeaseId> seen;
-  for (const Pair& pair : pairs) {
-    for (LeaseId lease : {pair.lease, pair.other}) {
-      if (seen.insert(lease).second) continue;
-      return absl::InvalidArgumentError(absl::StrCat("lease ", ToInt(lease), " is named twice"));
-    }
+  std::vector<LeaseId> named;
+  for (const Pair& pair : pairs) named.insert(named.end(), {pair.lease, pair.other});
+  if (absl::Status list = Suspensions::CheckLeaseList(named, 2 * kMaxSegmentsPerCall); !list.ok()) {
+    return list;
   }
   std::vector<Pair> due;
   for (const Pair& pair : pairs) {

@@ -153,14 +153,15 @@ class Suspensions {
   // Ends the copying of a segment in the tier that was to be resumed.
   void EndResume(SegmentId tier, bool resumed);
 
+  // Checks the number of leases in one request, and that none is there twice: INVALID_ARGUMENT.
+  static absl::Status CheckLeaseList(absl::Span<const LeaseId> leases, size_t most);
+
  private:
   using Lease = records::Lease;
   using Segment = records::Segment;
   using Session = records::Session;
   using Tenant = records::Tenant;
 
-  // Checks the number of leases in one request, and that none is there twice: INVALID_ARGUMENT.
-  static absl::Status CheckLeaseList(absl::Span<const LeaseId> leases, size_t most);
   // Returns the leases' segments, each once, and checks all that Prepare checks but the room.
   absl::StatusOr<std::vector<SegmentId>> Check(SessionId session,
                                                absl::Span<const LeaseId> leases) const;
