@@ -68,12 +68,13 @@ void Tell(void* context, Make make) {
   });
 }
 
-size_t OnSegments(void* context, gpumem_segment* const** segments) {
+// Asks the callback for the segments to use, by the name of a handler.
+size_t AskSegments(void* context, const char* what, gpumem_segment* const** segments) {
   return WithGil([&]() -> size_t {
     auto& serving = *static_cast<Serving*>(context);
     serving.request = serving.shared_from_this();
     Py_INCREF(serving.callback);
-    PyObject* const list = Ask(serving, Py_BuildValue("(s)", "segments"));
+    PyObject* const list = Ask(serving, Py_BuildValue("(s)", what));
     serving.segments = std::make_unique<SegmentUses>();
     const bool valid = list != nullptr && SegmentUses::Parse(list, serving.segments.get()) != 0;
     if (!valid) PyErr_WriteUnraisable(serving.callback);
@@ -83,15 +84,37 @@ size_t OnSegments(void* context, gpumem_segment* const** segments) {
   });
 }
 
+size_t OnSegments(void* context, gpumem_segment* const** segments) {
+  return AskSegments(context, "segments", segments);
+}
+
+size_t OnDemotable(void* context, gpumem_segment* const** segments) {
+  return AskSegments(context, "demotable", segments);
+}
+
 // The callback returns if the program has stopped.
-int OnQuiesce(void* context) {
+int AskToStop(void* context, const char* what) {
   return WithGil([&]() -> int {
     const auto& serving = *static_cast<Serving*>(context);
-    PyObject* const stopped = Ask(serving, Py_BuildValue("(s)", "quiesce"));
+    PyObject* const stopped = Ask(serving, Py_BuildValue("(s)", what));
     if (stopped == nullptr) PyErr_WriteUnraisable(serving.callback);
     const bool yes = stopped != nullptr && PyObject_IsTrue(stopped) == 1;
     Py_XDECREF(stopped);
     return yes ? GPUMEM_OK : GPUMEM_ABORTED;
+  });
+}
+
+int OnQuiesce(void* context) { return AskToStop(context, "quiesce"); }
+int OnPause(void* context) { return AskToStop(context, "pause"); }
+
+// The library goes on to use the segments.
+void OnProceed(void* context) {
+  WithGil([&] {
+    const auto& serving = *static_cast<Serving*>(context);
+    PyObject* const result = Ask(serving, Py_BuildValue("(s)", "proceed"));
+    if (result == nullptr) PyErr_WriteUnraisable(serving.callback);
+    Py_XDECREF(result);
+    return 0;
   });
 }
 
@@ -139,19 +162,24 @@ PyObject* Start(const Use& client, gpumem_suspension_handlers& handlers, PyObjec
   return reinterpret_cast<PyObject*>(handle);
 }
 
-// (client, callback, with_quiesce, swappable) -> Handle
+// (client, callback, with_quiesce, with_pauses, with_demotable, swappable) -> Handle
 PyObject* Serve(PyObject*, PyObject* args) {
   Use client;
   PyObject* callback;
-  int with_quiesce;
+  int with_quiesce, with_pauses, with_demotable;
   gpumem_suspension_handlers handlers = {};
   handlers.struct_size = sizeof(handlers);
-  if (!PyArg_ParseTuple(args, "O&Opi", Use::Parse<Holds::kClient>, &client, &callback,
-                        &with_quiesce, &handlers.swappable)) {
+  if (!PyArg_ParseTuple(args, "O&Opppi", Use::Parse<Holds::kClient>, &client, &callback,
+                        &with_quiesce, &with_pauses, &with_demotable, &handlers.swappable)) {
     return nullptr;
   }
   handlers.segments = OnSegments;
   if (with_quiesce != 0) handlers.quiesce = OnQuiesce;
+  if (with_pauses != 0) {
+    handlers.pause = OnPause;
+    handlers.proceed = OnProceed;
+  }
+  if (with_demotable != 0) handlers.demotable = OnDemotable;
   handlers.suspended = OnSuspended;
   handlers.resumed = OnResumed;
   handlers.failed = OnFailed;

@@ -134,8 +134,9 @@ class Suspending:
 
     def serve_suspensions(self, segments: Callable[[], Iterable[Segment]],
                           **handlers: Any) -> Serving:
-        """Lets operators suspend and resume this process (gpumemctl suspend), and the daemon
-        suspend it if its tenant is swappable: see gpumem.Serving, which this returns."""
+        """Lets operators suspend and resume this process (gpumemctl suspend), demote and promote
+        its memory if `pause` and `proceed` are given, and the daemon suspend it if its tenant is
+        swappable: see gpumem.Serving, which this returns."""
         return Serving(self._handle, segments, **handlers)
 
     def report_activity(self) -> None:

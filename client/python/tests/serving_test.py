@@ -83,6 +83,42 @@ def test_an_operator_suspends_and_resumes_the_program(client, daemon, notes):
     assert not asks(daemon, client, "suspend", "--timeout", "1s")
 
 
+def test_an_operator_demotes_and_promotes_the_program(client, daemon, notes):
+    weights, cache = client.acquire_many(MIB, 2)
+    memoryview(weights)[:4] = b"kept"
+    with client.serve_suspensions(lambda: [weights, cache], demotable=lambda: [weights],
+                                  pause=notes("pause"), proceed=notes("proceed"),
+                                  suspended=notes("suspended"), failed=notes("failed"),
+                                  done=notes("done")):
+        wait_until_served(daemon, client)
+        for what, demoted in (("demote", True), ("promote", False)):
+            notes.calls.clear()
+            # The operator's call lasts until all is demoted, and the cache is not.
+            asks(daemon, client, what, "--timeout", "5s")
+            eventually(lambda: ("done",) in notes.calls, "the request has ended")
+            pauses, done = notes.calls[:-1], notes.calls[-1]
+            assert done == ("done",) and pauses
+            assert pauses == [("pause",), ("proceed",)] * (len(pauses) // 2)
+            assert weights.demoted == demoted and not cache.demoted
+            assert memoryview(weights)[:4] == b"kept"
+            weights.share()  # its lock is free again
+
+
+def test_a_pause_that_raises_leaves_all_where_it_was(client, daemon, notes):
+    segment = client.acquire(MIB)
+    trouble = RuntimeError("a read does not end")
+
+    def raises():
+        raise trouble
+
+    with client.serve_suspensions(lambda: [segment], pause=raises, proceed=notes("proceed"),
+                                  failed=notes("failed")):
+        wait_until_served(daemon, client)
+        assert not asks(daemon, client, "demote", "--timeout", "2s")
+        assert ("failed", trouble) in notes.wait(1)
+    assert not segment.demoted
+
+
 def test_a_function_that_raises_cancels_the_request(client, daemon, notes):
     segment = client.acquire(MIB)
     trouble = [RuntimeError("a step does not end")]
@@ -210,6 +246,9 @@ def test_the_session_says_if_others_may_ask(client, daemon):
 def test_wrong_arguments(client, daemon):
     with pytest.raises(TypeError):
         client.serve_suspensions(lambda: [], nothing=print)
+    for wrong in ({"pause": print}, {"proceed": print}, {"demotable": list}):
+        with pytest.raises(gpumem.InvalidArgumentError):
+            client.serve_suspensions(lambda: [], **wrong)
     closed = gpumem.connect(daemon.runtime_dir, name="closed")
     closed.close()
     with pytest.raises(gpumem.FailedPreconditionError):
