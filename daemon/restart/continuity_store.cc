@@ -214,7 +214,11 @@ gpumem::UniqueFd ContinuityStore::TakeTierFile() {
       tier_file_.valid() && std::any_of(segments.begin(), segments.end(), [](const auto& segment) {
         return segment.second.kind == Kind::kTier;
       });
-  return keeps_tier_file_ ? std::move(tier_file_) : gpumem::UniqueFd();
+  if (keeps_tier_file_) return std::move(tier_file_);
+  // It has no contents, and the next one may need its huge pages.
+  LetGo({NameOfTier()});
+  tier_file_.reset();  // after the manager's, so that this process frees the memory
+  return gpumem::UniqueFd();
 }
 
 void ContinuityStore::KeepTierFile(int fd) {

@@ -58,9 +58,9 @@ class ContinuityStore final : public Continuity {
   };
   Found TakeFound();
 
-  // Returns the file of an earlier daemon's host tier if the found state has segments in it; else
-  // an invalid descriptor. Call before TakeFound() and Begin().
-  gpumem::UniqueFd TakeTierFile();
+  // Returns the file of an earlier daemon's host tier if the found state has segments in it. Else
+  // lets the file go, and returns an invalid descriptor. Call before TakeFound() and Begin().
+  gpumem::UniqueFd TakeTierFile() ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the file of this daemon's host tier outlive it, in place of that of an earlier one. Call
   // before Begin(). May take milliseconds.
   void KeepTierFile(int fd) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -49,6 +49,16 @@ void HandOver(bool suspended) {
   ::setenv("LISTEN_FDNAMES", "j1:t1", 1);
 }
 
+// Returns how many descriptors of this process are of files of this size.
+int OpenFiles(off_t bytes) {
+  int found = 0;
+  for (int fd = 0; fd < 64; ++fd) {
+    struct stat info = {};
+    if (::fstat(fd, &info) == 0 && S_ISREG(info.st_mode) && info.st_size == bytes) ++found;
+  }
+  return found;
+}
+
 // A keeper that keeps what it gets. Runs `daemon` beside it, and returns its messages about the
 // tier's file in their order.
 std::vector<std::string> RunBesideKeeper(const std::function<void(FdStore*)>& daemon) {
@@ -100,6 +110,8 @@ TEST(TierFileStore, AFileWithoutContentsIsLetGo) {
                 auto continuity = ContinuityStore::Open(store);
                 if (!continuity.ok()) return void(wrong = 1);
                 if ((*continuity)->TakeTierFile().valid()) wrong = 2;
+                // Its huge pages are free for the next one.
+                if (OpenFiles(4711) != 0) wrong = 5;
                 if (!(*continuity)->Begin((*continuity)->TakeFound().image).ok()) wrong = 3;
               });
               return actions != std::vector<std::string>{kRemove} ? 4 : wrong;
