@@ -153,9 +153,10 @@ absl::StatusOr<TierPages> MakeFile(const TierOptions& options, std::vector<std::
       if (!huge.ok()) return huge.status();
       if (huge->has_value()) return **std::move(huge);
     }
-    notices->push_back(absl::StrCat("The host tier has no reserved huge pages: it needs ",
-                                    FormatBytes(options.capacity_bytes), ", and ",
-                                    FormatBytes(free), " are free (vm.nr_hugepages)."));
+    notices->push_back(absl::StrCat(
+        "The host tier has no reserved huge pages: it needs ", FormatBytes(options.capacity_bytes),
+        ", and ", FormatBytes(free),
+        " are free (vm.nr_hugepages), or the control group of the daemon allows none (hugetlb)."));
   }
   return TierPages::Make(options.capacity_bytes, options.huge_pages);
 }

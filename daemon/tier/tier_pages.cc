@@ -54,6 +54,11 @@ absl::StatusOr<std::optional<TierPages>> TierPages::MakeHuge(uint64_t bytes) {
     // The first shared mapping reserves the pages for the file, and they stay reserved.
     const MemfdMapping whole(fd.get(), 0, bytes);
     if (!whole.valid()) return std::nullopt;
+    // A control group may let this process reserve pages, and use none (hugetlb.2MB.max). EINVAL:
+    // the kernel is older than 5.14, and the first use tells.
+    const int populated =
+        ErrorOf([&] { return madvise(whole.address(), kTierGranule, MADV_POPULATE_WRITE); });
+    if (populated != 0 && populated != EINVAL) return std::nullopt;
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return MemfdError(errno, "F_ADD_SEALS", bytes);
