@@ -33,6 +33,12 @@ class MemoryGate : public std::enable_shared_from_this<MemoryGate> {
   // `root` is for tests: a folder in place of "/".
   explicit MemoryGate(std::string root = "") : root_(std::move(root)) {}
 
+  // Returns the gate of this process: the takers of all devices count.
+  static std::shared_ptr<MemoryGate> Shared() {
+    static const auto gate = std::make_shared<MemoryGate>();
+    return gate;
+  }
+
   // Admits a taker of `bytes`. The caller keeps the returned object until the system counts the
   // bytes, since they count here until then.
   //   RESOURCE_EXHAUSTED  fewer are available

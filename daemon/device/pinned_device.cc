@@ -104,7 +104,7 @@ class PinnedDevice : public Device {
   const PinnedDeviceOptions options_;
   DeviceInfo info_;
   const std::shared_ptr<FreeBytes> free_;
-  const std::shared_ptr<MemoryGate> gate_ = std::make_shared<MemoryGate>();
+  const std::shared_ptr<MemoryGate> gate_ = MemoryGate::Shared();
 };
 
 }  // namespace

@@ -60,7 +60,7 @@ TierExtent RangeOf(absl::Span<const TierExtent> pieces) {
 
 TierMemory::TierMemory(TierPages file, bool inherited, const std::string& root)
     : file_(std::move(file)),
-      gate_(std::make_shared<MemoryGate>(root)),
+      gate_(root.empty() ? MemoryGate::Shared() : std::make_shared<MemoryGate>(root)),
       extents_(file_.bytes(), kTierGranule),
       granules_(file_.bytes() / kTierGranule) {
   absl::MutexLock lock(&mutex_);
