@@ -209,7 +209,7 @@ struct Config {
   uint32_t host_devices = 1;
   uint64_t host_device_bytes = uint64_t{8} << 30;
 
-  // Host memory for segments of kind pinned, of the machine's memory. Zero: none.
+  // Host memory for segments of kinds pinned and host, of the machine's memory. Zero: none.
   SizeLimit pinned_capacity{.percent = 25};
   TierConfig tier;
 
@@ -250,8 +250,8 @@ absl::StatusOr<Config> ParseConfig(absl::string_view text, absl::string_view fil
 //   INVALID_ARGUMENT                 its text is no valid configuration
 absl::StatusOr<Config> LoadConfigFile(const std::string& path);
 
-// Returns the bytes of host memory for segments of kind pinned, on a machine with `memory_bytes`;
-// 0: the daemon makes none.
+// Returns the bytes of host memory for segments of kinds pinned and host, on a machine with
+// `memory_bytes`; 0: the daemon makes none.
 //   INVALID_ARGUMENT  more than the machine has
 absl::StatusOr<uint64_t> PinnedCapacity(const Config& config, uint64_t memory_bytes);
 // Returns the bytes of the host tier in the same way.
