@@ -148,6 +148,26 @@ def test_without_a_step_the_memory_goes_back_at_once(daemon, client, cache):
             assert preempted == ["a"]
 
 
+def test_the_next_step_knows_of_a_revocation_before_it(cache):
+    """Also if it begins before the watch's thread has the lock."""
+    serve(cache, "a", PROMPT)
+    cache._notices.append(gpumem.Notice("revocation", lease_ids=(cache._segments[0].lease_id,)))
+    with cache.running() as preempted:
+        assert preempted == ["a"]
+
+
+def test_lost_segments_are_given_back(client, cache):
+    """A daemon that did not inherit them does not charge them."""
+    serve(cache, "a", PROMPT)
+    cache.allocate("b", [1])
+    lost = cache._segments[0].lease_id
+    cache._take(gpumem.Notice("segments_lost", lease_ids=(lost, lost + 1000)))
+    with cache.running() as preempted:
+        assert preempted == ["a", "b"]
+    assert cache.stats().segments == 0
+    eventually(lambda: charged(client) == 0, "it is given back")
+
+
 def test_an_array_keeps_revoked_memory(daemon, client, cache):
     """It is the program's duty to end it: the daemon would end the process."""
     cache.allocate("a", [1])
@@ -210,17 +230,14 @@ def test_the_end(client):
     eventually(lambda: charged(client) == 0, "its end gives all back")
 
 
-def test_a_session_that_is_over():
-    """Without notices of revocations it must not have more memory."""
-    daemon = Daemon(config=CONFIG)
-    client = gpumem.connect(daemon.runtime_dir, reconnect=False)
-    with PagedKVCache(client, SPEC, limit=16 * MIB) as cache:
-        serve(cache, "a", PROMPT)
-        daemon.stop()
-        eventually(lambda: cache._ended is not None, "it is told")
-        check(cache, "a", PROMPT)
-        with pytest.raises(gpumem.UnavailableError):
-            cache.allocate("b", range(64))
+def test_without_notices_it_gets_no_more_memory(cache):
+    """It would not learn of revocations, and be ended."""
+    serve(cache, "a", PROMPT)
+    cache._take(gpumem.Notice("ended", value=14, message="too many watches"))
+    check(cache, "a", PROMPT)
+    assert cache.allocate("b", PROMPT) == 32, "one block is left"
+    with pytest.raises(gpumem.UnavailableError, match="too many watches"):
+        cache.allocate("c", PROMPT)
 
 
 def test_a_daemon_that_is_killed():

@@ -51,6 +51,10 @@ def test_a_reader_outlives_its_publisher(daemon, client, cache):
     for i, block_id in enumerate(cache.block_table("x")[:2]):
         assert (numpy.asarray(cache.array(block_id)) == i + 7).all()
     assert charged(client) >= SEGMENT
+    cache.free("x")
+    with pytest.raises(gpumem.ResourceExhaustedError):
+        cache.allocate("y", range(1000, 1000 + 17 * 16))
+    assert cache.allocate("x", PROMPT) == 32, "to give them back would not have helped"
     # It can pass the blocks on.
     third = cache.share(PROMPT)
     with reader_of(daemon) as reader:
