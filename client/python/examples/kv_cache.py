@@ -5,11 +5,12 @@
     python3 kv_cache.py [--mib 96] [--requests 150] [--owner TENANT --owner-mib 160]
 
 Each server is a process with a paged KV cache on revocable leases. All prompts begin with the same
-system prompt. One server computes it, and sends the blocks' names through a pipe; the other one maps
-these blocks. With --owner a process of that tenant then takes memory. If the device has too little,
-and the tenant a guarantee or a higher priority, the daemon revokes segments of the caches: their
-sequences are preempted and computed again. The model is a stand-in, whose keys and values follow from
-the tokens: each step reads them all, and compares. With PyTorch on a GPU, else with NumPy.
+system prompt. One server computes it, and sends the blocks' names through a pipe; the other one
+maps these blocks. With --owner a process of that tenant then takes memory. If the device has too
+little, and the tenant a guarantee or a higher priority, the daemon revokes segments of the caches:
+their sequences are preempted and computed again. The model is a stand-in, whose keys and values
+follow from the tokens: each step reads them all, and compares. With PyTorch on a GPU, else with
+NumPy.
 """
 import argparse
 import multiprocessing
@@ -180,8 +181,8 @@ def main():
     for number, (_, control) in enumerate(servers):
         done, preempted, cached, computed, opened, most, now = control.recv()
         print(f"server {number}: {done} requests, {cached / (cached + computed):.0%} of the tokens "
-              f"from the cache, {opened} segments of the other server, {preempted} times a sequence "
-              f"was preempted, {most} segments at most and {now} at the end")
+              f"from the cache, {opened} segments of the other server, {preempted} times a "
+              f"sequence was preempted, {most} segments at most and {now} at the end")
     for process, control in servers + ([(owner, held)] if args.owner else []):
         control.send("end")
         process.join()
