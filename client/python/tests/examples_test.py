@@ -15,7 +15,8 @@ EXAMPLES = pathlib.Path(__file__).resolve().parent.parent / "examples"
 @pytest.fixture(scope="module", name="daemon")
 def _daemon():
     tier = '[tier]\ncapacity = "448MiB"\nhuge_pages = false\nprefault = false\n'
-    daemon = Daemon(config=tier + CONFIG.replace("64MiB", "256MiB"))
+    config = CONFIG.replace("64MiB", "256MiB").replace('"other"\n[[', '"other"\npriority = 1\n[[')
+    daemon = Daemon(config=tier + config)
     yield daemon
     daemon.stop()
 
@@ -27,6 +28,8 @@ def _daemon():
     ("numba_kernel", [], "the sum is 1099511627776"),
     ("jax_weights", [], "the sum is 393466"),
     ("two_servers", ["--mib", "140"], "MiB each shared 256 MiB in"),
+    ("kv_cache", ["--requests", "60", "--mib", "96", "--owner", "other", "--owner-mib", "160"],
+     "1 segments of the other server"),
 ])
 def test_an_example(daemon, name, arguments, words):
     done = subprocess.run([sys.executable, str(EXAMPLES / f"{name}.py"), *arguments], check=False,
