@@ -41,6 +41,7 @@ class TorchModel:
         side = side_of(mib)
         self.layers = [torch.empty(side, side, device="cuda").normal_(std=side ** -0.5)
                        for _ in range(LAYERS)]
+        self.answer(0)  # cuBLAS takes its workspace now: in a turn, the other would be ahead of it
 
     def answer(self, number):
         x = self.torch.full((self.layers[0].shape[0],), float(number), device="cuda")
