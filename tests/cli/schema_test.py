@@ -153,8 +153,10 @@ class SchemaTest(unittest.TestCase):
             self.check("describe", "describe", *words)
         session = self.suspendable.stdout.readline().strip()
         for words in (["suspend", session], ["demote", session],
+                      ["suspend", "--tenant", "lab"], ["promote", "--tenant", "lab"],
                       ["suspend", "--publication", "lab/llama"],
-                      ["resume", "--publication", "lab/llama"], ["unpublish", "lab/llama"], ["drain"], ["undrain"], ["trim"],
+                      ["resume", "--publication", "lab/llama"], ["unpublish", "lab/llama"],
+                      ["drain"], ["undrain"], ["trim"],
                       ["quota", "set", "lab", "--limit", "1MiB"], ["quota", "unset", "lab"],
                       ["pool", "trim", "lab"], ["pool", "set", "lab", "--reset-peaks"], ["reload"]):
             self.check("dry-run", *words, "--dry-run")
@@ -166,6 +168,17 @@ class SchemaTest(unittest.TestCase):
         self.check("segments", "segments")
         self.check("describe", "describe", "session", session)
         self.check("promote", "promote", session)
+        # The holder serves nothing, so its session fails: the document says so, and the error.
+        for name in ("suspend", "demote"):
+            result = self.run_ctl(name, "--tenant", "lab", "-o", "json")
+            self.assertEqual(result.returncode, 1)
+            answer = json.loads(result.stdout)
+            self.expect(name, answer)
+            self.assertEqual(sorted(each["error"] is None for each in answer["sessions"]),
+                             [False, True], answer)
+            self.expect("error", json.loads(result.stderr))
+            back = "resume" if name == "suspend" else "promote"
+            self.check(back, back, "--tenant", "lab")
         moved = self.suspend("--publication", "lab/llama")
         self.assertGreater(moved["moved_bytes"], 0)
         self.check("publications", "publications")

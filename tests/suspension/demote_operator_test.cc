@@ -170,6 +170,32 @@ TEST_F(DemoteOperatorTest, AnotherSessionUsesTheDeviceMeanwhile) {
   ExpectEqual(child);
 }
 
+TEST_F(DemoteOperatorTest, ATenantMeansEachOfItsSessions) {
+  Start();
+  uint64_t session = 0;
+  const Child child = RunServing("serving", &session);
+  uint64_t suspending = 0;
+  const auto tenant = [&] {
+    v1::ListSessionsResponse sessions;
+    EXPECT_TRUE(
+        admin_->ListSessions(ContextWith().get(), v1::ListSessionsRequest(), &sessions).ok());
+    return sessions.sessions_size() > 0 ? sessions.sessions(0).tenant() : "";
+  }();
+  EXPECT_EQ(Ctl({"demote", "--tenant", tenant, "--tag", "kv"}), 0);
+  EXPECT_EQ(DemotedBytes(session), 16 * kMiB);
+  EXPECT_EQ(Ctl({"demote", "--tenant", tenant}), 0);
+  EXPECT_EQ(DemotedBytes(session), kSegments * 16 * kMiB);
+  ExpectEqual(child);
+  {
+    const Child other = RunServing("suspending", &suspending);
+    EXPECT_EQ(Ctl({"demote", "--tenant", tenant}), 1) << "one does not serve it";
+    ExpectEqual(other);
+  }
+  EXPECT_TRUE(Eventually([&] { return Ctl({"promote", "--tenant", tenant}) == 0; }));
+  EXPECT_EQ(DemotedBytes(session), 0u);
+  ExpectEqual(child);
+}
+
 TEST_F(DemoteOperatorTest, ATagMeansItsMemoryAlone) {
   Start();
   uint64_t session = 0;

@@ -179,6 +179,82 @@ TEST_F(SuspendOperatorTest, ATagMeansItsMemoryAlone) {
   EXPECT_OK(testing::CheckZero(MemoryOf(*cache)));
 }
 
+// Returns the bytes of all sessions in the tier.
+uint64_t SuspendedBytes(v1::Admin::Stub* admin) {
+  v1::ListSessionsResponse sessions;
+  EXPECT_TRUE(admin->ListSessions(ContextWith().get(), v1::ListSessionsRequest(), &sessions).ok());
+  uint64_t bytes = 0;
+  for (const v1::SessionInfo& each : sessions.sessions()) bytes += each.suspended_bytes();
+  return bytes;
+}
+
+TEST_F(SuspendOperatorTest, ATenantMeansEachOfItsSessions) {
+  Start(absl::StrCat(kTier, R"([[tenant]]
+name = "lab"
+limit = "64MiB"
+[[tenant]]
+name = "elsewhere"
+limit = "16MiB"
+[[rule]]
+tenant = "lab"
+default = true
+[[rule]]
+tenant = "elsewhere"
+default = true
+)"));
+  absl::Mutex mutex;
+  int asked = 0;
+  const auto both = [&] { return asked >= 2; };
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<Segment> segments;
+  std::vector<std::unique_ptr<Watch>> watches;
+  segments.reserve(4);
+  for (uint64_t i = 0; i < 2; ++i) {
+    auto client = daemon_->Connect({.tenant = "lab"});
+    ASSERT_OK(client);
+    clients.push_back(*std::move(client));
+    auto segment = clients.back()->Acquire({.bytes = 8 * kMiB});
+    ASSERT_OK(segment);
+    EXPECT_OK(testing::Fill(MemoryOf(*segment), i + 1));
+    segments.push_back(*std::move(segment));
+    auto watch = clients.back()->ServeSuspensions(
+        {.segments = [mine = &segments.back()] { return std::vector<Segment*>{mine}; },
+         .quiesce =
+             [&] {
+               const absl::MutexLock lock(&mutex);
+               ++asked;
+               return mutex.AwaitWithTimeout(absl::Condition(&both), testing::kAnswerTime / 2)
+                          ? absl::OkStatus()
+                          : absl::AbortedError("the other was not asked beside it");
+             }});
+    ASSERT_OK(watch);
+    watches.push_back(*std::move(watch));
+    EXPECT_TRUE(Eventually([&] { return Resume(clients.back()->session_id()).ok(); }));
+  }
+  auto elsewhere = daemon_->Connect({.tenant = "elsewhere"});
+  ASSERT_OK(elsewhere);
+  auto other = (*elsewhere)->Acquire({.bytes = 8 * kMiB});
+  ASSERT_OK(other);
+  EXPECT_EQ(Ctl({"suspend", "--tenant", "none"}), 6);
+  EXPECT_EQ(Ctl({"suspend", "--tenant", "lab", "--dry-run"}), 0);
+  EXPECT_EQ(SuspendedBytes(admin_.get()), 0u);
+  EXPECT_EQ(Ctl({"suspend", "--tenant", "lab"}), 0);
+  EXPECT_EQ(SuspendedBytes(admin_.get()), 16 * kMiB);
+  EXPECT_EQ(Ctl({"suspend", "--tenant", "lab"}), 0) << "nothing is left to do";
+  EXPECT_EQ(Ctl({"resume", "--tenant", "lab"}), 0);
+  EXPECT_EQ(SuspendedBytes(admin_.get()), 0u);
+
+  // A session that does not serve fails, and leaves the others alone.
+  auto deaf = daemon_->Connect({.tenant = "lab"});
+  ASSERT_OK(deaf);
+  auto kept = (*deaf)->Acquire({.bytes = 2 * kMiB});
+  ASSERT_OK(kept);
+  EXPECT_EQ(Ctl({"suspend", "--tenant", "lab"}), 1);
+  EXPECT_EQ(SuspendedBytes(admin_.get()), 16 * kMiB);
+  EXPECT_EQ(Ctl({"resume", "--tenant", "lab"}), 0);
+  for (uint64_t i = 0; i < 2; ++i) EXPECT_OK(testing::Check(MemoryOf(segments[i]), i + 1));
+}
+
 TEST_F(SuspendOperatorTest, RefusesWhatCannotBe) {
   Start();
   EXPECT_STATUS(Suspend(99), kNotFound, "no live session 99");

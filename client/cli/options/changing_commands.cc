@@ -77,14 +77,34 @@ void AddPool(CommandSet* commands) {
   AddCaution(trim.app, &trim.command->caution, /*asks=*/false);
 }
 
-// SESSION, --publication or --process, and for resume --bytes.
+// Which sessions a command asks.
+struct SessionOptions {
+  CLI::Option* session;
+  CLI::Option* tenant;
+  CLI::Option* tag;
+};
+
+template <typename Command>
+SessionOptions AddSessions(CLI::App* app, Command* command) {
+  return {
+      .session = app->add_option("SESSION", command->session,
+                                 "The session of this number (see gpumemctl ps)"),
+      .tenant = AddTenantFilter(app, &command->tenant)
+                    ->description("All sessions of this tenant and those below it"),
+      .tag = app->add_option("--tag", command->tag, "Only leases with this tag")->type_name("TAG")};
+}
+
+// An empty value is that of an unset variable of a script: it would mean all of something.
+void CheckNotEmpty(const CLI::Option* option) {
+  if (option->count() > 0 && option->as<std::string>().empty()) {
+    throw CLI::ValidationError(option->get_name(), "is empty");
+  }
+}
+
+// SESSION, --tenant, --publication or --process, and for resume --bytes.
 void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
   SuspendCommand* const command = added.command;
-  CLI::Option* const session = added.app->add_option(
-      "SESSION", command->session, "The session of this number (see gpumemctl ps)");
-  CLI::Option* const tag =
-      added.app->add_option("--tag", command->tag, "Of the session only leases with this tag")
-          ->type_name("TAG");
+  const SessionOptions sessions = AddSessions(added.app, command);
   CLI::Option* const publication =
       added.app
           ->add_option("--publication", command->publication,
@@ -102,18 +122,18 @@ void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
               "With --process: have this much free on each GPU")
         ->type_name("BYTES");
   }
-  added.app->parse_complete_callback([command, session, tag, publication, process] {
+  added.app->parse_complete_callback([command, sessions, publication, process] {
     const bool whole = process->count() > 0;
-    if (whole + (session->count() > 0) + (publication->count() > 0) != 1) {
-      throw CLI::ValidationError("name one", "SESSION, --publication TENANT/NAME or --process PID");
+    const int asked = (sessions.session->count() > 0) + (sessions.tenant->count() > 0);
+    if (whole + asked + (publication->count() > 0) != 1) {
+      throw CLI::ValidationError(
+          "name one", "SESSION, --tenant TENANT, --publication TENANT/NAME or --process PID");
     }
-    // As of an unset variable of a script: it would mean all leases.
-    if (tag->count() > 0 && command->tag.empty()) throw CLI::ValidationError("--tag", "is empty");
-    if (publication->count() > 0 && command->publication.empty()) {
-      throw CLI::ValidationError("--publication", "is empty");
+    for (const CLI::Option* each : {sessions.tenant, sessions.tag, publication}) {
+      CheckNotEmpty(each);
     }
-    if (tag->count() > 0 && session->count() == 0) {
-      throw CLI::ValidationError("--tag", "needs a SESSION");
+    if (sessions.tag->count() > 0 && asked == 0) {
+      throw CLI::ValidationError("--tag", "needs SESSION or --tenant");
     }
     if (!whole && command->bytes.has_value()) {
       throw CLI::ValidationError("--bytes", "needs --process");
@@ -121,21 +141,25 @@ void AddSuspended(const CommandSet::Added<SuspendCommand>& added) {
   });
 }
 
-// SESSION and --tag.
+// SESSION or --tenant.
 void AddDemoted(const CommandSet::Added<DemoteCommand>& added) {
-  added.app
-      ->add_option("SESSION", added.command->session,
-                   "The session of this number (see gpumemctl ps)")
-      ->required();
-  added.app->add_option("--tag", added.command->tag, "Only leases with this tag")->type_name("TAG");
+  const SessionOptions sessions = AddSessions(added.app, added.command);
+  added.app->parse_complete_callback([sessions] {
+    if ((sessions.session->count() > 0) + (sessions.tenant->count() > 0) != 1) {
+      throw CLI::ValidationError("name one", "SESSION or --tenant TENANT");
+    }
+    CheckNotEmpty(sessions.tenant);
+    CheckNotEmpty(sessions.tag);
+  });
 }
 
 void AddDemotion(CommandSet* commands) {
   const auto demote = commands->Add<DemoteCommand>(
-      kChanging, "demote", "Move the memory of a session to host memory it can still use.",
+      kChanging, "demote", "Move the memory of sessions to host memory they can still use.",
       "Examples:\n  gpumemctl demote 12              the devices' memory is free\n"
       "  gpumemctl promote 12 --timeout 10m    afterwards\n"
       "  gpumemctl demote 12 --tag weights     the leases with that tag alone\n"
+      "  gpumemctl demote --tenant lab         all sessions of the tenant\n"
       "The memory keeps its addresses, and the program works on. Its GPUs read that\n"
       "memory over PCIe, some 70 times slower. For memory that is mostly read, such as\n"
       "weights that are seldom used. Its program must serve such requests\n"
@@ -146,7 +170,7 @@ void AddDemotion(CommandSet* commands) {
   AddDemoted(demote);
   AddCaution(demote.app, &demote.command->caution, /*asks=*/true);
   const auto promote = commands->Add<DemoteCommand>(
-      kChanging, "promote", "Bring demoted memory of a session back to its devices.",
+      kChanging, "promote", "Bring demoted memory of sessions back to its devices.",
       "Example: gpumemctl promote 12 --timeout 10m\n"
       "Ends gpumemctl demote. gpumemctl ps shows who has demoted memory. --timeout is\n"
       "how long it may take, with the wait for memory that others hold (default: 30s).");
@@ -171,10 +195,11 @@ void AddMaintenance(CommandSet* commands) {
   AddCaution(trim.app, &trim.command->caution, /*asks=*/true);
 
   const auto suspend = commands->Add<SuspendCommand>(
-      kChanging, "suspend", "Move the memory of a session or publication to the host tier.",
+      kChanging, "suspend", "Move the memory of sessions or a publication to the host tier.",
       "Examples:\n  gpumemctl suspend 12                    the devices' memory is free\n"
       "  gpumemctl suspend --process 4711        and the process's own memory there\n"
       "  gpumemctl resume 12 --timeout 10m       afterwards\n"
+      "  gpumemctl suspend --tenant lab          all sessions of the tenant\n"
       "  gpumemctl suspend --publication training/weights\n"
       "  gpumemctl suspend 12 --tag kv           the leases with that tag alone\n"
       "The process of the session moves all that can be moved, and does not use the\n"
@@ -188,7 +213,7 @@ void AddMaintenance(CommandSet* commands) {
   AddSuspended(suspend);
   AddCaution(suspend.app, &suspend.command->caution, /*asks=*/true);
   const auto resume = commands->Add<SuspendCommand>(
-      kChanging, "resume", "Bring memory of a session or publication back from the tier.",
+      kChanging, "resume", "Bring memory of sessions or a publication back from the tier.",
       "Examples:\n  gpumemctl resume 12 --timeout 10m\n"
       "  gpumemctl resume --process 4711\n"
       "  gpumemctl resume --publication training/weights\n"

@@ -116,15 +116,17 @@ struct TrimCommand {
 };
 struct SuspendCommand {
   uint64_t session = 0;
+  std::string tenant;             // instead of a session: all of this tenant and those below it
   std::string publication;        // "TENANT/NAME", instead of a session
   std::optional<pid_t> process;   // instead of a session: all of this process
   std::optional<uint64_t> bytes;  // of resume --process: what a restore needs on each device
   bool resume = false;            // the command is resume
-  std::string tag;                // of a session: only leases with it; empty: all
+  std::string tag;                // of the sessions: only leases with it; empty: all
   Caution caution;
 };
 struct DemoteCommand {
   uint64_t session = 0;
+  std::string tenant;    // instead of a session: all of this tenant and those below it
   bool promote = false;  // the command is promote
   std::string tag;       // only leases with it; empty: all
   Caution caution;

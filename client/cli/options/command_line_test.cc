@@ -64,10 +64,22 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(Parsed<DemoteCommand>({"promote", "12", "--tag", "kv"}).tag, "kv");
   EXPECT_THAT(ParseCommandLine({"demote"}).error, ::testing::HasSubstr("SESSION"));
   EXPECT_NE(ParseCommandLine({"demote", "x"}).error, "");
+  EXPECT_EQ(Parsed<DemoteCommand>({"demote", "--tenant", "lab"}).tenant, "lab");
+  EXPECT_EQ(Parsed<DemoteCommand>({"promote", "--tenant", "lab", "--tag", "kv"}).tag, "kv");
+  EXPECT_THAT(ErrorOf({"demote", "12", "--tenant", "lab"}), ::testing::HasSubstr("--tenant"));
+  EXPECT_THAT(ErrorOf({"demote", "--tag", "kv"}), ::testing::HasSubstr("--tenant"));
+  EXPECT_THAT(ErrorOf({"promote", "--tenant", ""}), ::testing::HasSubstr("is empty"));
+  EXPECT_THAT(ErrorOf({"demote", "12", "--tag", ""}), ::testing::HasSubstr("is empty"));
   EXPECT_THAT(ParseCommandLine({"suspend"}).error, ::testing::HasSubstr("SESSION"));
   EXPECT_NE(ParseCommandLine({"suspend", "x"}).error, "");
   EXPECT_NE(ParseCommandLine({"suspend", "12", "--tag", ""}).error, "");
   EXPECT_NE(ParseCommandLine({"suspend", "--publication", ""}).error, "");
+  EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "--tenant", "lab"}).tenant, "lab");
+  EXPECT_EQ(Parsed<SuspendCommand>({"resume", "--tenant", "lab", "--tag", "kv"}).tag, "kv");
+  EXPECT_THAT(ErrorOf({"suspend", "12", "--tenant", "lab"}), ::testing::HasSubstr("--tenant"));
+  EXPECT_THAT(ErrorOf({"suspend", "--tenant", ""}), ::testing::HasSubstr("is empty"));
+  EXPECT_THAT(ErrorOf({"suspend", "--publication", "t/w", "--tag", "kv"}),
+              ::testing::HasSubstr("needs SESSION or --tenant"));
   EXPECT_EQ(Parsed<SuspendCommand>({"suspend", "--publication", "t/w"}).publication, "t/w");
   EXPECT_TRUE(Parsed<SuspendCommand>({"resume", "--publication", "t/w"}).resume);
   EXPECT_NE(ParseCommandLine({"suspend", "12", "--publication", "t/w"}).error, "");

@@ -73,57 +73,6 @@ absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
   return effects;
 }
 
-namespace {
-
-// The words for what a session is asked.
-struct Asked {
-  bool back = false;  // from the state: takes nothing
-  absl::string_view verb, state;
-  absl::string_view until;  // what it does until it is asked to come back
-};
-
-absl::StatusOr<Effects> AskEffects(const Asked& asked, uint64_t session, absl::string_view tag,
-                                   const v1::ListSessionsResponse& sessions, bool exact) {
-  const std::string tagged = tag.empty() ? "" : absl::StrCat(" with tag ", tag);
-  for (const v1::SessionInfo& each : sessions.sessions()) {
-    if (each.session_id() != session || each.state() == v1::SessionInfo::STATE_LINGERING) continue;
-    const std::string who =
-        absl::StrCat("session ", session, " (tenant ", each.tenant(), ", pid ", each.pid(), ")");
-    if (asked.back) {
-      return Effects{.lines = {absl::StrCat(who, " is asked to bring its ", asked.state, " memory",
-                                            tagged, " back")}};
-    }
-    return Effects{
-        .lines = {absl::StrCat(who, " is asked to ", asked.verb, " what can be ", asked.state,
-                               tagged, " of ", Counted(each.leases(), "lease"), ", ",
-                               Size(each.leased_bytes(), exact)),
-                  std::string(asked.until)},
-        .takes = true};
-  }
-  return absl::NotFoundError(
-      absl::StrCat("there is no live session ", session, " (see gpumemctl ps)"));
-}
-
-}  // namespace
-
-absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume, absl::string_view tag,
-                                       const v1::ListSessionsResponse& sessions, bool exact) {
-  return AskEffects({.back = resume,
-                     .verb = "suspend",
-                     .state = "suspended",
-                     .until = "it stops its use of that memory until gpumemctl resume"},
-                    session, tag, sessions, exact);
-}
-
-absl::StatusOr<Effects> DemoteEffects(uint64_t session, bool promote, absl::string_view tag,
-                                      const v1::ListSessionsResponse& sessions, bool exact) {
-  return AskEffects({.back = promote,
-                     .verb = "demote",
-                     .state = "demoted",
-                     .until = "it reads that memory over PCIe until gpumemctl promote"},
-                    session, tag, sessions, exact);
-}
-
 absl::StatusOr<Effects> SuspendPublicationEffects(const std::string& name, bool resume,
                                                   const v1::ListPublicationsResponse& publications,
                                                   bool exact) {

@@ -32,16 +32,6 @@ absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
                                     const v1::ListTenantsResponse& tenants,
                                     const DeviceList& devices, bool exact);
 
-// Of gpumemctl suspend, and with `resume`, of resume.
-//   NOT_FOUND  there is no such live session in the list
-absl::StatusOr<Effects> SuspendEffects(uint64_t session, bool resume, absl::string_view tag,
-                                       const v1::ListSessionsResponse& sessions, bool exact);
-
-// Of demote or, with `promote`, of promote.
-//   NOT_FOUND  there is no such live session in the list
-absl::StatusOr<Effects> DemoteEffects(uint64_t session, bool promote, absl::string_view tag,
-                                      const v1::ListSessionsResponse& sessions, bool exact);
-
 // Of suspend and resume for a publication, "TENANT/NAME".
 //   NOT_FOUND  there is no such publication in the list
 absl::StatusOr<Effects> SuspendPublicationEffects(const std::string& name, bool resume,

@@ -129,52 +129,6 @@ TEST(EffectsTest, SuspendNamesThePublication) {
   EXPECT_TRUE(absl::IsNotFound(SuspendPublicationEffects("a/x", false, list, false).status()));
 }
 
-TEST(EffectsTest, SuspendNamesTheSession) {
-  v1::ListSessionsResponse sessions;
-  v1::SessionInfo& session = *sessions.add_sessions();
-  session.set_session_id(12);
-  session.set_state(v1::SessionInfo::STATE_LIVE);
-  session.set_tenant("a");
-  session.set_pid(34);
-  session.set_leases(2);
-  session.set_leased_bytes(kGiB);
-  const auto suspend = SuspendEffects(12, /*resume=*/false, "", sessions, false);
-  ASSERT_TRUE(suspend.ok()) << suspend.status();
-  EXPECT_TRUE(suspend->takes);
-  EXPECT_THAT(suspend->lines,
-              ElementsAre("session 12 (tenant a, pid 34) is asked to suspend what can be suspended "
-                          "of 2 leases, 1.00 GiB",
-                          "it stops its use of that memory until gpumemctl resume"));
-  const auto resume = SuspendEffects(12, /*resume=*/true, "", sessions, false);
-  ASSERT_TRUE(resume.ok()) << resume.status();
-  EXPECT_FALSE(resume->takes);
-  EXPECT_THAT(
-      resume->lines,
-      ElementsAre("session 12 (tenant a, pid 34) is asked to bring its suspended memory back"));
-  const auto some = SuspendEffects(12, /*resume=*/false, "kv", sessions, false);
-  ASSERT_TRUE(some.ok()) << some.status();
-  EXPECT_EQ(some->lines[0],
-            "session 12 (tenant a, pid 34) is asked to suspend what can be suspended with tag kv "
-            "of 2 leases, 1.00 GiB");
-  const auto demote = DemoteEffects(12, /*promote=*/false, "kv", sessions, false);
-  ASSERT_TRUE(demote.ok()) << demote.status();
-  EXPECT_TRUE(demote->takes);
-  EXPECT_THAT(demote->lines,
-              ElementsAre("session 12 (tenant a, pid 34) is asked to demote what can be demoted "
-                          "with tag kv of 2 leases, 1.00 GiB",
-                          "it reads that memory over PCIe until gpumemctl promote"));
-  const auto promote = DemoteEffects(12, /*promote=*/true, "", sessions, false);
-  ASSERT_TRUE(promote.ok()) << promote.status();
-  EXPECT_FALSE(promote->takes);
-  EXPECT_THAT(
-      promote->lines,
-      ElementsAre("session 12 (tenant a, pid 34) is asked to bring its demoted memory back"));
-  EXPECT_TRUE(absl::IsNotFound(DemoteEffects(13, false, "", sessions, false).status()));
-  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(13, false, "", sessions, false).status()));
-  session.set_state(v1::SessionInfo::STATE_LINGERING);
-  EXPECT_TRUE(absl::IsNotFound(SuspendEffects(12, false, "", sessions, false).status()));
-}
-
 TEST(EffectsTest, UnpublishNamesThePublication) {
   v1::ListPublicationsResponse list;
   v1::PublicationInfo* each = list.add_publications();
