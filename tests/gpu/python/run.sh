@@ -5,8 +5,8 @@
 #
 #   share/gpumem/python/run.sh [PART ...]       # $OUT: where the logs go (default: a new folder)
 #
-# or from the source, with RELEASE=the folder of a release. It installs the wheel into a new folder,
-# takes nothing from the network, and ends within 7 minutes. See runner.py for the parts.
+# or from the source, with RELEASE=the folder of a release. It installs the wheel into a new folder and
+# takes nothing from the network. --limit SECONDS (1800) ends it early. See runner.py for the parts.
 set -uo pipefail
 HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
 RELEASE=${RELEASE:-$(readlink -f "$HERE/../../..")}

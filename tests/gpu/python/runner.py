@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the parts of run.sh, each in separate processes with a separate daemon, and counts.
 
-    runner.py --gpumemd PATH --out DIR --work DIR [PART ...]
+    runner.py --gpumemd PATH --out DIR --work DIR [--limit SECONDS] [PART ...]
 
 Parts: the test files of this folder by name (test_cupy, …), numba-own (Numba's tests of its memory,
 with the plugin and without), examples, bench-alloc, bench-restart. Only if they are named:
@@ -12,7 +12,8 @@ with the plugin and without), examples, bench-alloc, bench-restart. Only if they
   ordinary pages, transparent huge pages and reserved huge pages
 - bench-turns: two tenants that do not fit together
 
-Failures are printed with their reasons, and a table comes last; exit code 0 if nothing failed.
+Failures are printed with their reasons, and a table comes last; exit code 0 if all ran and nothing
+failed.
 """
 import argparse
 import collections
@@ -49,11 +50,11 @@ NUMBA_OWN = ("cudadrv.test_cuda_memory", "cudadrv.test_cuda_ndarray",
              "cudapy.test_cuda_array_interface", "cudapy.test_multithreads",
              "cudapy.test_record_dtype")
 BEGAN = time.monotonic()
-ALL_S = 400  # of all parts together
 
 
-def left(limit):
-    return max(5.0, min(limit, ALL_S - (time.monotonic() - BEGAN)))
+def left(args, limit):
+    """Seconds that a part may take that ends after `limit` at the latest."""
+    return max(5.0, min(limit, args.limit - (time.monotonic() - BEGAN)))
 
 
 class Part:
@@ -67,6 +68,7 @@ class Part:
         self.skips = []
         self.lines = []  # printed as they are
         self.note = ""
+        self.cut = ""  # why some of its tests did not run
 
     def fail(self, test, why):
         self.failed += 1
@@ -170,13 +172,15 @@ def run_tests(part, args, environment, targets, limit, command_of=pytest_command
             if status not in (0, 1, 5) and not lines:
                 part.fail("all of them", f"exit code {status}: {tail(log)}")
             break
+        if status is None:  # the running test may hang, or be fast and the time too short
+            part.cut = f"time was up in {died[-1] if died else 'no test'}"
+            break
         for test in died:
-            what = "no end within the time limit" if status is None else f"its process died ({status})"
             with open(report, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"test": test, "what": "failed", "why": what + "\n"
-                                       + tail(log)}) + "\n")
-        if status is None or not died:
-            part.note = "time was up" if status is None else f"it ended with {status}"
+                file.write(json.dumps({"test": test, "what": "failed", "why":
+                                       f"its process died ({status})\n{tail(log)}"}) + "\n")
+        if not died:
+            part.note = f"it ended with {status}"
             break
         done = ended | set(died)
     results = {line["test"]: line for line in map(
@@ -198,7 +202,7 @@ def test_file(args, name):
     part = Part(name)
     daemon = Daemon(args, name)
     try:
-        run_tests(part, args, daemon.environment(), [str(HERE / f"{name}.py")], left(150))
+        run_tests(part, args, daemon.environment(), [str(HERE / f"{name}.py")], left(args, 300))
     finally:
         daemon.stop()
     return part
@@ -245,7 +249,8 @@ def numba_own(args, name):
         else:
             more = {}
         more["PYTHONPATH"] = filecheck_folder(args, name) + os.environ.get("PYTHONPATH", "")
-        run_tests(part, args, daemon.environment(**more), found, left(170), own_tests_command)
+        run_tests(part, args, daemon.environment(**more), found, left(args, 600),
+                  own_tests_command)
     finally:
         daemon.stop()
     return part
@@ -264,7 +269,7 @@ def example(args, name):
     try:
         began = time.monotonic()
         status = run([sys.executable, "-X", "faulthandler", str(script)], daemon.environment(), log,
-                     left(90))
+                     left(args, 90))
         part.lines = [f"{part.name}: {line}" for line in tail(log, 900).splitlines()[1:][-5:]]
         if status == 0:
             part.passed = 1
@@ -287,7 +292,7 @@ def bench(args, name):
         daemon = Daemon(args, name)
         try:
             status = run([sys.executable, "-X", "faulthandler", str(HERE / f"{script}.py"), "--work",
-                          args.work, *more], daemon.environment(), log, left(190))
+                          args.work, *more], daemon.environment(), log, left(args, 190))
         finally:
             daemon.stop()
     part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]
@@ -328,6 +333,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--work", required=True)
     parser.add_argument("--backend", default="auto")
+    parser.add_argument("--limit", type=float, default=1800, help="seconds for all parts together")
     parser.add_argument("--jobs", type=int, default=4, help="test parts at a time")
     parser.add_argument("parts", nargs="*", metavar="PART")
     args = parser.parse_args()
@@ -373,13 +379,16 @@ def main():
     print(f"{'part':<22} passed failed skipped seconds")
     for part in parts:
         print(f"{part.name:<22} {part.passed:6} {part.failed:6} {part.skipped:7} {part.seconds:7.0f}"
-              f"  {part.note}")
+              f"  {part.cut or part.note}")
     failed = sum(part.name != "numba-own-without" and test not in without
                  for part in parts for test, _ in part.failures)
     print(f"python: {sum(part.passed for part in parts)} passed, {failed} failed, "
           f"{sum(part.skipped for part in parts)} skipped in {time.monotonic() - BEGAN:.0f} s; what "
           "also fails without gpumem is not counted")
-    sys.exit(1 if failed else 0)
+    cut = [part for part in parts if part.cut]
+    for part in cut:
+        print(f"not complete: {part.name}: {part.cut}")
+    sys.exit(1 if failed or cut else 0)
 
 
 if __name__ == "__main__":
