@@ -82,7 +82,7 @@ std::vector<States> GroupsOf(const States& states, size_t most) {
 
 // Maps fresh memory at the addresses of unmapped segments.
 absl::Status MapResumed(absl::Span<State* const> states, absl::Span<const UniqueFd> fds) {
-  const absl::Status status =
+  absl::Status status =
       Remapping::MapReserved(states, [&](size_t first, size_t count, const MapOptions& options) {
         std::vector<MapRequest> requests;
         for (size_t i = first; i < first + count; ++i) {

@@ -85,6 +85,11 @@ class CudaCheckpointer final : public Checkpointer {
       return absl::DeadlineExceededError(
           absl::StrCat("the GPU work of process ", pid, " has not ended in time"));
     }
+    // "Process must be in the RUNNING state in order to be locked" (CUDA Driver API).
+    if (*result == CUDA_ERROR_ILLEGAL_STATE) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("process ", pid, " is locked already, by another program"));
+    }
     return driver_.Error(*result, absl::StrCat("locking process ", pid));
   }
 

@@ -44,6 +44,7 @@ class Checkpointer {
   // Blocks the process's CUDA calls once its queued GPU work is done.
   //   DEADLINE_EXCEEDED  that takes longer than `timeout`: nothing is changed. Or the process does
   //                      not answer: it may be locked later, when it goes on
+  //   FAILED_PRECONDITION  it is locked already, or checkpointed
   virtual absl::Status Lock(pid_t pid, absl::Duration timeout) = 0;
 
   // Moves the state of a locked process to its host memory. Blocks for as long as the copy takes.

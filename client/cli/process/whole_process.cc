@@ -161,6 +161,8 @@ absl::StatusOr<DeviceBytesMap> WholeProcess::Checkpoint(const Plan& plan,
   if (const auto target = machine_.Look(); !target.ok()) return target.status();
   const IgnoredSignals whole;  // so that no signal leaves the process locked
   absl::Status locked = driver_.Lock(pid, std::max(deadline - machine_.Now(), kShortest));
+  // The lock is another command's, which unlocks it.
+  if (absl::IsFailedPrecondition(locked)) return locked;
   if (!locked.ok()) {
     const absl::StatusOr<CheckpointState> state = driver_.State(pid);
     if (state.ok() && *state == CheckpointState::kRunning) return locked;

@@ -263,6 +263,15 @@ TEST_F(WholeProcessTest, SaysWhatItCouldNotUndo) {
   EXPECT_TRUE(node_.IsMapped());
 }
 
+TEST_F(WholeProcessTest, TheLockOfAnotherCommandStays) {
+  node_.AddSegment(1, v1::KIND_VMM);
+  // It locks the process while the sessions suspend.
+  node_.asked_to_suspend = [&] { node_.state = CheckpointState::kLocked; };
+  EXPECT_EQ(Suspend().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(node_.calls, ElementsAre("suspend 12", "lock"));
+  EXPECT_EQ(node_.state, CheckpointState::kLocked);
+}
+
 TEST_F(WholeProcessTest, AResumeMayBeRepeatedForTheSessions) {
   node_.AddSegment(1, v1::KIND_VMM);
   ASSERT_TRUE(Suspend().ok());

@@ -33,13 +33,20 @@ class _Segments:
         return False
 
     def _found(self, suspended: bool) -> List[Segment]:
-        return [each for each in self._segments()
-                if not each.closed and each.suspended == suspended]
+        # Nobody can resume or suspend the segments of a closed client.
+        return [] if self._client.closed else [
+            each for each in self._segments()
+            if not each.closed and each.suspended == suspended]
 
     @property
     def suspended(self) -> bool:
-        """True if there are segments, and all are suspended."""
-        return bool(self._found(True)) and not self._found(False)
+        """True if there is something to resume. The program may have resumed a part."""
+        return bool(self._found(True))
+
+    @property
+    def resident(self) -> bool:
+        """True if there is something to suspend."""
+        return bool(self._found(False))
 
     def suspend(self, *, timeout: Optional[float] = None) -> None:
         """As Pool.suspend()."""
@@ -57,7 +64,7 @@ class Turns:
     """Requests to suspend and to resume that are served: the result of gpumem.torch.serve()."""
 
     def __init__(self, wait: float, swappable: Optional[bool],
-                 failed: Optional[Callable[[Error], object]]) -> None:
+                 failed: Optional[Callable[[Exception], object]]) -> None:
         self._gate = _turns.gate()
         self._swappable = 0 if swappable is None else 1 + bool(swappable)
         self._failed = failed
@@ -103,7 +110,7 @@ class Turns:
                 self._gate.resume(left, None, self._cancel)
             else:
                 self._gate.suspend(left, None, returns=cause != _OPERATOR)
-        except Error as error:
+        except Exception as error:  # pylint: disable=broad-except; also of the program's functions
             if self._failed is not None:
                 self._failed(error)
             elif not self._closed:
@@ -133,6 +140,12 @@ class Turns:
         self._gate.active = lambda: None
         _forget(self)
 
+    def renew(self) -> None:
+        """Closes this in a child after fork(), and lets it be used."""
+        self._lock = threading.Lock()
+        self._closed = True
+        self._gate = _turns.gate()
+
     def __enter__(self) -> "Turns":
         return self
 
@@ -156,7 +169,7 @@ def _forget(turns: Turns) -> None:
 def serve(*, client: Optional[Client] = None,
           segments: Optional[Callable[[], Iterable[Segment]]] = None, wait: float = math.inf,
           swappable: Optional[bool] = None,
-          failed: Optional[Callable[[Error], object]] = None) -> Turns:
+          failed: Optional[Callable[[Exception], object]] = None) -> Turns:
     """Lets operators suspend and resume what suspend() covers (gpumemctl suspend), and the daemon
     suspend it if the tenant is swappable, until close() of the result or the end of a `with`
     block. Everything that uses the GPU, allocates or frees has to be in steps of running().
@@ -167,7 +180,8 @@ def serve(*, client: Optional[Client] = None,
     resume() raises. Each step tells the daemon that the program is active.
 
     Covers the default pools, the pools that the program gives to the frameworks' modules, also
-    later, and what `segments` returns, of `client`: all of these that are open, of kind vmm.
+    later, and what `segments` returns, of `client`: all of these that are open, of kind vmm. Once
+    the client is closed, segments of it that are suspended stay so.
     swappable: True or False: the daemon may ask, or may not, whatever the tenant's quota says.
     failed: called with the exception if a request could not be served. None: a RuntimeWarning.
     Requests for a tag are not served.
@@ -201,6 +215,8 @@ def serve(*, client: Optional[Client] = None,
 def _after_fork_in_child() -> None:
     # Its watches are the parent's.
     global _served, _serving  # pylint: disable=global-statement
+    if _served is not None:
+        _served.renew()
     _served = None
     _serving = threading.Lock()
 

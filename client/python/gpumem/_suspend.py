@@ -2,23 +2,31 @@
 """Suspending segments and resuming them; demoting and promoting them."""
 from __future__ import annotations
 
-from contextlib import ExitStack
-from typing import Any, Callable, Iterable, List, Optional
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Callable, Iterable, Iterator, List, Optional
 
 from . import _gpumem
 from ._units import to_ms
 from ._waiting import CancelToken, call
+from .errors import Error
 from .segment import Segment
 from .serving import Serving
 
 
-def _locked(segments: List[Segment]) -> ExitStack:
-    """Returns a context that excludes other calls on these segments."""
-    locks = ExitStack()
-    # In one order in all threads.
-    for segment in sorted(set(segments), key=id):
-        locks.enter_context(segment.lock)
-    return locks
+@contextmanager
+def _locked(segments: List[Segment]) -> Iterator[None]:
+    """Excludes other calls on these segments."""
+    with ExitStack() as locks:  # Ctrl-C may come in between
+        # In one order in all threads.
+        for segment in sorted(set(segments), key=id):
+            locks.enter_context(segment.lock)
+        yield
+
+
+def _refresh(segments: List[Segment]) -> None:
+    for segment in segments:
+        with suppress(Error):  # it was closed meanwhile
+            segment.refresh()
 
 
 class Suspending:
@@ -70,8 +78,7 @@ class Suspending:
                 else:
                     call(work, cancel)
             finally:  # Ctrl-C may come when they are resumed already
-                for each in found:
-                    each.refresh()
+                _refresh(found)
 
     def demote(self, segments: Iterable[Segment], *,
                pause: Optional[Callable[[], object]] = None,
@@ -129,8 +136,7 @@ class Suspending:
                 else:
                     call(work, cancel)
             finally:  # Ctrl-C may come when they are moved already
-                for each in found:
-                    each.refresh()
+                _refresh(found)
 
     def serve_suspensions(self, segments: Callable[[], Iterable[Segment]],
                           **handlers: Any) -> Serving:

@@ -145,7 +145,7 @@ class Gate:
                 for settle in _settles:
                     settle()
                 for pool in _pools():
-                    if not pool.suspended:
+                    if _resident(pool):
                         done.append(pool)
                         pool.suspend(timeout=timeout)
             except BaseException:
@@ -194,13 +194,18 @@ class Gate:
             return True
         except BaseException as error:
             for pool in done:
-                if not pool.suspended:
+                if _resident(pool):
                     _suspend_again(pool)
             # A refusal at once would come again.
             waited = len(done) > 1 and time.monotonic() - began >= hold / 2
             if isinstance(error, ResourceExhaustedError) and waited and _left(deadline) > 0:
                 return False
             raise
+
+
+def _resident(pool: Any) -> bool:
+    """True if there is something to suspend: of the program's segments perhaps a part."""
+    return bool(getattr(pool, "resident", not pool.suspended))
 
 
 def _resumed(pool: Pool) -> bool:

@@ -229,3 +229,51 @@ def test_the_interpreter_ends_while_it_serves(daemon):
     run = importlib.import_module("conftest").run_python
     code = "import gpumem.torch; turns = gpumem.torch.serve(); print('served')"
     assert run(code, runtime_dir=daemon.runtime_dir, fakes=True) == "served\n"
+
+
+def test_a_part_that_the_program_resumed_leaves_the_rest_to_resume(torch, daemon):
+    with gpumem.connect() as client:
+        weights, cache = client.acquire(MIB), client.acquire(MIB)
+        memoryview(weights)[0], memoryview(cache)[0] = 7, 8
+        listed = [weights, cache]
+        with torch.serve(client=client, segments=lambda: listed):
+            torch.suspend()
+            client.resume([weights])
+            torch.resume()
+            assert not cache.suspended and memoryview(cache)[0] == 8
+            # One that comes while others are suspended.
+            torch.suspend()
+            listed.append(client.acquire(MIB))
+            torch.resume()
+            assert not weights.suspended and not cache.suspended
+            # A part is suspended already.
+            client.suspend([cache])
+            torch.suspend()
+            assert all(each.suspended for each in listed)
+            torch.resume()
+            assert memoryview(weights)[0] == 7 and memoryview(cache)[0] == 8
+
+
+def test_a_closed_client_leaves_the_others_to_resume(torch, daemon):
+    pool = gpumem.Pool.default(0)
+    array = filled(pool, 7)
+    client = gpumem.connect()
+    segment = client.acquire(MIB)
+    with torch.serve(client=client, segments=lambda: [segment]):
+        torch.suspend()
+        client.close()
+        torch.resume()
+        assert not torch.suspended() and (array == 7).all()
+
+
+def test_what_the_programs_function_raises_is_reported(torch, daemon):
+    failed = []
+
+    def segments():
+        raise ValueError("boom")
+
+    with gpumem.connect() as client, client.acquire(MIB):
+        with torch.serve(client=client, segments=segments, failed=failed.append):
+            eventually(lambda: not asks(daemon, client.session_id, "suspend", "--timeout", "1s")
+                       and failed, "the request has failed")
+            assert isinstance(failed[0], ValueError) and not torch.suspended()

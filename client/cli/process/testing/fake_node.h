@@ -80,6 +80,7 @@ class FakeNode final : public ProcessBroker, public ProcessMachine, public Check
     v1::SuspendSessionResponse response;
     response.set_suspended_leases(SetSuspended(session, true));
     response.set_moved_bytes(response.suspended_leases() * kGiB);
+    if (asked_to_suspend) asked_to_suspend();
     return response;
   }
   absl::StatusOr<v1::ResumeSessionResponse> Resume(uint64_t session, absl::Duration) override {
@@ -114,6 +115,7 @@ class FakeNode final : public ProcessBroker, public ProcessMachine, public Check
     calls.emplace_back("lock");
     EXPECT_GT(timeout, absl::ZeroDuration());
     if (!locks.ok()) return locks;
+    if (state != CheckpointState::kRunning) return absl::FailedPreconditionError("ILLEGAL_STATE");
     state = CheckpointState::kLocked;
     if (locked) locked();
     return locks;
@@ -159,7 +161,8 @@ class FakeNode final : public ProcessBroker, public ProcessMachine, public Check
   // The answers of calls.
   absl::Status asked, locks, checkpoints, unlocks, suspends, resumes;
   std::function<void()> locked, slept;  // happens right after
-  std::vector<std::string> calls;       // that change something
+  std::function<void()> asked_to_suspend;
+  std::vector<std::string> calls;  // that change something
 
  private:
   // As the tests number them.
