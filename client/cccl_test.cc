@@ -49,7 +49,7 @@ template <typename... Properties>
 using ResourceRef = cuda::mr::async_resource_ref<Properties...>;
 #endif
 
-// On the host backend a stream is a mere name.
+// Returns a stream of the host backend, which knows it by name alone.
 cuda::stream_ref StreamNamed(uintptr_t name) {
   return cuda::stream_ref(reinterpret_cast<cudaStream_t>(name));
 }
@@ -112,7 +112,6 @@ TEST_F(Cccl, TheNamesBefore31Allocate) {
   EXPECT_EQ(resource.pool().Stats().used_blocks, 0u);
 }
 
-// The streams of both calls reach the pool: the hook sees them.
 TEST_F(Cccl, TheStreamReachesThePool) {
   PoolResource resource(MakePool({.thread_caches = false}));
   std::vector<std::pair<PoolEvent::What, Stream>> seen;

@@ -32,6 +32,7 @@ using DeviceRef = cuda::mr::resource_ref<cuda::mr::device_accessible>;
 using DeviceRef = cuda::mr::async_resource_ref<cuda::mr::device_accessible>;
 #endif
 
+// Returns CCCL's name of the stream.
 cuda::stream_ref RefTo(Stream stream) {
   return cuda::stream_ref(static_cast<cudaStream_t>(stream));
 }
@@ -78,7 +79,7 @@ class CcclOnGpu : public testing::PoolOnGpu {
     other_ = gpu_->NewStream();
   }
 
-  // Writes to memory of the resource and frees it, in the stream's order. Returns its address.
+  // Returns the address of memory that it allocates, writes to and frees, in the stream's order.
   void* Use(PoolResource& resource, Stream stream, uint32_t value) {
     void* const data = resource.allocate(RefTo(stream), kBlock, kAlignment);
     gpu_->Set(data, value, kBlock, stream);

@@ -50,11 +50,13 @@ static_assert(
     std::is_constructible_v<rmm::host_device_async_resource_ref, gpumem::PinnedPoolResource&>);
 static_assert(!std::is_constructible_v<rmm::host_async_resource_ref, PoolResource&>);
 
+// True if RMM can use a GPU here.
 bool HasGpu() {
   int count = 0;
   return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
 }
 
+// Returns a pool of at most kLimit bytes of the daemon's first device.
 std::shared_ptr<gpumem::Pool> MakePool() {
   auto client = gpumem::Client::Connect();
   if (!client.ok()) throw std::runtime_error(client.status().ToString());
@@ -63,6 +65,7 @@ std::shared_ptr<gpumem::Pool> MakePool() {
   return *std::move(pool);
 }
 
+// Returns how many blocks of its pool are in use.
 uint64_t UsedBlocks(const PoolResource& resource) { return resource.pool().Stats().used_blocks; }
 
 // Allocates and frees at random, up to 20 blocks at a time.
@@ -211,6 +214,7 @@ class RmmOnGpu : public Rmm {
     return numbers;
   }
 
+  // Returns the buffer's contents, in the stream's order.
   static std::vector<int> Read(const rmm::device_buffer& buffer, cuda::stream_ref stream) {
     std::vector<int> read(buffer.size() / sizeof(int));
     EXPECT_EQ(

@@ -13,11 +13,11 @@
 // Names. CCCL 3.1 renamed the functions of a resource. The resources here have both sets of names
 // with every CCCL:
 //
-//   since 3.1                                       before
-//   allocate(stream, bytes, alignment)              allocate_async(bytes, alignment, stream)
-//   deallocate(stream, data, bytes, alignment)      deallocate_async(data, bytes, alignment,
-//   stream) allocate_sync(bytes, alignment)                 allocate(bytes, alignment)
-//   deallocate_sync(data, bytes, alignment)         deallocate(data, bytes, alignment)
+//   since 3.1                                    before
+//   allocate(stream, bytes, alignment)           allocate_async(bytes, alignment, stream)
+//   deallocate(stream, data, bytes, alignment)   deallocate_async(data, bytes, alignment, stream)
+//   allocate_sync(bytes, alignment)              allocate(bytes, alignment)
+//   deallocate_sync(data, bytes, alignment)      deallocate(data, bytes, alignment)
 //
 // They model cuda::mr::resource and synchronous_resource; before 3.1 async_resource and resource.
 //
@@ -37,9 +37,7 @@
 // Threads: every function may be called from any thread. Sizes are bytes.
 #pragma once
 
-#if !defined(__has_include)
-#define GPUMEM_HAS_CCCL 0
-#elif __has_include(<cuda/memory_resource>) && __has_include(<cuda_runtime_api.h>)
+#if __has_include(<cuda/memory_resource>) && __has_include(<cuda_runtime_api.h>)
 #define GPUMEM_HAS_CCCL 1
 #else
 #define GPUMEM_HAS_CCCL 0
@@ -77,6 +75,7 @@ class PoolBadAlloc : public std::bad_alloc {
       : status_(std::move(status)),
         text_(std::make_shared<const std::string>("gpumem: " + status_.ToString())) {}
 
+  // Returns the status of the pool, never OK.
   const absl::Status& status() const noexcept { return status_; }
   const char* what() const noexcept override { return text_->c_str(); }
 
@@ -90,9 +89,9 @@ class PoolBadAlloc : public std::bad_alloc {
 template <class... Properties>
 class BasicPoolResource {
  public:
-  // Shares ownership of the pool. Throws std::invalid_argument if it is null, or if it does not
-  // have the property host_accessible: CPUs can use memory of kind pinned, and of the host backend.
-  // Memory of the host backend passes as device_accessible, for tests without a GPU.
+  // Takes ownership of a share of the pool. Throws std::invalid_argument if it is null, or if it
+  // does not have the property host_accessible: CPUs can use memory of kind pinned, and of the host
+  // backend. Memory of the host backend passes as device_accessible, for tests without a GPU.
   explicit BasicPoolResource(std::shared_ptr<Pool> pool) : pool_(std::move(pool)) {
     if (pool_ == nullptr) throw std::invalid_argument("gpumem: a resource needs a pool");
     if constexpr (kHas<cuda::mr::host_accessible>) {
@@ -116,47 +115,52 @@ class BasicPoolResource {
   }
   ~BasicPoolResource() {}
 
-  // Allocates for work on the stream (Pool::Allocate). Returns null for zero bytes. `alignment`: a
+  // Returns memory for work on the stream (Pool::Allocate); null for zero bytes. `alignment`: a
   // power of two up to 512, which all blocks have. Throws PoolBadAlloc.
   [[nodiscard]] void* allocate(cuda::stream_ref stream, size_t bytes,
                                size_t alignment = kAlignment) {
     return Allocated(bytes, alignment, [&] { return pool_->Allocate(bytes, stream.get()); });
   }
 
-  // Frees after the work submitted to the stream so far (Pool::Free). Does nothing for null.
+  // Releases memory after the work submitted to the stream so far (Pool::Free). Does nothing for
+  // null.
   void deallocate(cuda::stream_ref stream, void* data, size_t /*bytes*/,
                   size_t /*alignment*/ = kAlignment) noexcept {
     Freed(data, [&] { return pool_->Free(data, stream.get()); });
   }
 
-  // Allocates memory that is usable at once and on every stream, as cudaMalloc
+  // Returns memory that is usable at once and on every stream, as cudaMalloc
   // (Pool::AllocateSynchronized). May block until work of other streams is done. Zero bytes,
   // alignment and errors as allocate().
   [[nodiscard]] void* allocate_sync(size_t bytes, size_t alignment = kAlignment) {
     return Allocated(bytes, alignment, [&] { return pool_->AllocateSynchronized(bytes); });
   }
 
-  // Blocks until all work of the device is done and frees, as cudaFree (Pool::FreeSynchronized).
-  // Not during the capture of a graph. Does nothing for null.
+  // Blocks until all work of the device is done, and releases the memory, as cudaFree
+  // (Pool::FreeSynchronized). Not during the capture of a graph. Does nothing for null.
   void deallocate_sync(void* data, size_t /*bytes*/, size_t /*alignment*/ = kAlignment) noexcept {
     Freed(data, [&] { return pool_->FreeSynchronized(data); });
   }
 
-  // The same functions under the names before CCCL 3.1.
+  // Returns allocate(): the name before CCCL 3.1.
   [[nodiscard]] void* allocate_async(size_t bytes, size_t alignment, cuda::stream_ref stream) {
     return allocate(stream, bytes, alignment);
   }
+  // Releases as deallocate(): the name before CCCL 3.1.
   void deallocate_async(void* data, size_t bytes, size_t alignment,
                         cuda::stream_ref stream) noexcept {
     deallocate(stream, data, bytes, alignment);
   }
+  // Returns allocate_sync(): the name before CCCL 3.1.
   [[nodiscard]] void* allocate(size_t bytes, size_t alignment = kAlignment) {
     return allocate_sync(bytes, alignment);
   }
+  // Releases as deallocate_sync(): the name before CCCL 3.1.
   void deallocate(void* data, size_t bytes, size_t alignment = kAlignment) noexcept {
     deallocate_sync(data, bytes, alignment);
   }
 
+  // Returns the pool, for its statistics and ForgetStream().
   Pool& pool() const noexcept { return *pool_; }
 
   // True if both have the same pool.

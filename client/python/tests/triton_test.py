@@ -26,6 +26,7 @@ MIB = 1 << 20
 
 
 def blocks(language):
+    """Returns the page's blocks in that language."""
     with open(os.path.join(os.environ["GPUMEM_ROOT"], PAGE), encoding="utf-8") as file:
         return re.findall(rf"^```{language}\n(.*?)^```", file.read(), re.M | re.S)
 
@@ -140,7 +141,7 @@ def _triton(monkeypatch):
 
 @pytest.fixture(name="page")
 def _page(triton):
-    """The names that the page's first program defines."""
+    """Returns the names that the page's first program defines."""
     del triton  # it is there first
     scope = {}
     exec(compile(blocks("python")[0], PAGE, "exec"), scope)  # pylint: disable=exec-used
@@ -156,7 +157,7 @@ class Segment:
 
 
 def client_library(name):
-    """tritonclient.NAME, or a skip with the reason."""
+    """Returns tritonclient.NAME, or skips the test."""
     folder = os.environ.get("GPUMEM_TRITONCLIENT")
     if folder is None:
         pytest.skip("no $GPUMEM_TRITONCLIENT: Triton's client library is not there to compare with")
