@@ -11,8 +11,12 @@
 namespace gpumem::internal {
 namespace {
 
-static_assert(kChunkBytes == Staging::kPieceBytes);
+// A chunk goes through several slots: pinned memory takes long to get, so there is little of it.
+static_assert(kChunkBytes % Staging::kPieceBytes == 0);
 
+// As many as there are slots: all of them can be under way.
+constexpr uint64_t kPiecesOfChunk = kChunkBytes / Staging::kPieceBytes;
+static_assert(kPiecesOfChunk <= Staging::kSlots);
 // Bytes are hashed while they are in the processor's cache.
 constexpr uint64_t kHashedAtOnce = uint64_t{256} << 10;
 
@@ -52,11 +56,35 @@ std::vector<std::string> Checksums(absl::Span<const Part> parts, absl::Span<cons
   return checksums;
 }
 
+// The slots of a thread's Staging in turn.
+class Slots {
+ public:
+  explicit Slots(Staging& staging) : staging_(staging) {}
+
+  Staging& staging() { return staging_; }
+  // Returns a slot without a copy under way.
+  absl::StatusOr<int> Next() {
+    slot_ = (slot_ + 1) % Staging::kSlots;
+    absl::Status status = staging_.Finish(slot_);
+    if (!status.ok()) return status;
+    return slot_;
+  }
+  absl::Status FinishAll() {
+    for (int i = 0; i < Staging::kSlots; ++i) {
+      if (auto slot = Next(); !slot.ok()) return slot.status();
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Staging& staging_;
+  int slot_ = -1;
+};
+
 // Threads that take the chunks in order and copy each.
 class Workers {
  public:
-  // Copies a chunk through a slot of the thread's Staging, which is free.
-  using Work = absl::FunctionRef<absl::Status(Staging&, int slot, size_t chunk)>;
+  using Work = absl::FunctionRef<absl::Status(Slots&, size_t chunk)>;
 
   Workers(absl::Span<const Chunk> chunks, MakeStaging make_staging, Work work)
       : chunks_(chunks), make_staging_(make_staging), work_(work) {}
@@ -70,18 +98,14 @@ class Workers {
   absl::Status Chunks() {
     absl::StatusOr<std::unique_ptr<Staging>> staging = make_staging_();
     if (!staging.ok()) return staging.status();
-    for (int slot = 0; !parallel_.stopped(); slot = (slot + 1) % Staging::kSlots) {
+    Slots slots(**staging);
+    while (!parallel_.stopped()) {
       const size_t chunk = next_++;
       if (chunk >= chunks_.size()) break;
-      absl::Status status = (*staging)->Finish(slot);
-      if (status.ok()) status = work_(**staging, slot, chunk);
-      if (!status.ok()) return status;
+      if (absl::Status status = work_(slots, chunk); !status.ok()) return status;
       done_ += chunks_[chunk].bytes;
     }
-    for (int slot = 0; slot < Staging::kSlots; ++slot) {
-      if (absl::Status status = (*staging)->Finish(slot); !status.ok()) return status;
-    }
-    return absl::OkStatus();
+    return slots.FinishAll();
   }
 
   const absl::Span<const Chunk> chunks_;
@@ -92,27 +116,41 @@ class Workers {
   Parallel parallel_;
 };
 
+// Reads `bytes` bytes into the buffer, and hashes them unless `hash` is null.
+absl::Status ReadPiece(FileReader& file, uint64_t file_offset, uint64_t bytes, char* buffer,
+                       ChunkHash* hash) {
+  for (uint64_t at = 0; at < bytes; at += kHashedAtOnce) {
+    const uint64_t some = std::min(kHashedAtOnce, bytes - at);
+    absl::Status status = file.Read(file_offset + at, some, buffer + at);
+    if (!status.ok()) return status;
+    if (hash != nullptr) hash->Update(buffer + at, some);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Load(absl::Span<const Part> parts, MakeStaging make_staging, OnProgress on_progress,
                   std::vector<std::string>* checksums) {
   const std::vector<Chunk> chunks = Cut(parts);
   std::vector<XXH128_hash_t> hashes(checksums == nullptr ? 0 : chunks.size());
-  const auto load = [&](Staging& staging, int slot, size_t index) -> absl::Status {
+  const auto load = [&](Slots& slots, size_t index) -> absl::Status {
     const Chunk& chunk = chunks[index];
     const Part& part = parts[chunk.part];
-    void* const mapped = MappedOf(parts, chunk);
-    char* const buffer = static_cast<char*>(staging.Buffer(slot, mapped));
     ChunkHash hash;
-    for (uint64_t at = 0; at < chunk.bytes; at += kHashedAtOnce) {
-      const uint64_t bytes = std::min(kHashedAtOnce, chunk.bytes - at);
-      absl::Status status =
-          part.file->Read(part.file_offset + chunk.offset + at, bytes, buffer + at);
+    for (uint64_t at = 0; at < chunk.bytes; at += Staging::kPieceBytes) {
+      const uint64_t bytes = std::min(Staging::kPieceBytes, chunk.bytes - at);
+      void* const mapped = static_cast<char*>(MappedOf(parts, chunk)) + at;
+      const absl::StatusOr<int> slot = slots.Next();
+      if (!slot.ok()) return slot.status();
+      absl::Status status = ReadPiece(*part.file, part.file_offset + chunk.offset + at, bytes,
+                                      static_cast<char*>(slots.staging().Buffer(*slot, mapped)),
+                                      checksums == nullptr ? nullptr : &hash);
+      if (status.ok()) status = slots.staging().StartIn(*slot, mapped, bytes);
       if (!status.ok()) return status;
-      if (checksums != nullptr) hash.Update(buffer + at, bytes);
     }
     if (checksums != nullptr) hashes[index] = hash.Finish();
-    return chunk.bytes == 0 ? absl::OkStatus() : staging.StartIn(slot, mapped, chunk.bytes);
+    return absl::OkStatus();
   };
   absl::Status status = Workers(chunks, make_staging, load).Run(on_progress);
   if (status.ok() && checksums != nullptr) *checksums = Checksums(parts, chunks, hashes);
@@ -123,15 +161,26 @@ absl::StatusOr<std::vector<std::string>> Hash(absl::Span<const Part> parts,
                                               MakeStaging make_staging, OnProgress on_progress) {
   const std::vector<Chunk> chunks = Cut(parts);
   std::vector<XXH128_hash_t> hashes(chunks.size());
-  const auto hash_one = [&](Staging& staging, int slot, size_t index) -> absl::Status {
+  const auto hash_one = [&](Slots& slots, size_t index) -> absl::Status {
     const Chunk& chunk = chunks[index];
-    void* const mapped = MappedOf(parts, chunk);
-    ChunkHash hash;
-    if (chunk.bytes > 0) {
-      absl::Status status = staging.StartOut(slot, mapped, chunk.bytes);
-      if (status.ok()) status = staging.Finish(slot);
+    // All of a chunk is under way while its first piece is hashed.
+    int started[kPiecesOfChunk] = {};
+    Staging& staging = slots.staging();
+    const auto piece = [&](uint64_t at) { return static_cast<char*>(MappedOf(parts, chunk)) + at; };
+    for (uint64_t at = 0; at < chunk.bytes; at += Staging::kPieceBytes) {
+      const absl::StatusOr<int> slot = slots.Next();
+      if (!slot.ok()) return slot.status();
+      started[at / Staging::kPieceBytes] = *slot;
+      absl::Status status =
+          staging.StartOut(*slot, piece(at), std::min(Staging::kPieceBytes, chunk.bytes - at));
       if (!status.ok()) return status;
-      hash.Update(staging.Buffer(slot, mapped), chunk.bytes);
+    }
+    ChunkHash hash;
+    for (uint64_t at = 0; at < chunk.bytes; at += Staging::kPieceBytes) {
+      const int slot = started[at / Staging::kPieceBytes];
+      if (absl::Status status = staging.Finish(slot); !status.ok()) return status;
+      hash.Update(staging.Buffer(slot, piece(at)),
+                  std::min(Staging::kPieceBytes, chunk.bytes - at));
     }
     hashes[index] = hash.Finish();
     return absl::OkStatus();
@@ -145,24 +194,42 @@ absl::StatusOr<std::vector<std::string>> Unload(
     absl::Span<const Part> parts, Staging& staging, OnProgress on_progress,
     absl::FunctionRef<absl::Status(absl::string_view)> use) {
   const std::vector<Chunk> chunks = Cut(parts);
-  const auto slot_of = [](size_t chunk) { return static_cast<int>(chunk % Staging::kSlots); };
+  struct Piece {
+    size_t chunk;
+    void* mapped;
+    uint64_t bytes;
+    bool last;  // of its chunk
+  };
+  std::vector<Piece> pieces;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    uint64_t at = 0;
+    do {  // one piece, if it is empty
+      const uint64_t bytes = std::min(Staging::kPieceBytes, chunks[i].bytes - at);
+      pieces.push_back({.chunk = i,
+                        .mapped = static_cast<char*>(MappedOf(parts, chunks[i])) + at,
+                        .bytes = bytes,
+                        .last = at + bytes == chunks[i].bytes});
+      at += bytes;
+    } while (at < chunks[i].bytes);
+  }
+  const auto slot_of = [](size_t piece) { return static_cast<int>(piece % Staging::kSlots); };
   std::vector<XXH128_hash_t> hashes(chunks.size());
   ChunkHash hash;
   size_t started = 0;
   uint64_t done = 0;
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    for (; started < std::min(chunks.size(), i + Staging::kSlots); ++started) {
-      const Chunk& chunk = chunks[started];
-      if (chunk.bytes == 0) continue;
-      absl::Status status = staging.StartOut(slot_of(started), MappedOf(parts, chunk), chunk.bytes);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    for (; started < std::min(pieces.size(), i + Staging::kSlots); ++started) {
+      const Piece& piece = pieces[started];
+      if (piece.bytes == 0) continue;
+      absl::Status status = staging.StartOut(slot_of(started), piece.mapped, piece.bytes);
       if (!status.ok()) return status;
     }
-    const Chunk& chunk = chunks[i];
+    const Piece& piece = pieces[i];
     if (absl::Status status = staging.Finish(slot_of(i)); !status.ok()) return status;
     const absl::string_view bytes(
-        static_cast<const char*>(staging.Buffer(slot_of(i), MappedOf(parts, chunk))), chunk.bytes);
+        static_cast<const char*>(staging.Buffer(slot_of(i), piece.mapped)), piece.bytes);
     hash.Update(bytes.data(), bytes.size());
-    hashes[i] = hash.Finish();
+    if (piece.last) hashes[piece.chunk] = hash.Finish();
     if (absl::Status status = use(bytes); !status.ok()) return status;
     done += bytes.size();
     if (absl::Status status = on_progress(done); !status.ok()) return status;

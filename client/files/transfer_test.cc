@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/files/tree_hash.h"
+#include "client/files/xxh3.h"
 
 namespace gpumem::internal {
 namespace transfer_test {
@@ -29,6 +30,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kPiece = Staging::kPieceBytes;
+constexpr uint64_t kChunk = kChunkBytes;
 
 // As a device's: bytes are in the memory once the copy is finished, not before. Using a buffer too
 // early or too late yields wrong bytes.
@@ -138,7 +140,7 @@ TEST_P(TransferTest, BringsEveryByteThereAndBack) {
   // Around the boundaries of pages and chunks, and more chunks than slots.
   for (const uint64_t bytes :
        {uint64_t{1}, uint64_t{4095}, uint64_t{4096}, uint64_t{4097}, kPiece - 1, kPiece, kPiece + 1,
-        3 * kPiece + 12345, kPiece * (Staging::kSlots + 13) + 1}) {
+        kChunk - 1, kChunk, kChunk + 1, 3 * kChunk + 12345, 17 * kChunk + 1}) {
     const std::string path = Make(bytes);
     if (contents_.size() % 2 == 0) Forget(path);
     Open(path);
@@ -172,9 +174,9 @@ TEST_P(TransferTest, BringsEveryByteThereAndBack) {
   });
   ASSERT_TRUE(unloaded.ok()) << unloaded.status();
   EXPECT_EQ(*unloaded, checksums);
-  EXPECT_TRUE(back == absl::StrCat(contents_[0], contents_[1], contents_[2], contents_[3],
-                                   contents_[4], contents_[5], contents_[6], contents_[7],
-                                   contents_[8]));
+  std::string all;
+  for (const std::string& content : contents_) absl::StrAppend(&all, content);
+  EXPECT_TRUE(back == all);
   const auto hashed = Hash(parts_, MakeOne, Ignore);
   ASSERT_TRUE(hashed.ok()) << hashed.status();
   EXPECT_EQ(*hashed, checksums);
@@ -262,6 +264,32 @@ TEST(TreeHashTest, IsTheHashOfTheChunksHashes) {
   const XXH128_hash_t root = XXH3_128bits(canonical, sizeof(canonical));
   EXPECT_EQ(TreeHash({first, second}), TreeHash({root}));
   EXPECT_NE(TreeHash({second, first}), TreeHash({root}));
+}
+
+TEST(Xxh3Test, IsTheSameWithAllInstructions) {
+  std::string bytes(100'000, '\0');
+  std::mt19937 random(1);
+  for (char& c : bytes) c = static_cast<char>(random());
+  const auto hash = [&](auto update) {
+    XXH3_state_t* const state = XXH3_createState();
+    XXH3_128bits_reset(state);
+    update(state, bytes.data(), 17);
+    update(state, bytes.data() + 17, bytes.size() - 17);
+    const XXH128_hash_t result = XXH3_128bits_digest(state);
+    XXH3_freeState(state);
+    return result;
+  };
+  const XXH128_hash_t expected = XXH3_128bits(bytes.data(), bytes.size());
+  EXPECT_TRUE(XXH128_isEqual(hash(Xxh3UpdateBaseline), expected));
+  EXPECT_TRUE(XXH128_isEqual(hash(Xxh3Update), expected));
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) {
+    EXPECT_TRUE(XXH128_isEqual(hash(Xxh3UpdateAvx2), expected));
+  }
+  if (__builtin_cpu_supports("avx512f")) {
+    EXPECT_TRUE(XXH128_isEqual(hash(Xxh3UpdateAvx512), expected));
+  }
+#endif
 }
 
 TEST(FileReaderTest, RefusesWhatIsNoFileToLoad) {

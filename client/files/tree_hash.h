@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "client/files/xxh3.h"
 #include "xxhash.h"
 
 namespace gpumem::internal {
@@ -25,7 +26,7 @@ inline constexpr uint64_t kChunkBytes = uint64_t{4} << 20;
 class ChunkHash {
  public:
   ChunkHash() : state_(XXH3_createState()) { XXH3_128bits_reset(state_.get()); }
-  void Update(const void* bytes, uint64_t size) { XXH3_128bits_update(state_.get(), bytes, size); }
+  void Update(const void* bytes, uint64_t size) { Xxh3Update(state_.get(), bytes, size); }
   // Returns the hash, and begins the next chunk.
   XXH128_hash_t Finish() {
     const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());

@@ -20,7 +20,7 @@ namespace gpumem {
 // calling thread's current CUDA context. INTERNAL from any call: the driver's error.
 class Staging {
  public:
-  static constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // one piece has no more
+  static constexpr uint64_t kPieceBytes = uint64_t{1} << 20;  // one piece has no more
   static constexpr int kSlots = 4;
   static constexpr uint64_t kBytes = kSlots * kPieceBytes;  // of pinned memory, for a device
 

@@ -176,12 +176,13 @@ TEST_F(CcclOnGpu, ACapturedStreamIsRefused) {
 }
 
 TEST_F(CcclOnGpu, AboveTheQuotaItThrows) {
-  daemon_->Reconfigure("[tenant_defaults]\nlimit = \"16MiB\"\n");
-  ASSERT_TRUE(testing::Eventually([&] {
-    const auto usage = client_->GetUsage();
-    return usage.ok() && !usage->devices.empty() && usage->devices[0].limit_bytes == 16 * kMiB;
-  }));
-  auto pool = Pool::Create(client_, {.device = uuid_, .kind = Kind::kVmm, .grow_bytes = kBlock});
+  auto daemon =
+      DaemonProcess::Start({.backend = "cuda", .config = "[tenant_defaults]\nlimit = \"16MiB\"\n"});
+  ASSERT_OK(daemon);
+  auto client = (*daemon)->Connect();
+  ASSERT_OK(client);
+  auto pool =
+      Pool::Create(*std::move(client), {.device = uuid_, .kind = Kind::kVmm, .grow_bytes = kBlock});
   ASSERT_OK(pool);
   PoolResource resource(*std::move(pool));
   try {

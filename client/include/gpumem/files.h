@@ -63,7 +63,7 @@ struct PublishedFiles {
 };
 
 // Copies the files into new memory of this Client's tenant and publishes it. Several threads read,
-// check and copy; together they have at most 384 MiB of pinned host memory. A safetensors index
+// check and copy; together they have at most 96 MiB of pinned host memory. A safetensors index
 // ("*.safetensors.index.json") stands for the files that it names.
 //   NOT_FOUND           a file, or a shard that the name of another one tells of
 //   PERMISSION_DENIED   a file cannot be read
