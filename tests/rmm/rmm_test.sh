@@ -31,13 +31,14 @@ build() {
   install "$library" "$folder/lib/libgpumem.so.1"
   install -t "$folder/lib" "$RMM/librmm/lib64/librmm.so" \
     "$RMM/rapids_logger/lib64/librapids_logger.so"
-  g++ -std=c++20 -O1 -Wall -Wextra -Werror -Wno-missing-field-initializers "$HERE/rmm_test.cc" -o "$folder/gpumem_rmm_test" \
+  g++ -std=c++20 -O1 -Wall -Wextra -Werror -Wno-missing-field-initializers \
+    "$HERE/rmm_test.cc" -o "$folder/gpumem_rmm_test" \
     -I"$HEADERS" -isystem "$RMM/librmm/include" -isystem "$RMM/librmm/include/rapids" \
     -isystem "$RMM/rapids_logger/include" -isystem "$CUDA/include" \
     -DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE \
     -L"$folder/lib" -l:libgpumem.so.1 -lrmm -lrapids_logger -lgtest \
     -L"$CUDA/lib64" -lcudart_static -lrt -ldl -lpthread \
-    "${absl[@]}" -Wl,--disable-new-dtags,-rpath,"\$ORIGIN/lib",-rpath-link,"$folder/lib"
+    "${absl[@]}" "-Wl,--disable-new-dtags,-rpath,\$ORIGIN/lib,-rpath-link,$folder/lib"
   # All but the C library.
   for file in $(ldd "$folder/gpumem_rmm_test" "$folder/gpumemd" | awk '$2 == "=>" {print $3}' | sort -u); do
     case ${file##*/} in
