@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -179,7 +180,11 @@ TEST_F(CcclOnGpu, AboveTheQuotaItThrows) {
   daemon_->Reconfigure("[tenant_defaults]\nlimit = \"16MiB\"\n");
   ASSERT_TRUE(testing::Eventually([&] {
     const auto usage = client_->GetUsage();
-    return usage.ok() && !usage->devices.empty() && usage->devices[0].limit_bytes == 16 * kMiB;
+    return usage.ok() && std::any_of(usage->devices.begin(), usage->devices.end(),
+                                     [&](const DeviceUsage& device) {
+                                       return device.device_uuid == uuid_ &&
+                                              device.limit_bytes == 16 * kMiB;
+                                     });
   }));
   auto pool = Pool::Create(client_, {.device = uuid_, .kind = Kind::kVmm, .grow_bytes = kBlock});
   ASSERT_OK(pool);
