@@ -11,6 +11,8 @@ with the plugin and without), examples, bench-alloc, bench-restart. Only if they
 - bench-suspend-cold, -huge and -reserved: the tier takes its memory when it is first needed, in
   ordinary pages, transparent huge pages and reserved huge pages
 - bench-turns: two tenants that do not fit together
+- bench-push: new weights for a worker after each step of a trainer
+- bench-serving: a Llama by load_or_attach(), and by transformers and safetensors
 
 Failures are printed with their reasons, and a table comes last; exit code 0 if all ran and nothing
 failed.
@@ -292,7 +294,8 @@ def bench(args, name):
         daemon = Daemon(args, name)
         try:
             status = run([sys.executable, "-X", "faulthandler", str(HERE / f"{script}.py"), "--work",
-                          args.work, *more], daemon.environment(), log, left(args, 190))
+                          args.work, *more], daemon.environment(), log,
+                         left(args, configs.LIMITS.get(name, 190)))
         finally:
             daemon.stop()
     part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]

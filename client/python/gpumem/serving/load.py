@@ -127,9 +127,9 @@ def push(name: str, tensors: Any, *, framework: str = "torch", client: Optional[
     """Publishes tensors by name as the next version, and returns it: for a trainer whose workers
     call Weights.update() or load_or_attach(). Copies each tensor once, on its GPU, into new memory.
 
-    Versions are whole: a worker that still uses an old one keeps it. Once the last has let go, its
-    memory is the tenant's to use again: with `max_retained` of the tenant's quota at the size of the
-    weights, the daemon allocates nothing from the third push on. Two sets of weights alternate.
+    Versions are whole: a worker that still uses an old one keeps it. Once the last has let go, the
+    daemon keeps its memory for the tenant's next request of the same size (`max_retained` of its
+    quota), so two sets of memory alternate, and a push of the same tensors allocates nothing.
 
     tensors: by name, pairs, or a module. options: as of Client.publish(). Raises
     ResourceExhaustedError, InvalidArgumentError.
