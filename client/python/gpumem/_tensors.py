@@ -159,7 +159,7 @@ def same_bytes(one: Any, other: Any) -> bool:
 
 def copy_into(segment: Segment, offset: int, tensor: Any, filled: bool = False) -> Array:
     """Returns the array at that place of a segment for a tensor, and starts to copy the tensor into
-    it; not if it is `filled` already. wait_for_copies() waits for the copies."""
+    it; not if it is `filled` already. wait_for_gpus() waits for the copies."""
     kind, parts = wire(tensor.dtype, tensor.element_size())
     shape = tuple(tensor.shape) if parts == 1 else tuple(tensor.shape) + (parts,)
     array = segment.array(shape, kind, offset=offset)
@@ -195,7 +195,7 @@ def copy_all(client: "Client", tensors: Mapping[str, Any], kind: Optional[str], 
         for name, tensor, offset in plan:
             made[name] = (copy_into(segment, offset, tensor, filled=True),
                           dtype_name(tensor.dtype))
-    wait_for_copies(tensors.values())
+    wait_for_gpus(tensors.values())
     return made
 
 
@@ -209,7 +209,7 @@ def _copy_into_bytes(to: Any, plan: Iterable[Tuple[str, Any, int]]) -> None:
             to[offset:end].view(tensor.dtype).reshape(tensor.shape).copy_(tensor)
 
 
-def wait_for_copies(tensors: Iterable[Any]) -> None:
+def wait_for_gpus(tensors: Iterable[Any]) -> None:
     """Blocks until the work is done on the GPUs of these tensors, and on the current one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         for device in {tensor.device for tensor in tensors
