@@ -13,6 +13,7 @@ with the plugin and without), examples, bench-alloc, bench-restart. Only if they
 - bench-turns: two tenants that do not fit together
 - bench-push: new weights for a worker after each step of a trainer
 - bench-serving: a Llama by load_or_attach(), and by transformers and safetensors
+- bench-load: safetensors files by publish_files() and by other loaders; attaching 1,000 arrays
 
 Failures are printed with their reasons, and a table comes last; exit code 0 if all ran and nothing
 failed.
