@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -176,8 +177,8 @@ TEST_F(CcclOnGpu, ACapturedStreamIsRefused) {
 }
 
 TEST_F(CcclOnGpu, AboveTheQuotaItThrows) {
-  auto daemon =
-      DaemonProcess::Start({.backend = "cuda", .config = "[tenant_defaults]\nlimit = \"16MiB\"\n"});
+  auto daemon = testing::DaemonProcess::Start(
+      {.backend = "cuda", .config = "[tenant_defaults]\nlimit = \"16MiB\"\n"});
   ASSERT_OK(daemon);
   auto client = (*daemon)->Connect();
   ASSERT_OK(client);

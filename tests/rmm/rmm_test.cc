@@ -326,6 +326,9 @@ int main(int argc, char** argv) {
   std::printf("RMM %d.%02d.%02d, CCCL %d\n", RMM_VERSION_MAJOR, RMM_VERSION_MINOR,
               RMM_VERSION_PATCH, CCCL_VERSION);
   const int status = RUN_ALL_TESTS();
-  rmm::mr::set_per_device_resource(rmm::cuda_device_id{0}, PoolResource(MakePool()));
+  PoolResource last(MakePool());
+  const cuda::stream_ref stream(cudaStream_t{nullptr});
+  last.deallocate(stream, last.allocate(stream, kMiB), kMiB);
+  rmm::mr::set_per_device_resource(rmm::cuda_device_id{0}, last);
   return status;
 }

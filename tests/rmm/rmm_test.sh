@@ -10,10 +10,10 @@
 #
 # Without it the test is skipped. CUDA's headers and its static runtime are those of $CUDA_HOME
 # (default: /usr/local/cuda). With FOLDER it builds there only, for a machine with a GPU: carry the
-# folder, and run its run.sh.
+# folder, and run its run.sh. BACKEND=cuda makes its gpumemd fail where there is none.
 set -euo pipefail
 shopt -s inherit_errexit
-HERE=$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")
+HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 CUDA=${CUDA_HOME:-/usr/local/cuda}
 
 skip() {
@@ -24,19 +24,21 @@ skip() {
 # build FOLDER: makes program, libraries and run.sh in it.
 build() {
   local folder=$1 library=$2 daemon=$3 file
+  local -a absl
+  read -ra absl < <(pkg-config --libs absl_status absl_statusor absl_time absl_strings)
   mkdir -p "$folder/lib"
   install "$daemon" "$folder/gpumemd"
   install "$library" "$folder/lib/libgpumem.so.1"
   install -t "$folder/lib" "$RMM/librmm/lib64/librmm.so" \
     "$RMM/rapids_logger/lib64/librapids_logger.so"
-  g++ -std=c++20 -O1 -Wall -Wextra -Werror -Wno-missing-field-initializers "$HERE/rmm_test.cc" -o "$folder/gpumem_rmm_test" \
+  g++ -std=c++20 -O1 -Wall -Wextra -Werror -Wno-missing-field-initializers \
+    "$HERE/rmm_test.cc" -o "$folder/gpumem_rmm_test" \
     -I"$HEADERS" -isystem "$RMM/librmm/include" -isystem "$RMM/librmm/include/rapids" \
     -isystem "$RMM/rapids_logger/include" -isystem "$CUDA/include" \
     -DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE \
     -L"$folder/lib" -l:libgpumem.so.1 -lrmm -lrapids_logger -lgtest \
     -L"$CUDA/lib64" -lcudart_static -lrt -ldl -lpthread \
-    $(pkg-config --libs absl_status absl_statusor absl_time absl_strings) \
-    -Wl,--disable-new-dtags,-rpath,'$ORIGIN/lib',-rpath-link,"$folder/lib"
+    "${absl[@]}" "-Wl,--disable-new-dtags,-rpath,\$ORIGIN/lib,-rpath-link,$folder/lib"
   # All but the C library.
   for file in $(ldd "$folder/gpumem_rmm_test" "$folder/gpumemd" | awk '$2 == "=>" {print $3}' | sort -u); do
     case ${file##*/} in
@@ -59,7 +61,7 @@ END
   chmod 755 "$folder/run.sh"
 }
 
-[[ -n ${GPUMEM_RMM:-} ]] || skip 'no $GPUMEM_RMM'
+[[ -n ${GPUMEM_RMM:-} ]] || skip "GPUMEM_RMM is not set"
 RMM=$(readlink -f "$GPUMEM_RMM")
 [[ -d $RMM/librmm/include/rmm ]] || skip "no RMM in $GPUMEM_RMM"
 [[ -e $CUDA/include/cuda_runtime_api.h ]] || skip "no CUDA toolkit in $CUDA"

@@ -45,16 +45,15 @@ _installed.check(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 
 __all__ = [
     "AbortedError", "AlreadyExistsError", "Array", "Block", "CancelToken", "CancelledError",
-    "Cause", "Client", "DataLossError", "DeadlineExceededError", "Denial", "Device", "DeviceQuota",
-    "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder", "InternalError",
-    "InvalidArgumentError", "Layout", "Notice", "NotFoundError", "OutOfRangeError", "Peer",
-    "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo",
-    "PublishedFiles", "Quota",
-    "ResourceExhaustedError", "Segment", "Serving", "Ticket", "UnauthenticatedError",
-    "UnavailableError", "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray",
-    "attach", "connect", "content_id", "copy", "default_client", "empty", "errors", "from_dlpack",
-    "library_path",
-    "open", "publish", "set_default_client", "share", "unpublish",
+    "Cause", "Client", "DataLossError", "DeadlineExceededError", "Denial", "Device",
+    "DeviceQuota", "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder",
+    "InternalError", "InvalidArgumentError", "Layout", "Notice", "NotFoundError",
+    "OutOfRangeError", "Peer", "PermissionDeniedError", "Pool", "PoolStats", "Publication",
+    "PublicationInfo", "PublishedFiles", "Quota", "ResourceExhaustedError", "Segment",
+    "Serving", "Ticket", "UnauthenticatedError", "UnavailableError", "UnimplementedError",
+    "UnknownError", "Usage", "Watch", "aio", "asarray", "attach", "connect", "content_id",
+    "copy", "default_client", "empty", "errors", "from_dlpack", "library_path", "open",
+    "publish", "set_default_client", "share", "unpublish",
 ]
 
 _lock = _threading.Lock()

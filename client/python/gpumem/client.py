@@ -284,22 +284,27 @@ class Client(Suspending):
                                    device=device, timeout=timeout)
 
     def publish_files(self, name: str, paths: Union[PathLike, Iterable[PathLike]], *,
-                      format: str = "auto", checksums: bool = True, kind: Optional[str] = None,
+                      format: str = "auto",  # pylint: disable=redefined-builtin
+                      checksums: bool = True, kind: Optional[str] = None,
                       device: DeviceLike = None, access: str = "tenant", ephemeral: bool = False,
-                      expire_after: float = 0, progress: Optional[Progress] = None,
+                      expire_after: float = 0, content_id: bytes = b"",
+                      progress: Optional[Progress] = None,
                       timeout: Optional[float] = None) -> PublishedFiles:
-        """Copies files into new memory and publishes it (gpumem.files).
+        """Copies files into new memory and publishes it (gpumem.files). Several threads read.
 
-        `format`: "auto" (by name), "bytes" or "safetensors". `checksums`: computes one of each
-        array, for `gpumemctl verify`. `progress(done, total)` is called several times a second with
-        numbers of bytes; an exception of it ends the call. The rest as in publish().
+        `paths`: a file, files, or a folder of safetensors. `format`: "safetensors", "npy", "npz",
+        "gguf", "torch" (checkpoints, only their tensors), "bytes" (a file is one array), or "auto":
+        by the files' names. Only safetensors and bytes are published together. `checksums`:
+        computes one of each array of these two, for `gpumemctl verify`. `progress(done, total)` is
+        called with numbers of bytes; an exception of it ends the call. The rest as in publish().
 
         Raises NotFoundError, PermissionDeniedError, InvalidArgumentError (before memory is taken),
         ResourceExhaustedError, DataLossError, and AbortedError if a file changes meanwhile.
         """
         return files.publish_files(self, name, paths, format=format, checksums=checksums, kind=kind,
                                    device=device, access=access, ephemeral=ephemeral,
-                                   expire_after=expire_after, progress=progress, timeout=timeout)
+                                   expire_after=expire_after, content_id=content_id,
+                                   progress=progress, timeout=timeout)
 
     def attach(self, name: str, *, version: int = 0, wait: float = 0, writable: bool = False,
                map_devices: Sequence[str] = (), address: int = 0, revocable: bool = False,
