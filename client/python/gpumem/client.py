@@ -2,95 +2,26 @@
 """Sessions with the node's daemon."""
 from __future__ import annotations
 
+import math
 import os
-from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, List, Optional, Sequence, Union
 
 from . import _gpumem, arrays, publication
 from ._dtypes import parse
 from ._suspend import Suspending
-from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_limit, to_ms, to_scope
+from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_ms, to_scope
 from ._waiting import CancelToken, call
 from .arrays import Array, Place, Shape
+from .claim import Claim, attach_or_claim
 from .errors import InvalidArgumentError
 from .event import Event
 from .pool import Pool
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket, placed, segments_of
+from .usage import Device, DeviceUsage, Peer, Usage
 from .watch import Quota, Watch
 
 MAX_AT_ONCE = 253  # segments, whose descriptors are sent in one message (SCM_RIGHTS of unix(7))
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A GPU's access to another GPU's memory."""
-
-    uuid: str
-    access: bool
-    native_atomics: bool
-    performance_rank: int  # 0: the fastest link of the node
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device's present state; sizes in bytes."""
-
-    uuid: str
-    name: str
-    pci_bus_id: str
-    backend: str  # "cuda" or "host"
-    capacity: int  # bytes that the daemon may lease
-    charged: int  # bytes that all tenants together are charged for
-    granularity: int  # sizes are rounded up to a multiple of it
-    pool_granularity: int  # of kind mempool where that differs, else 0
-    driver_free: int  # 0: not known
-    kinds: Tuple[str, ...]  # the first is the default
-    peers: Tuple[Peer, ...]
-
-
-@dataclass(frozen=True)
-class DeviceUsage:
-    """A tenant's usage and limits on a device; bytes but for `waiting_requests`."""
-
-    device: str
-    leased: int
-    retained: int  # kept for reuse
-    lingering: int  # released, but a process may still map them
-    charged: int  # all of these
-    limit: int  # in force
-    peak: int
-    guarantee: int  # bytes that the tenant can always get
-    borrowed: int  # bytes held above that
-    waiting: int  # bytes that requests wait for
-    waiting_requests: int
-    revocable: int  # bytes held that the daemon may take back
-
-    @property
-    def quota(self) -> "DeviceQuota":
-        """The tenant's quota there."""
-        return DeviceQuota(self.device, to_limit(self.limit), self.guarantee)
-
-
-@dataclass(frozen=True)
-class DeviceQuota:
-    """A tenant's quota in force on a device, in bytes."""
-
-    device: str
-    limit: Optional[int]
-    guarantee: int
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The present usage of the client's tenant."""
-
-    tenant: str
-    charged: int  # bytes, on all devices
-    segments: int
-    sessions: int
-    waiting: int  # requests that wait for memory
-    devices: Tuple[DeviceUsage, ...]
 
 
 def _ticket_text(ticket: Union[Ticket, str]) -> str:
@@ -337,7 +268,8 @@ class Client(Suspending):
 
     def publish(self, name: str, value: Any, *, metadata: Any = None, access: str = "tenant",
                 ephemeral: bool = False, expire_after: float = 0, kind: Optional[str] = None,
-                device: DeviceLike = None, timeout: Optional[float] = None) -> int:
+                device: DeviceLike = None, timeout: Optional[float] = None,
+                content_id: bytes = b"") -> int:
         """Publishes an array, or arrays by name, of any library, and returns the version.
 
         Arrays in segments of this process (empty(), acquire()) are published without a copy. Other
@@ -345,13 +277,14 @@ class Client(Suspending):
         else the default). The call waits for GPU work on them; the publisher must not write to them
         afterwards. `metadata` is any JSON value, for those that attach. The publication outlives
         this process, unless it is `ephemeral`. It ends once no session has been attached for
-        `expire_after` seconds (0: never).
+        `expire_after` seconds (0: never). content_id: names what the arrays contain, for
+        attach_or_claim(): at most 64 bytes of any value; ends this client's claim on it.
 
         Raises InvalidArgumentError, ResourceExhaustedError.
         """
         return publication.publish(self, name, value, metadata=metadata, access=access,
                                    ephemeral=ephemeral, expire_after=expire_after, kind=kind,
-                                   device=device, timeout=timeout)
+                                   device=device, timeout=timeout, content_id=content_id)
 
     def attach(self, name: str, *, version: int = 0, wait: float = 0, writable: bool = False,
                map_devices: Sequence[str] = (), address: int = 0, revocable: bool = False,
@@ -368,6 +301,25 @@ class Client(Suspending):
         return publication.attach(self, name, version=version, wait=wait, writable=writable,
                                   map_devices=map_devices, address=address, revocable=revocable,
                                   timeout=timeout, cancel=cancel)
+
+    def attach_or_claim(self, name: str, content_id: bytes, *, wait: float = math.inf,
+                        cancel: Optional[CancelToken] = None, writable: bool = False,
+                        map_devices: Sequence[str] = (), address: int = 0,
+                        timeout: Optional[float] = None) -> Union[Publication, Claim]:
+        """Maps the publication if its newest version has this content id (1 to 64 bytes). Else
+        returns a Claim: the caller is to load the contents and publish them (Claim.publish()).
+
+        Of all sessions of the tenant one has the claim. Other calls for the same contents wait, for
+        `wait` seconds, until they are published, or the claim is released or its process ends;
+        then the first that waits gets it. Ctrl-C and `cancel` end the wait. Other contents under
+        the name are never attached to. A session can have, and wait for, 64 claims.
+
+        Raises DeadlineExceededError: another session has the claim, also after the wait;
+        NotFoundError: the name is another tenant's ("TENANT/NAME"), without these contents;
+        ResourceExhaustedError; UnimplementedError: the daemon is too old; CancelledError.
+        """
+        return attach_or_claim(self, name, content_id, wait=wait, cancel=cancel, writable=writable,
+                               map_devices=map_devices, address=address, timeout=timeout)
 
     def unpublish(self, name: str) -> int:
         """Ends a publication, and returns its version. Attached sessions keep it.
@@ -397,5 +349,3 @@ def connect(runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
     """
     return Client(runtime_dir, tenant=tenant, name=name, timeout=timeout, reconnect=reconnect,
                   wait=wait)
-
-
