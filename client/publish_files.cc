@@ -51,6 +51,15 @@ absl::StatusOr<std::vector<Segment>> AcquireAll(Client& client, absl::Span<const
   return segments;
 }
 
+// `poll` may be null.
+absl::StatusOr<std::string> IdOf(const internal::Sources& sources,
+                                 const std::function<absl::Status()>& poll) {
+  std::vector<internal::FileReader*> files;
+  for (const auto& reader : sources.readers) files.push_back(reader.get());
+  return internal::ContentId(files, internal::HashCache::OfUser(),
+                             [&] { return poll ? poll() : absl::OkStatus(); });
+}
+
 // All extents of the files, with the bytes' places in file and memory.
 struct Work {
   std::vector<Extent*> extents;
@@ -103,6 +112,16 @@ absl::StatusOr<PublishedFiles> PublishFiles(Client& client, absl::string_view na
   for (const auto& reader : sources->readers) {
     if (status = reader->CheckUnchanged(); !status.ok()) return status;
   }
+  if (!options.files_id.empty()) {
+    // Of files that are in the cache nothing is read here.
+    auto files_id = IdOf(*sources, nullptr);
+    if (!files_id.ok()) return files_id.status();
+    if (*files_id != options.files_id) {
+      return absl::AbortedError(
+          "the files have changed since their content id was found: nothing was published; try "
+          "again");
+    }
+  }
   for (size_t i = 0; i < checksums.size(); ++i) work.extents[i]->xxh128 = std::move(checksums[i]);
 
   auto metadata = internal::EncodeContents(contents);
@@ -112,6 +131,7 @@ absl::StatusOr<PublishedFiles> PublishFiles(Client& client, absl::string_view na
                                  .access = options.access,
                                  .ephemeral = options.ephemeral,
                                  .expire_after = options.expire_after,
+                                 .content_id = options.content_id,
                                  .timeout = options.timeout});
   if (!version.ok()) return version.status();
   PublishedFiles published{
@@ -129,10 +149,7 @@ absl::StatusOr<std::string> ContentIdOf(absl::Span<const std::string> paths, Fil
                                         const std::function<absl::Status()>& poll) {
   auto sources = internal::OpenSources(paths, format);
   if (!sources.ok()) return sources.status();
-  std::vector<internal::FileReader*> files;
-  for (const auto& reader : sources->readers) files.push_back(reader.get());
-  return internal::ContentId(files, internal::HashCache::OfUser(),
-                             [&] { return poll ? poll() : absl::OkStatus(); });
+  return IdOf(*sources, poll);
 }
 
 }  // namespace gpumem

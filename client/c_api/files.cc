@@ -58,6 +58,13 @@ absl::StatusOr<gpumem::PublishFilesOptions> ToOptions(const gpumem_publish_files
       .ephemeral = c.ephemeral != 0,
       .expire_after = c.expire_after_ms == 0 ? absl::InfiniteDuration() : Time(c.expire_after_ms),
       .timeout = Timeout(c.timeout_ms)};
+  if (c.content_id == nullptr && c.content_id_bytes > 0) return NullError("content_id");
+  if (c.content_id_bytes > 0) {
+    options.content_id.assign(static_cast<const char*>(c.content_id), c.content_id_bytes);
+  }
+  if (c.files_id != nullptr) {
+    options.files_id.assign(static_cast<const char*>(c.files_id), GPUMEM_CONTENT_ID_BYTES);
+  }
   if (c.progress != nullptr) {
     options.progress = [c](uint64_t done, uint64_t total) {
       return EndedBy("progress", c.progress(c.context, done, total));

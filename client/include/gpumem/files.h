@@ -42,6 +42,10 @@ struct PublishFilesOptions {
   PublicationAccess access = PublicationAccess::kTenant;
   bool ephemeral = false;
   absl::Duration expire_after = absl::InfiniteDuration();
+  std::string content_id;  // ends this Client's claim on it under the name
+  // If not empty, ContentIdOf the files, as the caller has found it. ABORTED: they have changed
+  // since.
+  std::string files_id;
   // Called by the calling thread several times a second, with the bytes that were copied and those
   // of all files. An error ends the work with that status. Null: nothing is called.
   std::function<absl::Status(uint64_t done, uint64_t total)> progress;
@@ -69,7 +73,7 @@ struct PublishedFiles {
 //   PERMISSION_DENIED   a file cannot be read
 //   INVALID_ARGUMENT    a file is empty, or not what its format says. Nothing was acquired
 //   RESOURCE_EXHAUSTED  with a Denial: there is no room
-//   ABORTED             a file changed while it was read
+//   ABORTED             a file changed while it was read, or since its content id was found
 //   DATA_LOSS           a disk's error
 //   and those of Client::Acquire, Client::Publish and `progress`. Nothing is held after an error.
 absl::StatusOr<PublishedFiles> PublishFiles(Client& client, absl::string_view name,

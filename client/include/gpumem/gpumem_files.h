@@ -27,6 +27,9 @@ struct gpumem_publish_files_options {
   int32_t access;            /* enum gpumem_publication_access */
   int32_t ephemeral;         /* ends with the client's session */
   uint64_t expire_after_ms;  /* ends after that long without an attachment; 0: never */
+  const void* content_id;    /* as in gpumem_publish_options */
+  size_t content_id_bytes;
+  const void* files_id; /* null, or what gpumem_content_id_of wrote: ABORTED if they have changed */
   /* Called by the calling thread several times a second, with the bytes that were copied and those
    * of all files. Returns GPUMEM_OK, or an enum gpumem_status, which ends the call. May be null. */
   int (*progress)(void* context, uint64_t done, uint64_t total);

@@ -45,21 +45,30 @@ PyObject* RaiseEither(int status, Progress& progress) {
 }
 
 // (client, name, [path], format, kind, device, without_checksums, access, ephemeral,
-//  expire_after_ms, progress or None, timeout_ms) -> (version, files, arrays, bytes)
+//  expire_after_ms, progress or None, timeout_ms, content_id, files_id) -> (version, files, arrays,
+//  bytes)
 PyObject* PublishFiles(PyObject*, PyObject* args) {
   Use client;
   TextList paths;
-  const char* name;
+  const char *name, *content_id, *files_id;
+  Py_ssize_t content_id_bytes, files_id_bytes;
   int format, kind, without_checksums, access, ephemeral;
   Progress progress;
   gpumem_publish_files_options options = {};
   options.struct_size = sizeof(options);
-  if (!PyArg_ParseTuple(args, "O&sO&iizpipO&OO&", Use::Parse<Holds::kClient>, &client, &name,
+  if (!PyArg_ParseTuple(args, "O&sO&iizpipO&OO&y#y#", Use::Parse<Holds::kClient>, &client, &name,
                         TextList::Parse, &paths, &format, &kind, &options.device,
                         &without_checksums, &access, &ephemeral, ToUint64, &options.expire_after_ms,
-                        &progress.function, ToUint64, &options.timeout_ms)) {
+                        &progress.function, ToUint64, &options.timeout_ms, &content_id,
+                        &content_id_bytes, &files_id, &files_id_bytes)) {
     return nullptr;
   }
+  if (files_id_bytes != 0 && files_id_bytes != GPUMEM_CONTENT_ID_BYTES) {
+    return RaiseOwn(GPUMEM_INVALID_ARGUMENT, "files_id is not what content_id() returns");
+  }
+  options.content_id = content_id;
+  options.content_id_bytes = static_cast<size_t>(content_id_bytes);
+  options.files_id = files_id_bytes == 0 ? nullptr : files_id;
   options.format = format;
   options.kind = kind;
   options.without_checksums = without_checksums;

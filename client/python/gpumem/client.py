@@ -94,7 +94,8 @@ class Client(Suspending):
     def usage(self) -> Usage:
         """Returns the present usage of the client's tenant, and its limits in force."""
         tenant, charged, segments, sessions, waiting, devices = _gpumem.usage(self._handle)
-        return Usage(tenant, charged, segments, sessions, waiting, tuple(DeviceUsage(*device) for device in devices))
+        return Usage(tenant, charged, segments, sessions, waiting,
+                     tuple(DeviceUsage(*device) for device in devices))
 
     def quota(self, timeout: float = 30.0) -> Quota:
         """Returns the quota of the client's tenant, as the daemon has it now. usage() has the
@@ -291,7 +292,7 @@ class Client(Suspending):
                       format: str = "auto",  # pylint: disable=redefined-builtin
                       checksums: bool = True, kind: Optional[str] = None,
                       device: DeviceLike = None, access: str = "tenant", ephemeral: bool = False,
-                      expire_after: float = 0, content_id: bytes = b"",
+                      expire_after: float = 0, content_id: bytes = b"", files_id: bytes = b"",
                       progress: Optional[Progress] = None,
                       timeout: Optional[float] = None) -> PublishedFiles:
         """Copies files into new memory and publishes it (gpumem.files). Several threads read.
@@ -300,7 +301,9 @@ class Client(Suspending):
         "gguf", "torch" (checkpoints, only their tensors), "bytes" (a file is one array), or "auto":
         by the files' names. Only safetensors and bytes are published together. `checksums`:
         computes one of each array of these two, for `gpumemctl verify`. `progress(done, total)` is
-        called with numbers of bytes; an exception of it ends the call. The rest as in publish().
+        called with numbers of bytes; an exception of it ends the call. `files_id`: what
+        gpumem.content_id() returned for the files: if they have changed since, AbortedError. The
+        rest as in publish().
 
         Raises NotFoundError, PermissionDeniedError, InvalidArgumentError (before memory is taken),
         ResourceExhaustedError, DataLossError, and AbortedError if a file changes meanwhile.
@@ -308,7 +311,7 @@ class Client(Suspending):
         return files.publish_files(self, name, paths, format=format, checksums=checksums, kind=kind,
                                    device=device, access=access, ephemeral=ephemeral,
                                    expire_after=expire_after, content_id=content_id,
-                                   progress=progress, timeout=timeout)
+                                   files_id=files_id, progress=progress, timeout=timeout)
 
     def attach(self, name: str, *, version: int = 0, wait: float = 0, writable: bool = False,
                map_devices: Sequence[str] = (), address: int = 0, revocable: bool = False,

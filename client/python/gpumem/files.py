@@ -79,7 +79,8 @@ def content_id(paths: Union[PathLike, Iterable[PathLike]], *,
 def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[PathLike]], *,
                   format: str, checksums: bool, kind: Optional[str], device: DeviceLike,
                   access: str, ephemeral: bool, expire_after: float, content_id: bytes,
-                  progress: Optional[Progress], timeout: Optional[float]) -> PublishedFiles:
+                  files_id: bytes, progress: Optional[Progress],
+                  timeout: Optional[float]) -> PublishedFiles:
     """See Client.publish_files()."""
     known = [*_FORMATS, *_PARSERS, "torch"]
     if format not in known:
@@ -92,25 +93,27 @@ def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[P
         options["content_id"] = content_id
     if found in _FORMATS:
         return _publish_natively(client, name, files, _FORMATS[found], checksums, kind, device,
-                                 progress, **options)
+                                 progress, files_id, **options)
     before = [_state(path) for path in files]
     load = _load_checkpoints if found == "torch" else _load
     value, metadata, nbytes = load(client, files, found, kind, device, progress)
     if [_state(path) for path in files] != before:
         raise AbortedError("a file changed while it was read")
+    if files_id and _gpumem.content_id(files, _FORMATS["bytes"]) != files_id:
+        raise AbortedError("the files have changed since their content id was found")
     version = client.publish(name, value, metadata=metadata, **options)
     return PublishedFiles(version, len(files), len(value), nbytes)
 
 
 def _publish_natively(client: "Client", name: str, files: List[str], form: int, checksums: bool,
-                      kind: Optional[str], device: DeviceLike, progress: Optional[Progress], *,
-                      access: str, ephemeral: bool, expire_after: float, timeout: Optional[float],
-                      content_id: bytes = b"") -> PublishedFiles:
+                      kind: Optional[str], device: DeviceLike, progress: Optional[Progress],
+                      files_id: bytes, *, access: str, ephemeral: bool, expire_after: float,
+                      timeout: Optional[float], content_id: bytes = b"") -> PublishedFiles:
     """Has the library load safetensors and bytes."""
-    publish: Any = getattr(_gpumem, "publish_files")
-    return PublishedFiles(*publish(
+    return PublishedFiles(*_gpumem.publish_files(
         client.handle, name, files, form, to_kind(kind), to_device(device), not checksums,
-        to_scope(access), ephemeral, to_ms(expire_after), progress, to_ms(timeout), content_id))
+        to_scope(access), ephemeral, to_ms(expire_after), progress, to_ms(timeout), content_id,
+        files_id))
 
 
 def _load(client: "Client", files: List[str], form: str, kind: Optional[str], device: DeviceLike,

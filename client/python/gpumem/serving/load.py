@@ -11,6 +11,7 @@ from .. import files
 from .._formats.paths import PathLike, files_of
 from .._units import DeviceLike
 from .._waiting import CancelToken
+from ..claim import Claim
 from ..errors import DeadlineExceededError, InvalidArgumentError
 from ..publication import Publication
 from .frameworks import Framework, Progress, framework_of
@@ -86,7 +87,10 @@ def load_or_attach(name: str, source: Source, *, device: DeviceLike = None,
     session, adapter = _client_of(client), framework_of(framework)
     ranks = None if rank is None else check_rank(rank)
     paths = None if callable(source) else files_of(source)
-    identity = content_id_of(_content_id(paths, content_id), ranks)
+    given = _content_id(paths, content_id)
+    # Has the library check, when it has read them, that the files are still those.
+    files_id = given if content_id is None else b""
+    identity = content_id_of(given, ranks)
     full = name_of(name, ranks)
     end = time.monotonic() + wait
     while True:
@@ -96,7 +100,7 @@ def load_or_attach(name: str, source: Source, *, device: DeviceLike = None,
         if isinstance(found, Publication):
             return Weights(session, found, adapter, loaded=False, map_devices=map_devices)
         with found:
-            version = _publish(session, adapter, found, full, source, paths, identity, progress,
+            version = _publish(session, adapter, found, source, paths, files_id, progress,
                                {"device": device, "kind": kind, "access": access,
                                 "expire_after": expire_after, "timeout": timeout})
         adapter.dropped()
@@ -110,13 +114,13 @@ def load_or_attach(name: str, source: Source, *, device: DeviceLike = None,
             raise DeadlineExceededError(f"other content is published as {full!r} again and again")
 
 
-def _publish(session: "Client", adapter: Framework, claim: Any, name: str, source: Any,
-             paths: Optional[List[str]], content_id: bytes, progress: Optional[Progress],
+def _publish(session: "Client", adapter: Framework, claim: Claim, source: Any,
+             paths: Optional[List[str]], files_id: bytes, progress: Optional[Progress],
              options: Any) -> int:
     """Loads the weights, publishes them, and returns the version. Keeps nothing of them."""
     if paths is not None:
-        published = session.publish_files(name, paths, content_id=content_id, progress=progress,
-                                          **options)
+        published = session.publish_files(claim.name, paths, content_id=claim.content_id,
+                                          files_id=files_id, progress=progress, **options)
         return int(published.version)
     value, metadata = adapter.copy(session, source(), options["kind"], options["device"], progress)
     return int(claim.publish(value, metadata=metadata, **options))
