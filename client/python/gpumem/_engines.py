@@ -13,7 +13,7 @@ import gc
 import hashlib
 import json
 import os
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import torch  # type: ignore[import]
 
@@ -21,13 +21,12 @@ import gpumem
 
 from . import _cuda
 from .errors import DataLossError, NotFoundError, UnimplementedError
-from .torch import _dtype, _name
 
 DESCRIPTION = "gpumem.description"  # the name of the flat tensor that holds the JSON
 _FORMAT = "gpumem-engine/1"
 _KINDS = ("parameter", "buffer", "attribute")
 _FILES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json", ".py")
-_RESERVE = 1 << 30  # bytes of a GPU that a publication leaves free
+_CHUNK = 1 << 30  # bytes that are freed on a GPU at a time
 # Formats whose ranks read files together. If two engines start at once, one rank of each may wait
 # for the other engine, and all ranks for these.
 _COLLECTIVE = ("fastsafetensors", "instanttensor")
@@ -111,18 +110,21 @@ def _flat(storage: Any, device: Any) -> Any:
     return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
 
 
-def pack(model: Any, target: Any, *, attributes: bool, extra: Any = None) -> Dict[str, Any]:
-    """Returns a model's memory: a flat tensor for each storage, by the name of its first tensor,
-    and the description. These are its parameters and buffers, with `attributes` also tensors that
-    modules have as plain attributes. `extra` is any JSON value.
+def pack(model: Any, target: Any, *, attributes: bool, extra: Any = None
+         ) -> Iterator[Tuple[str, Any]]:
+    """Returns a model's memory, one after another: a flat tensor for each storage, with the name of
+    its first tensor, and the description. These are its parameters and buffers, with `attributes`
+    also tensors that modules have as plain attributes. `extra` is any JSON value.
 
-    Raises UnimplementedError if a tensor cannot be shared: it is on another device, or no plain
-    memory.
+    On a GPU the memory of each parameter is freed when the next flat tensor is asked for, so that
+    the GPU need not hold all twice: the model is of no use then. Raises UnimplementedError if a
+    tensor cannot be shared: it is on another device, or no plain memory.
     """
     flat: Dict[str, Any] = {}
     rows: List[Dict[str, Any]] = []
     seen: Dict[int, str] = {}
     storages: Dict[Tuple[Any, int], str] = {}
+    weights = set()
     for name, kind, tensor in _tensors_of(model, attributes):
         row: Dict[str, Any] = {"name": name, "kind": kind}
         rows.append(row)
@@ -136,39 +138,35 @@ def pack(model: Any, target: Any, *, attributes: bool, extra: Any = None) -> Dic
             raise UnimplementedError(
                 f"gpumem cannot share {name}: it is {tensor.layout} on {tensor.device}, a "
                 f"{type(tensor).__name__}")
-        storage = tensor.untyped_storage()
-        key = None
+        storage, key = tensor.untyped_storage(), None
         if tensor.numel() > 0:
             key = storages.setdefault((tensor.device, storage.data_ptr()), name)
             if key == name:
                 flat[key] = _flat(storage, tensor.device)
-        row.update(storage=key, dtype=_name(tensor.dtype), shape=list(tensor.shape),
-                   stride=list(tensor.stride()), offset=tensor.storage_offset() if key else 0,
-                   cpu=elsewhere,
+            if kind == "parameter":
+                weights.add(key)
+        row.update(storage=key, dtype=str(tensor.dtype).split(".", maxsplit=1)[-1],
+                   shape=list(tensor.shape), stride=list(tensor.stride()),
+                   offset=tensor.storage_offset() if key else 0, cpu=elsewhere,
                    values={word: value for word, value in vars(tensor).items()
                            if isinstance(value, (bool, int, float, str))})
     text = json.dumps({"format": _FORMAT, "tensors": rows, "extra": extra}).encode()
     flat[DESCRIPTION] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    return flat
+    return _stream(flat, weights)
 
 
-def stage(flat: Dict[str, Any], target: Any) -> Dict[str, Any]:
-    """Returns the flat tensors, on the host if the GPU has no room for a copy beside them. Then
-    the model that they are of has no memory any more."""
+def _stream(flat: Dict[str, Any], weights: Set[str]) -> Iterator[Tuple[str, Any]]:
     gc.collect()
-    if target.type != "cuda":
-        return flat
-    torch.cuda.empty_cache()
-    wanted = sum(tensor.numel() for tensor in flat.values())
-    if torch.cuda.mem_get_info(target)[0] >= wanted + _RESERVE:
-        return flat
+    freed = 0
     for name in list(flat):
-        tensor = flat[name]
-        flat[name] = tensor.cpu()
-        if tensor.device.type == "cuda":
+        tensor = flat.pop(name)
+        yield name, tensor
+        if tensor.device.type == "cuda" and name in weights:
+            freed += tensor.numel()
             tensor.untyped_storage().resize_(0)
-    torch.cuda.empty_cache()
-    return flat
+            if freed >= _CHUNK:
+                torch.cuda.empty_cache()
+                freed = 0
 
 
 # ---- The way back --------------------------------------------------------------------------------
@@ -186,17 +184,19 @@ def _read(weights: Mapping[str, Any]) -> Dict[str, Any]:
 def _view(row: Mapping[str, Any], flat: Any) -> Any:
     """Returns a tensor of a description's row in its storage. A publisher is untrusted: no tensor
     may reach beyond its storage."""
-    dtype = _dtype(row["dtype"])
+    dtype = getattr(torch, row["dtype"])
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{row['dtype']!r:.60} is no dtype")
+    size = torch.empty(0, dtype=dtype).element_size()
     shape, stride, offset = tuple(row["shape"]), tuple(row["stride"]), row["offset"]
     if flat is None:
         return torch.empty(shape, dtype=dtype)
-    elements = flat.numel() // torch.empty(0, dtype=dtype).element_size()
+    elements = flat.numel() // size
     numbers = (*shape, *stride, offset)
     if len(shape) != len(stride) or not all(isinstance(n, int) and n >= 0 for n in numbers) or (
             offset + sum((n - 1) * step for n, step in zip(shape, stride)) >= elements):
         raise ValueError("a tensor exceeds its storage")
-    whole = flat[:elements * torch.empty(0, dtype=dtype).element_size()].view(dtype)
-    return torch.as_strided(whole, shape, stride, offset)
+    return torch.as_strided(flat[:elements * size].view(dtype), shape, stride, offset)
 
 
 def _parameter(old: Any, tensor: Any) -> Any:
@@ -229,7 +229,7 @@ def bind(model: Any, weights: Mapping[str, Any]) -> Any:
     try:
         said = _read(weights)
         rows = said["tensors"]
-        shared = {row["storage"] for row in rows if row["kind"] == "parameter" and "same" not in row}
+        shared = {row.get("storage") for row in rows if row["kind"] == "parameter"}
         private: Dict[str, Any] = {}
         made: Dict[str, Any] = {}
         modules = dict(model.named_modules())

@@ -3,9 +3,9 @@
 
     python -m sglang.launch_server --model-path MODEL --model-loader-extra-config '{"gpumem": {}}'
 
-The first worker of a node loads the model as SGLang does, processes its weights, and publishes
-them. Every other worker with the same weights, and every restart, maps them. The package's entry
-point hooks SGLang's choice of a loader in each process. See docs/how-to/serve-with-engines.md.
+The first worker of a node loads the model as SGLang does, and publishes the weights. Every other
+worker with the same weights, and every restart, maps them. The package's entry point hooks SGLang's
+choice of a loader in each process. See docs/how-to/serve-with-engines.md.
 
 Options, in the object "gpumem": "name" (the publication's prefix; "sglang"), "wait" (seconds for
 another worker that loads; no limit). --load-format and the other keys are for the first worker.
@@ -18,7 +18,7 @@ import logging
 import math
 import os
 import re
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Iterator, Tuple
 
 import sglang  # type: ignore[import]
 import torch  # type: ignore[import]
@@ -41,8 +41,8 @@ from .serving import load_or_attach
 __all__ = ["ModelLoader", "register"]
 
 _LOG = logging.getLogger("sglang.srt.gpumem")
-_SHARED = "the weights are shared with other processes, and mapped read-only. Start a server for " \
-          "the new weights, or leave \"gpumem\" out of --model-loader-extra-config"
+_SHARED = "the weights are shared with other processes, and mapped read-only. Start another " \
+          "server for new weights, or leave \"gpumem\" out of --model-loader-extra-config"
 _RANKS = ("tp_rank", "pp_rank", "moe_ep_rank", "moe_dp_rank", "attn_tp_rank", "attn_cp_rank")
 # Settings of a server that do not change its weights.
 _NO_MATTER = re.compile(r"port|addr|timeout|_ip$|log|socket|watermark|cuda_graph|balance_method|"
@@ -99,12 +99,11 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
                   weights.nbytes / 2**30, weights.version, name)
         return model.eval()
 
-    def _load(self, model_config: Any, device_config: Any, target: Any) -> Dict[str, Any]:
+    def _load(self, model_config: Any, device_config: Any, target: Any
+              ) -> Iterator[Tuple[str, Any]]:
         """Loads the model with SGLang's loader, and returns its memory; the model itself ends."""
         model = self._loader.load_model(model_config=model_config, device_config=device_config)
-        flat = _engines.pack(model, target, attributes=True)
-        del model
-        return _engines.stage(flat, target)
+        return _engines.pack(model, target, attributes=True)
 
     def _refuse(self, model_config: Any) -> None:
         """Raises UnimplementedError if SGLang would write to weights, or keep them elsewhere;
@@ -119,9 +118,8 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
         if wrong:
             raise UnimplementedError(f"gpumem cannot serve {wrong[0]}: {_SHARED}")
         quantization = getattr(model_config.hf_config, "quantization_config", None)
-        check_ipc_quant_support(
-            get_quant_method_name(model_config.quantization or quantization), quantization,
-            where="gpumem")
+        check_ipc_quant_support(get_quant_method_name(model_config.quantization or quantization),
+                                quantization, where="gpumem")
         _engines.check_format(str(getattr(self._inner.load_format, "value", "")),
                               get_parallel().tp_size * get_parallel().pp_size)
 
@@ -146,14 +144,10 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
 
 def _facts(bag: Any) -> Dict[str, Any]:
     """Returns the settings of a part of SGLang's configuration."""
-    found = {name: value if isinstance(value, (bool, int, float, str)) else repr(value)
-             for name, value in bag._fields.items()
-             if not _NO_MATTER.search(name) and not callable(value)}
+    found: Dict[str, Any] = {name: re.sub(" at 0x[0-9a-f]+", "", repr(value))
+             for name, value in bag._fields.items() if not _NO_MATTER.search(name)}
     found.update({name: _facts(sub) for name, sub in bag._subs.items()})
     return found
-
-
-# ---- Hooks ---------------------------------------------------------------------------------------
 
 
 def _choose(original: Callable[..., Any], load_config: Any, model_config: Any = None) -> Any:
@@ -166,7 +160,6 @@ def _choose(original: Callable[..., Any], load_config: Any, model_config: Any = 
 def _unless_shared(model_of: Callable[[Any], Any], answer: Callable[..., Any]
                    ) -> Callable[..., Any]:
     """Returns a hook that answers in place of a call if the model's weights are shared."""
-
     def hook(original: Callable[..., Any], owner: Any, *args: Any, **kwargs: Any) -> Any:
         if hasattr(model_of(owner), "gpumem_weights"):
             return answer(original, owner, *args, **kwargs)
@@ -176,8 +169,7 @@ def _unless_shared(model_of: Callable[[Any], Any], answer: Callable[..., Any]
 
 
 def _all_but_weights(output: Callable[[], Any]) -> Callable[..., Any]:
-    """Returns an answer that releases or resumes the other kinds of memory. output: if none."""
-
+    """Returns an answer that releases or resumes other memory alone. output: if there is none."""
     def answer(original: Callable[..., Any], manager: Any, request: Any) -> Any:
         request.tags = [tag for tag in request.tags or GPU_MEMORY_ALL_TYPES
                         if tag != GPU_MEMORY_TYPE_WEIGHTS]
@@ -188,21 +180,20 @@ def _all_but_weights(output: Callable[[], Any]) -> Callable[..., Any]:
 
 def register() -> None:
     """Registers the hooks; SGLang calls it in each of its processes (sglang.srt.plugins)."""
-    around = HookType.AROUND
-    HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", _choose, around)
     refused = f"gpumem cannot update weights in place: {_SHARED}"
+    hooks = {"model_loader.loader.get_model_loader": _choose}
+    updater = "model_executor.model_runner_components.weight_updater.WeightUpdater"
     for name in ("update_weights_from_disk", "load_weights_from_distributed",
                  "update_weights_from_tensor", "update_weights_from_ipc"):
-        HookRegistry.register(
-            "sglang.srt.model_executor.model_runner_components.weight_updater.WeightUpdater." + name,
-            _unless_shared(lambda updater: updater.get_model(), lambda *_, **__: (False, refused)),
-            around)
+        hooks[f"{updater}.{name}"] = _unless_shared(lambda updater: updater.get_model(),
+                                                    lambda *_, **__: (False, refused))
+    manager = "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
     for name, answer in (
             ("begin_weight_update",
              lambda *_: BeginWeightUpdateReqOutput(success=False, message=refused)),
             ("release_memory_occupation", _all_but_weights(ReleaseMemoryOccupationReqOutput)),
             ("resume_memory_occupation", _all_but_weights(ResumeMemoryOccupationReqOutput))):
-        HookRegistry.register(
-            "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
-            + name,
-            _unless_shared(lambda manager: manager.tp_worker.model_runner.model, answer), around)
+        hooks[f"{manager}.{name}"] = _unless_shared(
+            lambda manager: manager.tp_worker.model_runner.model, answer)
+    for name, hook in hooks.items():
+        HookRegistry.register(f"sglang.srt.{name}", hook, HookType.AROUND)

@@ -17,7 +17,7 @@ import copy
 import dataclasses
 import logging
 import math
-from typing import Any, Dict
+from typing import Any, Iterator, Tuple
 
 import torch  # type: ignore[import]
 import vllm  # type: ignore[import]
@@ -45,8 +45,8 @@ from .serving import load_or_attach
 __all__ = ["ModelLoader", "SleepBackend", "register"]
 
 _LOG = logging.getLogger("vllm.plugins.gpumem")
-_SHARED = "the weights are shared with other processes, and mapped read-only. Start an engine for " \
-          "the new weights, or use --load-format auto"
+_SHARED = "the weights are shared with other processes, and mapped read-only. Start another " \
+          "engine for new weights, or use --load-format auto"
 # The parts of vLLM's configuration that decide what weights become.
 _CONFIGS = ("attention_config", "cache_config", "kernel_config", "offload_config",
             "parallel_config")
@@ -116,7 +116,7 @@ class ModelLoader(BaseModelLoader):  # type: ignore[misc]
         return model.eval()
 
     def _load(self, vllm_config: Any, model_config: Any, prefix: str, target: Any
-              ) -> Dict[str, Any]:
+              ) -> Iterator[Tuple[str, Any]]:
         """Loads the model with vLLM's loader, and returns its memory; the model itself ends."""
         vllm_config.load_config = self._inner
         model = get_model_loader(self._inner).load_model(
@@ -125,9 +125,7 @@ class ModelLoader(BaseModelLoader):  # type: ignore[misc]
         if target.type == "cpu" and any(each.numel() == 0 for each in model.parameters()):
             raise UnimplementedError("vLLM packs these weights for the CPU into memory of its "
                                      "libraries, which cannot be shared")
-        flat = _engines.pack(model, target, attributes=False, extra=export_model_attrs(model))
-        del model
-        return _engines.stage(flat, target)
+        return _engines.pack(model, target, attributes=False, extra=export_model_attrs(model))
 
     def _content_id(self, vllm_config: Any, model_config: Any, prefix: str) -> str:
         self.download_model(model_config)
