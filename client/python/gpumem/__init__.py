@@ -24,17 +24,19 @@ from typing import Any, Optional, Union
 from . import _gpumem, _installed, aio, errors
 from ._waiting import CancelToken
 from .arrays import Array, asarray, from_dlpack
-from .client import (Client, Device, DeviceQuota, DeviceUsage, Peer, Usage, connect)
+from .client import Client, connect
 from .errors import (AbortedError, AlreadyExistsError, CancelledError, Cause, DataLossError,
                      DeadlineExceededError, Denial, Error, FailedPreconditionError, Holder,
                      InternalError, InvalidArgumentError, NotFoundError, OutOfRangeError,
                      PermissionDeniedError, ResourceExhaustedError, UnauthenticatedError,
                      UnavailableError, UnimplementedError, UnknownError)
 from .event import Event
+from .files import PublishedFiles
 from .pool import Pool, PoolStats
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket
 from .serving import Serving
+from .usage import Device, DeviceQuota, DeviceUsage, Peer, Usage
 from .watch import Notice, Quota, Watch
 
 __version__ = _gpumem.__version__
@@ -46,7 +48,8 @@ __all__ = [
     "Cause", "Client", "DataLossError", "DeadlineExceededError", "Denial", "Device", "DeviceQuota",
     "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder", "InternalError",
     "InvalidArgumentError", "Layout", "Notice", "NotFoundError", "OutOfRangeError", "Peer",
-    "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo", "Quota",
+    "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo",
+    "PublishedFiles", "Quota",
     "ResourceExhaustedError", "Segment", "Serving", "Ticket", "UnauthenticatedError",
     "UnavailableError", "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray",
     "attach", "connect", "copy", "default_client", "empty", "errors", "from_dlpack", "library_path",

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Sequence, Tuple
 from . import _cuda, _dtypes, _gpumem
 from ._place import DL_CUDA, Place, Placed
 from ._shapes import check_alignment, extent, to_shape, to_strides
-from .errors import InvalidArgumentError
+from .errors import InvalidArgumentError, OutOfRangeError
 
 
 class Array(Placed, _gpumem.Memory):
@@ -146,6 +146,19 @@ class Array(Placed, _gpumem.Memory):
             raise InvalidArgumentError(
                 f"strides {tuple(strides)} do not cover each of the array's {self.nbytes} bytes once")
         return made
+
+    def narrow(self, dim: int, start: int, length: int) -> "Array":
+        """Returns `length` of the elements of a dimension, from `start` on: the same memory.
+
+        Raises OutOfRangeError if there are no such elements.
+        """
+        if not 0 <= dim < self.ndim or start < 0 or length < 0 or start + length > self.shape[dim]:
+            raise OutOfRangeError(f"an array of the shape {self.shape} has no {length} elements from "
+                                  f"{start} on in dimension {dim}")
+        step = start * self.strides[dim] if length else 0
+        sizes = (*self.shape[:dim], length, *self.shape[dim + 1:])
+        return self._like(pointer=self.ptr + step, shape=sizes, strides=self.strides,
+                          offset=self.offset + step)
 
     def on_stream(self, stream: Optional[int]) -> "Array":
         """Returns the same memory, to be used after waiting for `stream` (a cudaStream_t)."""

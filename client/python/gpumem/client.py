@@ -3,94 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Any, List, Optional, Sequence, Tuple, Union
+from typing import Any, Iterable, List, Optional, Sequence, Union
 
-from . import _gpumem, arrays, publication
+from . import _gpumem, arrays, files, publication
 from ._dtypes import parse
 from ._suspend import Suspending
-from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_limit, to_ms, to_scope
+from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_ms, to_scope
 from ._waiting import CancelToken, call
 from .arrays import Array, Place, Shape
 from .errors import InvalidArgumentError
 from .event import Event
+from .files import PathLike, Progress, PublishedFiles
 from .pool import Pool
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket, placed, segments_of
+from .usage import Device, DeviceUsage, Peer, Usage
 from .watch import Quota, Watch
 
 MAX_AT_ONCE = 253  # segments, whose descriptors are sent in one message (SCM_RIGHTS of unix(7))
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A GPU's access to another GPU's memory."""
-
-    uuid: str
-    access: bool
-    native_atomics: bool
-    performance_rank: int  # 0: the fastest link of the node
-
-
-@dataclass(frozen=True)
-class Device:
-    """A device's present state; sizes in bytes."""
-
-    uuid: str
-    name: str
-    pci_bus_id: str
-    backend: str  # "cuda" or "host"
-    capacity: int  # bytes that the daemon may lease
-    charged: int  # bytes that all tenants together are charged for
-    granularity: int  # sizes are rounded up to a multiple of it
-    pool_granularity: int  # of kind mempool where that differs, else 0
-    driver_free: int  # 0: not known
-    kinds: Tuple[str, ...]  # the first is the default
-    peers: Tuple[Peer, ...]
-
-
-@dataclass(frozen=True)
-class DeviceUsage:
-    """A tenant's usage and limits on a device; bytes but for `waiting_requests`."""
-
-    device: str
-    leased: int
-    retained: int  # kept for reuse
-    lingering: int  # released, but a process may still map them
-    charged: int  # all of these
-    limit: int  # in force
-    peak: int
-    guarantee: int  # bytes that the tenant can always get
-    borrowed: int  # bytes held above that
-    waiting: int  # bytes that requests wait for
-    waiting_requests: int
-    revocable: int  # bytes held that the daemon may take back
-
-    @property
-    def quota(self) -> "DeviceQuota":
-        """The tenant's quota there."""
-        return DeviceQuota(self.device, to_limit(self.limit), self.guarantee)
-
-
-@dataclass(frozen=True)
-class DeviceQuota:
-    """A tenant's quota in force on a device, in bytes."""
-
-    device: str
-    limit: Optional[int]
-    guarantee: int
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The present usage of the client's tenant."""
-
-    tenant: str
-    charged: int  # bytes, on all devices
-    segments: int
-    sessions: int
-    waiting: int  # requests that wait for memory
-    devices: Tuple[DeviceUsage, ...]
 
 
 def _ticket_text(ticket: Union[Ticket, str]) -> str:
@@ -352,6 +282,29 @@ class Client(Suspending):
         return publication.publish(self, name, value, metadata=metadata, access=access,
                                    ephemeral=ephemeral, expire_after=expire_after, kind=kind,
                                    device=device, timeout=timeout)
+
+    def publish_files(self, name: str, paths: Union[PathLike, Iterable[PathLike]], *,
+                      format: str = "auto",  # pylint: disable=redefined-builtin
+                      checksums: bool = True, kind: Optional[str] = None,
+                      device: DeviceLike = None, access: str = "tenant", ephemeral: bool = False,
+                      expire_after: float = 0, content_id: bytes = b"",
+                      progress: Optional[Progress] = None,
+                      timeout: Optional[float] = None) -> PublishedFiles:
+        """Copies files into new memory and publishes it (gpumem.files). Several threads read.
+
+        `paths`: a file, files, or a folder of safetensors. `format`: "safetensors", "npy", "npz",
+        "gguf", "torch" (checkpoints, only their tensors), "bytes" (a file is one array), or "auto":
+        by the files' names. Only safetensors and bytes are published together. `checksums`:
+        computes one of each array of these two, for `gpumemctl verify`. `progress(done, total)` is
+        called with numbers of bytes; an exception of it ends the call. The rest as in publish().
+
+        Raises NotFoundError, PermissionDeniedError, InvalidArgumentError (before memory is taken),
+        ResourceExhaustedError, DataLossError, and AbortedError if a file changes meanwhile.
+        """
+        return files.publish_files(self, name, paths, format=format, checksums=checksums, kind=kind,
+                                   device=device, access=access, ephemeral=ephemeral,
+                                   expire_after=expire_after, content_id=content_id,
+                                   progress=progress, timeout=timeout)
 
     def attach(self, name: str, *, version: int = 0, wait: float = 0, writable: bool = False,
                map_devices: Sequence[str] = (), address: int = 0, revocable: bool = False,

@@ -78,32 +78,41 @@ def _named(value: Any) -> Tuple[bool, Dict[str, Any]]:
 
 
 class _Copies:
-    """Copies of arrays, one after another, in one segment for each device."""
+    """Copies of arrays, one after another, in one segment for each device. Arrays that are the same
+    memory in the same way are copied once."""
 
     def __init__(self, client: "Client", kind: Optional[str], device: DeviceLike) -> None:
         self._client, self._kind, self._device = client, kind, device
         self._plans: Dict[DeviceLike, List[Tuple[str, Array, int]]] = {}
         self._sizes: Dict[DeviceLike, int] = {}
+        self._seen: Dict[Tuple[Any, ...], int] = {}  # the offsets of copies
 
     def add(self, name: str, source: Array) -> None:
         device = self._device
         if device is None and source.backend == "cuda" and not source.place.on_host:
             device = source.device or None
-        offset = -(-self._sizes.get(device, 0) // _ALIGNMENT) * _ALIGNMENT
+        key = (device, source.ptr, source.shape, source.strides, source.dtype)
+        offset = self._seen.get(key)
+        if offset is None:
+            offset = -(-self._sizes.get(device, 0) // _ALIGNMENT) * _ALIGNMENT
+            self._sizes[device] = offset + source.nbytes
+            self._seen[key] = offset
         self._plans.setdefault(device, []).append((name, source, offset))
-        self._sizes[device] = offset + source.nbytes
 
     def make(self) -> Dict[str, Array]:
         """Makes the copies, by name; they keep their segments."""
         made = {}
         for device, plan in self._plans.items():
             segment = self._client.acquire(self._sizes[device], kind=self._kind, device=device)
+            filled = set()
             for name, source, offset in plan:
                 low, _ = arrays.extent(source.shape, source.strides, source.itemsize)
                 dense = arrays.is_dense(source) and low == 0
                 copy = segment.array(source.shape, source.dtype, offset=offset,
                                      strides=source.strides if dense else None)
-                arrays.copy_into(copy, source)
+                if offset not in filled:
+                    arrays.copy_into(copy, source)
+                filled.add(offset)
                 made[name] = copy
         return made
 

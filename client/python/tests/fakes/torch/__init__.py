@@ -43,6 +43,21 @@ class Tensor:
     def detach(self):
         return Tensor(self.array, self.dtype)
 
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, other):
+        self.array, self.dtype = other.array, other.dtype
+
+    def narrow(self, dim, start, length):
+        return self[(slice(None),) * dim + (slice(start, start + length),)]
+
+    def to(self, device):
+        assert device == self.device
+        return self
+
     def numel(self):
         return self.array.size
 
@@ -76,6 +91,10 @@ class Tensor:
 
 def from_dlpack(source):
     return Tensor(np.asarray(source))
+
+
+def equal(one, other):
+    return np.array_equal(one.array, other.array)
 
 
 def view_as_real(tensor):

@@ -13,6 +13,7 @@ class Parameter(Tensor):
 class Module:
     def __init__(self):
         self._parameters, self._buffers, self._modules = {}, {}, {}
+        self._non_persistent_buffers_set = set()
 
     def __setattr__(self, name, value):
         if isinstance(value, Parameter):
@@ -30,6 +31,8 @@ class Module:
 
     def register_buffer(self, name, tensor, persistent=True):
         self._buffers[name] = tensor
+        if not persistent:
+            self._non_persistent_buffers_set.add(name)
 
     def named_modules(self, prefix="", remove_duplicate=True):
         yield prefix, self

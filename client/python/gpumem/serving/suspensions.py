@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from typing import Any, Callable, Iterable, List, Mapping, Optional
 
-from . import _gpumem
-from .errors import Error, FailedPreconditionError, InvalidArgumentError, of_status
-from .segment import Segment
-from .watch import open_watches
+from .. import _gpumem
+from ..errors import Error, FailedPreconditionError, InvalidArgumentError, of_status
+from ..segment import Segment
+from ..watch import open_watches
 
 _CAUSES = ("operator", "memory-needed", "idle")  # enum gpumem_suspension_cause, by number
 _LOOK_S = 0.25  # how often a request that waits for other threads checks if it is closed
@@ -17,8 +17,8 @@ _LOOK_S = 0.25  # how often a request that waits for other threads checks if it 
 class Serving:
     """Serves requests from its creation (Client.serve_suspensions) until close() or the end of a
     `with` block: to suspend and to resume, and with `pause` and `proceed` also to demote and to
-    promote. All functions are called in one thread, which also does the work. Meanwhile share(), fd() and other calls that suspend or
-    resume them wait, and close() takes effect afterwards.
+    promote. All functions are called in one thread, which also does the work. Meanwhile share(),
+    fd() and other calls that suspend or resume them wait, and close() takes effect afterwards.
 
     segments: returns the segments of this client to suspend or to resume: all of them, as an
         operator's request succeeds once all memory of the session is suspended. Those in the wanted
