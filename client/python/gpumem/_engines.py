@@ -189,7 +189,7 @@ def _view(row: Mapping[str, Any], flat: Any) -> Any:
         raise ValueError(f"{row['dtype']!r:.60} is no dtype")
     size = torch.empty(0, dtype=dtype).element_size()
     shape, stride, offset = tuple(row["shape"]), tuple(row["stride"]), row["offset"]
-    if flat is None:
+    if flat is None and 0 in shape:
         return torch.empty(shape, dtype=dtype)
     elements = flat.numel() // size
     numbers = (*shape, *stride, offset)
@@ -205,7 +205,7 @@ def _parameter(old: Any, tensor: Any) -> Any:
     kind = type(old) if isinstance(old, torch.nn.Parameter) else torch.nn.Parameter
     made = torch.Tensor._make_subclass(kind, tensor, False)
     if old is not None:
-        made.__dict__.update(old.__dict__)
+        made.__dict__.update({**vars(old), **vars(made)})
     return made
 
 
@@ -249,7 +249,7 @@ def bind(model: Any, weights: Mapping[str, Any]) -> Any:
                 if row["kind"] == "parameter":
                     tensor = _parameter(modules[path]._parameters.get(leaf), tensor)
                 for word, value in row["values"].items():
-                    if isinstance(value, (bool, int, float, str)) and not word.startswith("__"):
+                    if not hasattr(type(tensor), word):
                         setattr(tensor, word, value)
                 made[row["name"]] = tensor
             _put(modules[path], row["kind"], leaf, tensor)
