@@ -12,15 +12,18 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import math
 import os
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+from typing import (Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Set,
+                    Tuple)
 
 import torch  # type: ignore[import]
 
 import gpumem
 
-from . import _cuda
+from . import _cuda, files
 from .errors import DataLossError, NotFoundError, UnimplementedError
+from .serving import Weights, load_or_attach
 
 DESCRIPTION = "gpumem.description"  # the name of the flat tensor that holds the JSON
 _FORMAT = "gpumem-engine/1"
@@ -65,15 +68,39 @@ def gpu_of(target: Any) -> Tuple[Optional[str], Dict[str, Any]]:
 def content_id(engine: str, paths: List[str], facts: Mapping[str, Any]) -> str:
     """Returns the hash of all that decides the bytes of the weights: the files, the versions of the
     engine and of PyTorch, and `facts`, which JSON can express."""
-    files = gpumem.content_id(paths)
     text = json.dumps({"engine": engine, "torch": str(torch.__version__), **facts,
-                       "files": files if isinstance(files, str) else files.hex()}, sort_keys=True)
+                       "files": files.content_id(paths).hex()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def name_of(prefix: str, content: str) -> str:
-    """Returns the name of the publication. Weights that differ never meet under one name."""
-    return f"{prefix}-{content[:24]}"
+# ---- Publications --------------------------------------------------------------------------------
+
+
+class Options(NamedTuple):
+    """What a user says about publications."""
+
+    name: str  # the prefix
+    wait: float  # seconds to wait for another process that loads
+    expire_after: float  # seconds without a process that uses the weights; 0: they stay
+
+    @classmethod
+    def take(cls, extra: Dict[str, Any], name: str) -> "Options":
+        """Takes the options out of a dict. name: the default one."""
+        return cls(str(extra.pop("name", name)), float(extra.pop("wait", math.inf)),
+                   float(extra.pop("expire_after", 0)))
+
+    def name_of(self, content: str) -> str:
+        """Returns the name of a publication. Weights that differ never meet under one name."""
+        return f"{self.name}-{content[:24]}"
+
+    def weights(self, content: str, target: Any, load: Callable[[], Any], log: Any) -> Weights:
+        """Returns the weights: attaches to them, or has `load` load them."""
+        name = self.name_of(content)
+        made = load_or_attach(name, load, device=gpu_of(target)[0], content_id=content,
+                              wait=self.wait, expire_after=self.expire_after)
+        what = "loaded and published" if made.loaded else "attached to"
+        log.info("gpumem: %s %.2f GiB of weights (%s)", what, made.nbytes / 2**30, name)
+        return made
 
 
 def resident(name: str) -> int:
@@ -157,6 +184,8 @@ def pack(model: Any, target: Any, *, attributes: bool, extra: Any = None
 
 def _stream(flat: Dict[str, Any], weights: Set[str]) -> Iterator[Tuple[str, Any]]:
     gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
     freed = 0
     for name in list(flat):
         tensor = flat.pop(name)
@@ -181,7 +210,7 @@ def _read(weights: Mapping[str, Any]) -> Dict[str, Any]:
     return said
 
 
-def _view(row: Mapping[str, Any], flat: Any) -> Any:
+def _view(row: Mapping[str, Any], flat: Any, device: Any) -> Any:
     """Returns a tensor of a description's row in its storage. A publisher is untrusted: no tensor
     may reach beyond its storage."""
     dtype = getattr(torch, row["dtype"])
@@ -190,7 +219,7 @@ def _view(row: Mapping[str, Any], flat: Any) -> Any:
     size = torch.empty(0, dtype=dtype).element_size()
     shape, stride, offset = tuple(row["shape"]), tuple(row["stride"]), row["offset"]
     if flat is None and 0 in shape:
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device=device)
     elements = flat.numel() // size
     numbers = (*shape, *stride, offset)
     if len(shape) != len(stride) or not all(isinstance(n, int) and n >= 0 for n in numbers) or (
@@ -243,7 +272,8 @@ def bind(model: Any, weights: Mapping[str, Any]) -> Any:
                 key = row["storage"]
                 if key is not None and key not in shared and key not in private:
                     private[key] = weights[key].clone()
-                tensor = _view(row, None if key is None else private.get(key, weights[key]))
+                tensor = _view(row, None if key is None else private.get(key, weights[key]),
+                               weights[DESCRIPTION].device)
                 if row["cpu"]:
                     tensor = tensor.cpu()
                 if row["kind"] == "parameter":

@@ -8,14 +8,14 @@ worker with the same weights, and every restart, maps them. The package's entry 
 choice of a loader in each process. See docs/how-to/serve-with-engines.md.
 
 Options, in the object "gpumem": "name" (the publication's prefix; "sglang"), "wait" (seconds for
-another worker that loads; no limit). --load-format and the other keys are for the first worker.
+another worker that loads; no limit), "expire_after" (seconds that weights stay without a worker;
+for ever). --load-format and the other keys are for the first worker.
 """
 from __future__ import annotations
 
 import copy
 import dataclasses
 import logging
-import math
 import os
 import re
 from typing import Any, Callable, Dict, Iterator, Tuple
@@ -36,7 +36,6 @@ from sglang.srt.weight_cache.protocol import (  # type: ignore[import]
 
 from . import _engines
 from .errors import UnimplementedError
-from .serving import load_or_attach
 
 __all__ = ["ModelLoader", "register"]
 
@@ -57,8 +56,7 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
         super().__init__(load_config)
         extra = dict(load_config.model_loader_extra_config)
         options = dict(extra.pop("gpumem") or {})
-        self._prefix = options.pop("name", "sglang")
-        self._wait = float(options.pop("wait", math.inf))
+        self._options = _engines.Options.take(options, "sglang")
         if options:
             raise ValueError(f"gpumem has no option {sorted(options)[0]!r} for SGLang")
         self._inner = dataclasses.replace(load_config, model_loader_extra_config=extra)
@@ -76,12 +74,10 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
         self._refuse(model_config)
         target = torch.device(device_config.device)
         content = self._content_id(model_config, target)
-        name = _engines.name_of(self._prefix, content)
-        before = _engines.resident(name)
+        before = _engines.resident(self._options.name_of(content))
         private = copy.deepcopy(model_config)  # loading may change it
-        weights = load_or_attach(
-            name, lambda: self._load(private, device_config, target),
-            device=_engines.gpu_of(target)[0], content_id=content, wait=self._wait)
+        weights = self._options.weights(
+            content, target, lambda: self._load(private, device_config, target), _LOG)
         self.preloaded_weights_bytes = 0 if weights.loaded else before
         quantization = loaders._get_quantization_config(model_config, self._inner)
         with set_default_torch_dtype(model_config.dtype):
@@ -94,9 +90,6 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
         loaders.PreshardedModelLoader._rebind_parameter_aliases(model)
         model.load_weights = _engines.refusing("SGLang cannot load in place", _SHARED)
         model.gpumem_weights = weights  # keeps them mapped
-        _LOG.info("gpumem: %s %.2f GiB of weights (version %d of %s)",
-                  "loaded and published" if weights.loaded else "attached to",
-                  weights.nbytes / 2**30, weights.version, name)
         return model.eval()
 
     def _load(self, model_config: Any, device_config: Any, target: Any

@@ -8,15 +8,14 @@ Every other worker with the same weights, and every restart, maps them. The pack
 registers the format in each process of vLLM. See docs/how-to/serve-with-engines.md.
 
 Options (--model-loader-extra-config, JSON): "load_format" (vLLM's, for the first worker; "auto"),
-"name" (the publication's prefix; "vllm"), "wait" (seconds for another worker that loads; no limit).
-All others are for that load format.
+"name" (the publication's prefix; "vllm"), "wait" (seconds for another worker that loads; no limit),
+"expire_after" (seconds that weights stay without a worker; for ever). Others are for that format.
 """
 from __future__ import annotations
 
 import copy
 import dataclasses
 import logging
-import math
 from typing import Any, Iterator, Tuple
 
 import torch  # type: ignore[import]
@@ -40,7 +39,6 @@ from vllm.utils.torch_utils import set_default_torch_dtype  # type: ignore[impor
 
 from . import _engines
 from .errors import UnimplementedError
-from .serving import load_or_attach
 
 __all__ = ["ModelLoader", "SleepBackend", "register"]
 
@@ -58,8 +56,7 @@ class ModelLoader(BaseModelLoader):  # type: ignore[misc]
     def __init__(self, load_config: Any) -> None:
         super().__init__(load_config)
         extra = dict(load_config.model_loader_extra_config or {})
-        self._prefix = extra.pop("name", "vllm")
-        self._wait = float(extra.pop("wait", math.inf))
+        self._options = _engines.Options.take(extra, "vllm")
         self._inner = dataclasses.replace(load_config, model_loader_extra_config=extra,
                                           load_format=extra.pop("load_format", "auto"))
 
@@ -75,7 +72,7 @@ class ModelLoader(BaseModelLoader):  # type: ignore[misc]
         """Returns the bytes that are published on this GPU already, for vLLM's budget."""
         _refuse(vllm_config, self._inner)
         content = self._content_id(vllm_config, vllm_config.model_config, "")
-        return _engines.resident(_engines.name_of(self._prefix, content))
+        return _engines.resident(self._options.name_of(content))
 
     def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> Any:
         """Returns the model, with the published weights: loads and publishes them if need be.
@@ -89,10 +86,8 @@ class ModelLoader(BaseModelLoader):  # type: ignore[misc]
         # has a copy, which shares only the layers that there are already.
         layers = vllm_config.compilation_config.static_forward_context
         private = copy.deepcopy((vllm_config, model_config), {id(layers): dict(layers)})
-        weights = load_or_attach(
-            _engines.name_of(self._prefix, content),
-            lambda: self._load(*private, prefix, target), device=_engines.gpu_of(target)[0],
-            content_id=content, wait=self._wait)
+        weights = self._options.weights(
+            content, target, lambda: self._load(*private, prefix, target), _LOG)
         with set_default_torch_dtype(model_config.dtype):
             with torch.device("meta"):
                 model = initialize_model(vllm_config=vllm_config, model_config=model_config,
@@ -110,9 +105,6 @@ class ModelLoader(BaseModelLoader):  # type: ignore[misc]
         if vllm_config.model_config.enable_sleep_mode and (
                 vllm_config.model_config.sleep_mode_backend == "cumem"):
             vllm_config.model_config.sleep_mode_backend = "gpumem"
-        _LOG.info("gpumem: %s %.2f GiB of weights (version %d of %s)",
-                  "loaded and published" if weights.loaded else "attached to",
-                  weights.nbytes / 2**30, weights.version, _engines.name_of(self._prefix, content))
         return model.eval()
 
     def _load(self, vllm_config: Any, model_config: Any, prefix: str, target: Any

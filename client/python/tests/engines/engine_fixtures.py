@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by the tests of the plug-ins: stand-ins of the engines, and a folder of a model."""
-import hashlib
 import importlib
 import os
-import pathlib
 import sys
 
-import gpumem
 import pytest
 from serving_fixtures import values
 
@@ -23,11 +20,8 @@ def plugin_of(name):
 
 
 @pytest.fixture(name="folder")
-def _folder(tmp_path, monkeypatch):
-    """A folder of a model, whose content id is its bytes."""
-    if not hasattr(gpumem, "content_id"):
-        monkeypatch.setattr(gpumem, "content_id", raising=False, value=lambda paths: hashlib.sha256(
-            b"".join(pathlib.Path(path).read_bytes() for path in paths)).digest())
+def _folder(tmp_path):
+    """A folder of a model."""
     (tmp_path / "model.safetensors").write_bytes(b"weights")
     (tmp_path / "config.json").write_text("{}")
     return tmp_path

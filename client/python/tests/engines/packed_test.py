@@ -181,7 +181,9 @@ def test_all_of_it_counts(engines, folder):
     ids.append(engines.content_id("vllm 1", paths, {"rank": 0}))
     assert len(set(ids)) == 4
     assert ids[3] == engines.content_id("vllm 1", paths, {"rank": 0})
-    assert len({engines.name_of("vllm", each) for each in ids}) == 4
+    options = engines.Options.take({}, "vllm")
+    assert options == ("vllm", float("inf"), 0)
+    assert len({options.name_of(each) for each in ids}) == 4
 
 
 def test_ranks_that_would_wait_for_each_other(engines):

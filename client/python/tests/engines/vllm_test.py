@@ -92,6 +92,13 @@ def test_other_files_and_prefixes_are_other_weights(vllm, folder):
     assert load(vllm, vllm.configuration(str(folder))).gpumem_weights.loaded
 
 
+def test_weights_that_expire(vllm, folder):
+    model = load(vllm, vllm.configuration(str(folder), expire_after=600, wait=60))
+    info, = gpumem.default_client().publications()
+    assert info.expire_after == 600 and vllm.DefaultModelLoader.loads == ["auto"]
+    del model
+
+
 def test_ranks_have_their_own(vllm, folder):
     for rank in (0, 1):
         vllm.rank[:] = [rank, 2]
