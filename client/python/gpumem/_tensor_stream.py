@@ -10,7 +10,7 @@ import torch  # type: ignore[import]
 
 from . import arrays
 from ._tensors import (ALIGNMENT, Copied, copy_into, device_name, dtype_name, identity, same_bytes,
-                       tensor_of, wait_for_copies)
+                       tensor_of, wait_for_gpus)
 from .arrays import Array
 from .errors import InvalidArgumentError, ResourceExhaustedError
 from .segment import Segment
@@ -78,7 +78,7 @@ class TensorStream:
 
     def finish(self) -> Copied:
         """Returns the copies, complete."""
-        wait_for_copies(self._sources.values())
+        wait_for_gpus(self._sources.values())
         for where, room in self._rooms.items():
             if room.segment.size - room.used > room.segment.size // 8:
                 self._shrink(where, room)

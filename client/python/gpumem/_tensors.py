@@ -74,7 +74,10 @@ def tensor_of(array: Array, dtype: str) -> Any:
     """Returns the tensor of an array that copy_into() made of a tensor of that dtype."""
     if dtype == "complex128" and array.dtype == "int64":
         return _aligned(torch.view_as_complex(from_array(array).view(torch.float64)))
-    return from_array(array, dtype)
+    made = from_array(array, dtype)
+    if tuple(made.shape) != array.shape:
+        raise InvalidArgumentError(f"elements of {array.dtype} are not those of {dtype}")
+    return made
 
 
 # ---- Publications of tensors ---------------------------------------------------------------------
@@ -156,7 +159,7 @@ def same_bytes(one: Any, other: Any) -> bool:
 
 def copy_into(segment: Segment, offset: int, tensor: Any, filled: bool = False) -> Array:
     """Returns the array at that place of a segment for a tensor, and starts to copy the tensor into
-    it; not if it is `filled` already. wait_for_copies() waits for the copies."""
+    it; not if it is `filled` already. wait_for_gpus() waits for the copies."""
     kind, parts = wire(tensor.dtype, tensor.element_size())
     shape = tuple(tensor.shape) if parts == 1 else tuple(tensor.shape) + (parts,)
     array = segment.array(shape, kind, offset=offset)
@@ -187,17 +190,26 @@ def copy_all(client: "Client", tensors: Mapping[str, Any], kind: Optional[str], 
     made: Copied = {}
     for where, plan in plans.items():
         segment = client.acquire(max(sizes.get(where, 0), 1), kind=kind, device=where)
-        written = set()
+        # All copies begin before anything else is done: a GPU copies meanwhile.
+        _copy_into_bytes(from_array(segment.array((segment.size,), "uint8")), plan)
         for name, tensor, offset in plan:
-            array = copy_into(segment, offset, tensor, filled=offset in written)
-            if tensor.numel() > 0:
-                written.add(offset)
-            made[name] = (array, dtype_name(tensor.dtype))
-    wait_for_copies(tensors.values())
+            made[name] = (copy_into(segment, offset, tensor, filled=True),
+                          dtype_name(tensor.dtype))
+    wait_for_gpus(tensors.values())
     return made
 
 
-def wait_for_copies(tensors: Iterable[Any]) -> None:
+def _copy_into_bytes(to: Any, plan: Iterable[Tuple[str, Any, int]]) -> None:
+    """Starts to copy each tensor to its offset in a tensor of bytes; to no offset twice."""
+    written = set()
+    for _, tensor, offset in plan:
+        if tensor.numel() > 0 and offset not in written:
+            written.add(offset)
+            end = offset + tensor.numel() * tensor.element_size()
+            to[offset:end].view(tensor.dtype).reshape(tensor.shape).copy_(tensor)
+
+
+def wait_for_gpus(tensors: Iterable[Any]) -> None:
     """Blocks until the work is done on the GPUs of these tensors, and on the current one."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         for device in {tensor.device for tensor in tensors

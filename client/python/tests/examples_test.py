@@ -24,6 +24,7 @@ def _daemon():
 @pytest.mark.parametrize("name, arguments, words", [
     ("two_frameworks", [], "numpy sees the sum 537395200"),
     ("inference_server", ["--mib", "16", "--kills", "2"], "answers the same after"),
+    ("serve_model", ["--mib", "16"], "every worker answers with it"),
     ("pipeline", ["--frames", "50"], "50 frames of 2.1 MB went through 4 slots, each read whole"),
     ("numba_kernel", [], "the sum is 1099511627776"),
     ("jax_weights", [], "the sum is 393466"),

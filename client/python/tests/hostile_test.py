@@ -67,6 +67,15 @@ def test_single_is_one_without_a_name(client, publish, single, rows):
         client.attach("x")
 
 
+def test_metadata_of_files_attaches(client, publish):
+    """Loaders of files add checksums, and the files' places."""
+    said = {"format": "gpumem-arrays/1", "single": False, "metadata": {"format": "pt"},
+            "arrays": [row(xxh128="99aa" * 8)], "files": [{"name": "m", "bytes": 4, "arrays": [0, 1]}]}
+    publish(blob=json.dumps(said).encode())
+    attached = client.attach("x")
+    assert list(attached) == ["w"] and attached.metadata == {"format": "pt"}
+
+
 def test_what_is_in_order_attaches(client, publish):
     publish(row(shape=[1] * 32), row(name="strided", shape=[2, 3], strides=[-3, 1], offset=3),
             row(name="none", shape=[0, 7], segment=None),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the tests of gpumem.serving: PyTorch, or its stand-in where it is not installed."""
+"""Shared by the tests of gpumem.serving: PyTorch, or a stand-in for it."""
 import gc
 import importlib
 import importlib.util

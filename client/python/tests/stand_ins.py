@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stand-ins for parts of the library that gpumem.serving is built on, for a library without them.
-install() replaces only what is missing.
+install() replaces missing parts only.
 """
 import contextlib
 import fcntl

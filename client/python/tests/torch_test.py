@@ -153,6 +153,24 @@ def test_a_publisher_cannot_make_unaligned_tensors(adapter, row, dtype):
         adapter.attach("wrong")
 
 
+@pytest.mark.parametrize("said", [
+    {}, {"single": False}, {"single": False, "dtypes": {}}, {"single": False, "dtypes": ["w"]},
+    {"single": False, "dtypes": {"v": "int64"}}, {"single": 0, "dtypes": {"w": "int64"}},
+    {"single": True, "dtypes": {"w": "int64"}}, {"single": False, "dtypes": {"w": 5}}])
+def test_a_publishers_metadata_is_checked(adapter, said):
+    gpumem.publish("wrong", {"w": np.arange(3)}, metadata={"format": "gpumem-torch/1", **said})
+    with pytest.raises(gpumem.DataLossError, match="gpumem-torch/1"):
+        adapter.attach("wrong")
+
+
+@pytest.mark.parametrize("dtype", ["nn", "Tensor", "__doc__", "none", "int32"])
+def test_a_publisher_names_a_dtype_that_fits(adapter, dtype):
+    gpumem.publish("wrong", {"w": np.arange(3)}, metadata={
+        "format": "gpumem-torch/1", "single": False, "dtypes": {"w": dtype}})
+    with pytest.raises(gpumem.InvalidArgumentError):
+        adapter.attach("wrong")
+
+
 @pytest.mark.parametrize("wrong", [5, {"a": 5}, {5: None}, [1]])
 def test_no_tensors(adapter, wrong):
     with pytest.raises(gpumem.InvalidArgumentError):

@@ -43,14 +43,19 @@ default = true
 CONFIGS = {"test_turns": TIER, "example-two_servers": TIER,  # two models do not fit together
            "bench-suspend": SMALL_PAGES + "prefault = true\n", "bench-suspend-cold": SMALL_PAGES,
            "bench-suspend-huge": LARGE_TIER, "bench-suspend-reserved": RESERVED,
-           "bench-demote": PINNED, "bench-turns": TURNS}
+           "bench-demote": PINNED, "bench-turns": TURNS,
+           "bench-push": CONFIG.replace("60GiB", "76GiB"), "bench-serving": CONFIG}
 # The parts that run only if they are named: their script and its arguments.
 NAMED = {"bench-suspend": ("bench_suspend", ["--shapes", "16x1024,256x64,1000x2,64x1024"]),
          "bench-suspend-cold": ("bench_suspend", ["--first-only"]),
          "bench-suspend-huge": ("bench_suspend", ["--first-only"]),
          "bench-suspend-reserved": ("bench_suspend", ["--first-only"]),
          "bench-demote": ("bench_demote", []),
-         "bench-turns": ("bench_turns", [])}
+         "bench-turns": ("bench_turns", []),
+         "bench-push": ("bench_push", []),
+         "bench-serving": ("bench_serving", [])}
+# The seconds that a part may take, if not those of other benchmarks.
+LIMITS = {"bench-serving": 480}
 # The bytes of huge pages that a part needs beside the machine's.
 HUGE_PAGES = {"bench-suspend-reserved": RESERVED_BYTES}
 

@@ -11,6 +11,8 @@ with the plugin and without), examples, bench-alloc, bench-restart. Only if they
 - bench-suspend-cold, -huge and -reserved: the tier takes its memory when it is first needed, in
   ordinary pages, transparent huge pages and reserved huge pages
 - bench-turns: two tenants that do not fit together
+- bench-push: new weights for a worker after each step of a trainer
+- bench-serving: a Llama by load_or_attach(), and by transformers and safetensors
 
 Failures are printed with their reasons, and a table comes last; exit code 0 if all ran and nothing
 failed.
@@ -36,9 +38,9 @@ import versions
 HERE = pathlib.Path(__file__).resolve().parent
 TESTS = ("test_arrays", "test_cupy", "test_cupy_calls", "test_numba", "test_numba_calls", "test_jax",
          "test_torch_use", "test_torch", "test_cuda_core", "test_cuda_runtime", "test_cuda_calls",
-         "test_works_with", "test_turns", "test_engines")
+         "test_works_with", "test_turns", "test_serving", "test_engines")
 EXAMPLES = ("two_frameworks", "inference_server", "pipeline", "numba_kernel", "jax_weights",
-            "two_servers")
+            "two_servers", "serve_model")
 NUMBA_OWN = ("cudadrv.test_cuda_memory", "cudadrv.test_cuda_ndarray",
              "cudadrv.test_cuda_array_slicing", "cudadrv.test_cuda_auto_context",
              "cudadrv.test_cuda_devicerecord", "cudadrv.test_deallocations",
@@ -292,7 +294,8 @@ def bench(args, name):
         daemon = Daemon(args, name)
         try:
             status = run([sys.executable, "-X", "faulthandler", str(HERE / f"{script}.py"), "--work",
-                          args.work, *more], daemon.environment(), log, left(args, 190))
+                          args.work, *more], daemon.environment(), log,
+                         left(args, configs.LIMITS.get(name, 190)))
         finally:
             daemon.stop()
     part.lines = [line for line in tail(log, 6000).splitlines() if line.startswith("| ")]

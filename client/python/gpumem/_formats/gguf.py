@@ -2,7 +2,7 @@
 """GGUF files, of version 2 and 3 (https://github.com/ggml-org/ggml, docs/gguf.md).
 
 A tensor of plain numbers becomes an array of them. A tensor of quantised blocks becomes an array of
-bytes, whose last dimension holds whole blocks; the metadata has the type of each tensor as GGUF
+bytes, whose last dimension holds whole blocks. The metadata has the type of each tensor as GGUF
 names it ("Q4_K"), and its number of elements in each dimension. Files are untrusted: sizes, counts
 and places are checked against the file before anything is taken.
 """
@@ -25,7 +25,7 @@ _MOST_KEYS = 1 << 16
 _LONGEST_KEY = 65535  # bytes
 _DEEPEST = 4  # of arrays in arrays
 _MOST_DIMENSIONS = 4
-# What is kept of the keys: short values, for readers of the publication.
+# Keys of short values are kept, for readers of the publication.
 _LONGEST_KEPT, _MOST_KEPT = 1024, 64  # bytes of a text, elements of an array
 _KEPT_BYTES = 64 << 10  # of all, as JSON
 

@@ -89,6 +89,7 @@ class Torch(Framework):
              progress: Optional[Progress]) -> Tuple[Dict[str, Any], Any]:
         if isinstance(loaded, (self._torch.nn.Module, Mapping)):
             tensors = self._tensors.tensors_of(loaded)
+            self._tensors.wait_for_gpus(tensors.values())  # a loader's may be on any stream
             copied = self._tensors.copy_all(client, tensors, kind, device)
             if progress is not None:
                 total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

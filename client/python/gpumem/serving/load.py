@@ -56,7 +56,7 @@ def load_or_attach(name: str, source: Source, *, device: DeviceLike = None,
                    cancel: Optional[CancelToken] = None) -> Weights:
     """Returns a model's weights as mapped tensors. The first process that asks for this name and
     content loads them, and publishes them; the others wait for it, and attach. Also the first uses
-    the published memory and drops its own, so a further worker adds no memory. If the process that
+    the published memory, not its loader's, so a further worker adds no memory. If the process that
     loads ends, another one loads; an exception of its loader is raised there alone.
 
     source:
@@ -65,7 +65,8 @@ def load_or_attach(name: str, source: Source, *, device: DeviceLike = None,
       beyond their tensors.
     - a function that returns tensors by name, on the GPU or the CPU: what an engine's own loader
       makes. If it returns pairs of name and tensor one after another (a generator), each is copied
-      as it comes, and the loader need not hold all of them. Tied weights are stored once.
+      as it comes, on the current stream, and the loader need not hold all of them. Tied weights are
+      stored once.
 
     content_id: identifies the content; other content under the name is replaced by a new version.
     Files have one that is made of their bytes. A loader needs one given.
@@ -127,9 +128,9 @@ def push(name: str, tensors: Any, *, framework: str = "torch", client: Optional[
     """Publishes tensors by name as the next version, and returns it: for a trainer whose workers
     call Weights.update() or load_or_attach(). Copies each tensor once, on its GPU, into new memory.
 
-    Versions are whole: a worker that still uses an old one keeps it. Once the last has let go, its
-    memory is the tenant's to use again: with `max_retained` of the tenant's quota at the size of the
-    weights, the daemon allocates nothing from the third push on. Two sets of weights alternate.
+    Versions are whole: a worker that still uses an old one keeps it. Once the last has let go, the
+    daemon keeps its memory for the tenant's next request of the same size (`max_retained` of its
+    quota). So two sets of memory alternate, and a push of the same tensors allocates nothing.
 
     tensors: by name, pairs, or a module. options: as of Client.publish(). Raises
     ResourceExhaustedError, InvalidArgumentError.

@@ -127,6 +127,9 @@ class Tensor:
                       if self.array.flags.c_contiguous is False
                       else self.array.view(kind.storage), kind)
 
+    def reshape(self, shape):
+        return Tensor(self.array.reshape(shape), self.dtype)
+
     def copy_(self, source):
         if self.dtype is not source.dtype:
             raise TypeError(f"{source.dtype} into {self.dtype}: PyTorch would convert it")
