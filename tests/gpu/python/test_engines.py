@@ -83,7 +83,7 @@ print(json.dumps([weights.loaded, total(model)]))
 
 
 def test_the_first_load_does_not_hold_all_of_it_twice(name):
-    """A model of 8 GiB: at the peak the GPU holds it once, and what is in flight."""
+    """A model of 8 GiB: at the peak the GPU holds it once, and the copies in flight."""
     said = json.loads(child(MODEL + """
 model = make(1, 512)
 del model
