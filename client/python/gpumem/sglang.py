@@ -107,7 +107,10 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
             ("--enable-eplb", execution.moe.enable_eplb),
             ("--cpu-offload-gb", execution.offload.cpu_offload_gb > 0),
             ("--offload-group-size", execution.offload.offload_group_size > 0),
-            ("--startup-weight-load-mode", get_model().is_startup_weight_load_overlap)) if is_set]
+            ("--startup-weight-load-mode", get_model().is_startup_weight_load_overlap),
+            # They keep numbers that are no tensors.
+            ("models that derive from their weights (post_load_weights)", hasattr(
+                loaders.get_model_architecture(model_config)[0], "post_load_weights"))) if is_set]
         if wrong:
             raise UnimplementedError(f"gpumem cannot serve {wrong[0]}: {_SHARED}")
         quantization = getattr(model_config.hf_config, "quantization_config", None)

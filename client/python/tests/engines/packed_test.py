@@ -106,7 +106,7 @@ def test_buffers_that_are_not_there(engines, torch):
 def changed(engines, torch, **change):
     """The flat tensors, with a change in the description of a.weight."""
     flat = packed(engines, torch)
-    said = json.loads(bytes(flat[engines.DESCRIPTION].tolist()))
+    said = json.loads(flat[engines.DESCRIPTION].numpy().tobytes())
     said["tensors"][0].update(change)
     return replaced(engines, torch, flat, said)
 

@@ -103,6 +103,12 @@ def test_what_would_write_to_weights_is_refused(sglang, folder, bag, name, value
     assert not sglang.loads
 
 
+def test_models_that_derive_from_their_weights(sglang, folder, monkeypatch):
+    monkeypatch.setattr(sglang.Model, "post_load_weights", len, raising=False)
+    with pytest.raises(gpumem.UnimplementedError, match="post_load_weights"):
+        load(sglang, folder)
+
+
 def test_quantisation_that_cannot_be_shared(sglang, folder):
     with pytest.raises(RuntimeError, match="gpumem: awq is not verified"):
         load(sglang, folder, quantization="awq")

@@ -81,8 +81,8 @@ class Tensor:
     def cpu(self):
         return self
 
-    def tolist(self):
-        return self.array.tolist()
+    def numpy(self):
+        return self.array
 
     def untyped_storage(self):
         return Storage(self.array)

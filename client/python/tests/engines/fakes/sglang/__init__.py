@@ -203,6 +203,7 @@ _module("srt.managers.io_struct", BeginWeightUpdateReqOutput=Output,
 _module("srt.model_loader")
 _module("srt.model_loader.loader", BaseModelLoader=BaseModelLoader,
         PreshardedModelLoader=PreshardedModelLoader,
+        get_model_architecture=lambda model_config: (Model, "Model"),
         _get_quantization_config=lambda model_config, load_config: None,
         _initialize_model=lambda model_config, load_config, quantization: Model())
 _module("srt.model_loader.utils", set_default_torch_dtype=contextlib.nullcontext)
