@@ -31,7 +31,7 @@ from .errors import (AbortedError, AlreadyExistsError, CancelledError, Cause, Da
                      PermissionDeniedError, ResourceExhaustedError, UnauthenticatedError,
                      UnavailableError, UnimplementedError, UnknownError)
 from .event import Event
-from .files import PublishedFiles
+from .files import PublishedFiles, content_id
 from .pool import Pool, PoolStats
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket
@@ -52,7 +52,8 @@ __all__ = [
     "PublishedFiles", "Quota",
     "ResourceExhaustedError", "Segment", "Serving", "Ticket", "UnauthenticatedError",
     "UnavailableError", "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray",
-    "attach", "connect", "copy", "default_client", "empty", "errors", "from_dlpack", "library_path",
+    "attach", "connect", "content_id", "copy", "default_client", "empty", "errors", "from_dlpack",
+    "library_path",
     "open", "publish", "set_default_client", "share", "unpublish",
 ]
 
