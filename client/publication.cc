@@ -43,8 +43,27 @@ struct Attachment::State {
   uint64_t version = 0;
   std::string tenant;
   std::string metadata;
+  std::string content_id;
   void* data = nullptr;
   uint64_t size = 0;
+};
+
+struct Claim::State {
+  State(std::shared_ptr<internal::Session> the_session, uint64_t the_request, std::string the_name,
+        std::string the_content_id)
+      : session(std::move(the_session)),
+        request(the_request),
+        name(std::move(the_name)),
+        content_id(std::move(the_content_id)) {}
+  ~State() {
+    if (!released) session->ForgetClaim(request);
+  }
+
+  const std::shared_ptr<internal::Session> session;
+  const uint64_t request;
+  const std::string name;
+  const std::string content_id;
+  bool released = false;
 };
 
 namespace {
@@ -64,6 +83,7 @@ PublicationInfo FromProto(const v1::PublicationInfo& proto) {
   PublicationInfo info;
   info.tenant = proto.tenant();
   info.name = proto.name();
+  info.content_id = proto.content_id();
   info.version = proto.version();
   info.segments = proto.segments();
   info.bytes = proto.bytes();
@@ -106,6 +126,11 @@ const std::string& Attachment::metadata() const {
   return valid() ? state_->metadata : *none;
 }
 
+const std::string& Attachment::content_id() const {
+  static const std::string* const none = new std::string;
+  return valid() ? state_->content_id : *none;
+}
+
 absl::Span<Segment> Attachment::segments() {
   return valid() ? absl::MakeSpan(state_->segments) : absl::Span<Segment>();
 }
@@ -129,6 +154,34 @@ absl::Status Attachment::Release() {
   return state->session->Release(std::move(leases), state->session->Deadline(std::nullopt));
 }
 
+// --- Claim -----------------------------------------------------------------------------
+
+Claim::Claim() = default;
+Claim::Claim(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Claim::Claim(Claim&&) noexcept = default;
+Claim& Claim::operator=(Claim&&) noexcept = default;
+Claim::~Claim() = default;
+
+const std::string& Claim::name() const {
+  static const std::string* const none = new std::string;
+  return valid() ? state_->name : *none;
+}
+
+const std::string& Claim::content_id() const {
+  static const std::string* const none = new std::string;
+  return valid() ? state_->content_id : *none;
+}
+
+absl::Status Claim::Release() {
+  if (!valid()) {
+    return absl::FailedPreconditionError(
+        "this Claim is empty: it was released, moved from, or never got");
+  }
+  const std::unique_ptr<State> state = std::move(state_);
+  state->released = true;
+  return state->session->ReleaseClaim(state->request, state->session->Deadline(std::nullopt));
+}
+
 // --- Client ----------------------------------------------------------------------------
 
 absl::StatusOr<uint64_t> Client::Publish(absl::string_view name, absl::Span<const Segment> segments,
@@ -148,6 +201,7 @@ absl::StatusOr<uint64_t> Client::Publish(absl::string_view name,
   }
   v1::PublishRequest request;
   request.set_name(std::string(name));
+  request.set_content_id(options.content_id);
   for (const Segment* segment : segments) {
     if (segment == nullptr || !segment->valid() || segment->state_->session != session_) {
       return absl::InvalidArgumentError(
@@ -199,17 +253,68 @@ absl::StatusOr<Attachment> Client::Attach(absl::string_view name, const AttachOp
   absl::StatusOr<internal::Session::Attached> attached =
       session_->Attach(request, deadline, disturbance);
   if (!attached.ok()) return attached.status();
-  absl::StatusOr<std::vector<Segment>> segments = Mapped(std::move(attached->grant), *placement);
-  if (!segments.ok()) return segments.status();
+  std::string content_id = attached->response.content_id();
+  absl::StatusOr<Attachment> mapped = MapAttached(*std::move(attached), *placement);
+  if (mapped.ok()) mapped->state_->content_id = std::move(content_id);
+  return mapped;
+}
 
+template <typename Answered>
+absl::StatusOr<Attachment> Client::MapAttached(Answered attached, const MapOptions& options) {
+  absl::StatusOr<std::vector<Segment>> segments = Mapped(std::move(attached.grant), options);
+  if (!segments.ok()) return segments.status();
   auto state = std::make_unique<Attachment::State>(session_, *std::move(segments));
-  state->version = attached->response.version();
-  state->tenant = attached->response.tenant();
-  state->metadata = std::move(*attached->response.mutable_metadata());
+  state->version = attached.response.version();
+  state->tenant = attached.response.tenant();
+  state->metadata = std::move(*attached.response.mutable_metadata());
   state->data = Contiguous(state->segments);
   for (const Segment& segment : state->segments) state->size += segment.size();
   Failpoint("client-attached");
   return Attachment(std::move(state));
+}
+
+absl::StatusOr<AttachedOrClaimed> Client::AttachOrClaim(absl::string_view name,
+                                                        absl::string_view content_id) {
+  return AttachOrClaim(name, content_id, AttachOptions());
+}
+
+absl::StatusOr<AttachedOrClaimed> Client::AttachOrClaim(absl::string_view name,
+                                                        absl::string_view content_id,
+                                                        const AttachOptions& options) {
+  if (options.wait < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("AttachOptions::wait is below zero");
+  }
+  if (options.wait_for_version > 0) {
+    return absl::InvalidArgumentError(
+        "AttachOptions::wait_for_version is for Attach: AttachOrClaim waits for contents");
+  }
+  absl::StatusOr<MapOptions> placement = internal::Placement(
+      session_->welcome(), options.map_devices, options.address, options.read_only);
+  if (!placement.ok()) return placement.status();
+  v1::AttachOrClaimRequest request;
+  request.set_name(std::string(name));
+  request.set_content_id(std::string(content_id));
+  request.set_wait_ms(internal::ToWaitMs(options.wait));
+  request.set_revocable(options.revocable);
+  internal::Disturbance disturbance;
+  if (options.cancel.has_value()) disturbance.interrupt = options.cancel->interrupt_;
+  // Publish takes names without a tenant.
+  const std::string own_name(name.substr(name.rfind('/') + 1));
+  absl::StatusOr<internal::Session::AttachedOrClaimed> answer =
+      session_->AttachOrClaim(request, {own_name, std::string(content_id)},
+                              session_->Deadline(options.timeout) + options.wait, disturbance);
+  if (!answer.ok()) return answer.status();
+  AttachedOrClaimed result;
+  if (answer->answered.response.claimed()) {
+    result.claim = Claim(std::make_unique<Claim::State>(session_, answer->request_id, own_name,
+                                                        std::string(content_id)));
+    return result;
+  }
+  absl::StatusOr<Attachment> mapped = MapAttached(std::move(answer->answered), *placement);
+  if (!mapped.ok()) return mapped.status();
+  mapped->state_->content_id = std::string(content_id);
+  result.attachment = *std::move(mapped);
+  return result;
 }
 
 absl::StatusOr<uint64_t> Client::Unpublish(absl::string_view name) {

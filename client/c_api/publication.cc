@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Publications: gpumem_client_publish, _attach, _unpublish, _list_publications,
-// gpumem_attachment_…, gpumem_publication_list_….
+// Publications: gpumem_client_publish, _attach, _attach_or_claim, _unpublish, _list_publications,
+// gpumem_attachment_…, gpumem_claim_…, gpumem_publication_list_….
 #include "gpumem/publication.h"
 
 #include <memory>
@@ -32,6 +32,10 @@ struct gpumem_attachment {
   gpumem::Attachment attachment;
 };
 
+struct gpumem_claim {
+  gpumem::Claim claim;
+};
+
 struct gpumem_publication_list {
   const std::vector<gpumem::PublicationInfo> publications;
 };
@@ -47,6 +51,11 @@ absl::Duration TimeOrNone(uint64_t milliseconds) {
   return milliseconds == 0 ? absl::InfiniteDuration() : Time(milliseconds);
 }
 
+// Null for no bytes is allowed.
+std::string Bytes(const void* data, size_t size) {
+  return size == 0 ? std::string() : std::string(static_cast<const char*>(data), size);
+}
+
 absl::StatusOr<gpumem::PublishOptions> ToPublishOptions(const gpumem_publish_options* from) {
   auto c = Read(from);
   if (!c.ok()) return c.status();
@@ -54,24 +63,25 @@ absl::StatusOr<gpumem::PublishOptions> ToPublishOptions(const gpumem_publish_opt
   if (c->access < GPUMEM_PUBLICATION_ACCESS_TENANT || c->access > GPUMEM_PUBLICATION_ACCESS_ANY) {
     return absl::InvalidArgumentError(absl::StrCat("there is no publication access ", c->access));
   }
-  return gpumem::PublishOptions{
-      .metadata = c->metadata_bytes == 0
-                      ? std::string()
-                      : std::string(static_cast<const char*>(c->metadata), c->metadata_bytes),
-      .access = static_cast<gpumem::PublicationAccess>(c->access),
-      .ephemeral = c->ephemeral != 0,
-      .expire_after = TimeOrNone(c->expire_after_ms),
-      .timeout = Timeout(c->timeout_ms)};
+  if (c->content_id == nullptr && c->content_id_bytes > 0) return NullError("content_id");
+  return gpumem::PublishOptions{.content_id = Bytes(c->content_id, c->content_id_bytes),
+                                .metadata = Bytes(c->metadata, c->metadata_bytes),
+                                .access = static_cast<gpumem::PublicationAccess>(c->access),
+                                .ephemeral = c->ephemeral != 0,
+                                .expire_after = TimeOrNone(c->expire_after_ms),
+                                .timeout = Timeout(c->timeout_ms)};
 }
 
-absl::StatusOr<gpumem::AttachOptions> ToAttachOptions(const gpumem_attach_options* from) {
+// `no_wait`: the meaning of a wait of 0.
+absl::StatusOr<gpumem::AttachOptions> ToAttachOptions(const gpumem_attach_options* from,
+                                                      absl::Duration no_wait) {
   auto c = Read(from);
   if (!c.ok()) return c.status();
   auto map_devices = Texts(c->map_devices, c->map_device_count);
   if (!map_devices.ok()) return map_devices.status();
   gpumem::AttachOptions options;
   options.wait_for_version = c->wait_for_version;
-  options.wait = TimeOrNone(c->wait_ms);
+  options.wait = c->wait_ms == 0 ? no_wait : Time(c->wait_ms);
   if (c->cancel != nullptr) options.cancel = c->cancel->token;
   options.read_only = c->writable == 0;
   options.map_devices.assign(map_devices->begin(), map_devices->end());
@@ -124,12 +134,53 @@ int gpumem_client_attach(gpumem_client* client, const char* name,
                          const gpumem_attach_options* options, gpumem_attachment** attachment) {
   return Call([&]() -> absl::Status {
     if (AnyNull(client, name, attachment)) return NullError("client, name or attachment");
-    auto attach = ToAttachOptions(options);
+    auto attach = ToAttachOptions(options, /*no_wait=*/absl::InfiniteDuration());
     if (!attach.ok()) return attach.status();
     auto attached = client->client->Attach(name, *attach);
     if (!attached.ok()) return attached.status();
     *attachment = new gpumem_attachment{*std::move(attached)};
     return absl::OkStatus();
+  });
+}
+
+int gpumem_client_attach_or_claim(gpumem_client* client, const char* name, const void* content_id,
+                                  size_t content_id_bytes, const gpumem_attach_options* options,
+                                  gpumem_attachment** attachment, gpumem_claim** claim) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, name, attachment, claim)) {
+      return NullError("client, name, attachment or claim");
+    }
+    if (content_id == nullptr && content_id_bytes > 0) return NullError("content_id");
+    auto attach = ToAttachOptions(options, /*no_wait=*/absl::ZeroDuration());
+    if (!attach.ok()) return attach.status();
+    auto found = client->client->AttachOrClaim(name, Bytes(content_id, content_id_bytes), *attach);
+    if (!found.ok()) return found.status();
+    *attachment = nullptr;
+    *claim = nullptr;
+    if (found->claim.valid()) {
+      *claim = new gpumem_claim{std::move(found->claim)};
+    } else {
+      *attachment = new gpumem_attachment{std::move(found->attachment)};
+    }
+    return absl::OkStatus();
+  });
+}
+
+int gpumem_claim_get_info(const gpumem_claim* claim, gpumem_claim_info* info) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(claim)) return NullError("claim");
+    return Write({.name = claim->claim.name().c_str(),
+                  .content_id = claim->claim.content_id().data(),
+                  .content_id_bytes = claim->claim.content_id().size()},
+                 info);
+  });
+}
+
+int gpumem_claim_release(gpumem_claim* claim) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(claim)) return absl::OkStatus();
+    const std::unique_ptr<gpumem_claim> owned(claim);
+    return owned->claim.Release();
   });
 }
 
@@ -143,7 +194,9 @@ int gpumem_attachment_get_info(const gpumem_attachment* attachment, gpumem_attac
                   .tenant = of.tenant().c_str(),
                   .metadata = of.metadata().data(),
                   .metadata_bytes = of.metadata().size(),
-                  .segment_count = of.segments().size()},
+                  .segment_count = of.segments().size(),
+                  .content_id = of.content_id().data(),
+                  .content_id_bytes = of.content_id().size()},
                  info);
   });
 }
@@ -211,7 +264,9 @@ int gpumem_publication_list_get(const gpumem_publication_list* publications, siz
                   .publisher_name = of.publisher_name.c_str(),
                   .publisher_pid = of.publisher_pid,
                   .publisher_alive = of.publisher_alive,
-                  .suspended_bytes = of.suspended_bytes},
+                  .suspended_bytes = of.suspended_bytes,
+                  .content_id = of.content_id.data(),
+                  .content_id_bytes = of.content_id.size()},
                  publication);
   });
 }

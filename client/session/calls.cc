@@ -32,7 +32,11 @@ constexpr absl::Duration kReportTimeout = absl::Milliseconds(100);
 absl::StatusOr<v1::PublishResponse> Session::Publish(const v1::PublishRequest& request,
                                                      absl::Time deadline) {
   Failpoint("client-publish-asks");
+  // The daemon ends the session's claim with the publication, so that it is none of a later
+  // request.
+  const std::vector<uint64_t> claims = book_.ClaimsOn({request.name(), request.content_id()});
   absl::StatusOr<v1::PublishResponse> response = Ask(&v1::Broker::Stub::Publish, request, deadline);
+  if (response.ok()) book_.Published(claims);
   Failpoint("client-publish-heard");
   return response;
 }

@@ -17,6 +17,42 @@ void LeaseBook::Granted(uint64_t request, absl::Span<const uint64_t> lease_ids) 
   held_.insert(lease_ids.begin(), lease_ids.end());
 }
 
+void LeaseBook::Claimed(uint64_t request, Contents contents) {
+  absl::MutexLock lock(&mutex_);
+  requests_.erase(request);
+  claims_.emplace(request, std::move(contents));
+}
+
+LeaseBook::PendingRelease LeaseBook::GiveUpClaim(uint64_t request) {
+  absl::MutexLock lock(&mutex_);
+  PendingRelease pending;
+  pending.statement = newest_statement_;
+  if (claims_.erase(request) > 0) pending.claims.push_back(request);
+  return pending;
+}
+
+LeaseBook::PendingRelease LeaseBook::GiveUpUnheard(uint64_t request) const {
+  absl::MutexLock lock(&mutex_);
+  PendingRelease pending;
+  pending.claims.push_back(request);
+  pending.statement = newest_statement_;
+  return pending;
+}
+
+std::vector<uint64_t> LeaseBook::ClaimsOn(const Contents& contents) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<uint64_t> claims;
+  for (const auto& [request, claimed] : claims_) {
+    if (claimed == contents) claims.push_back(request);
+  }
+  return claims;
+}
+
+void LeaseBook::Published(absl::Span<const uint64_t> claims) {
+  absl::MutexLock lock(&mutex_);
+  for (const uint64_t request : claims) claims_.erase(request);
+}
+
 void LeaseBook::End(uint64_t request) {
   absl::MutexLock lock(&mutex_);
   const auto found = requests_.find(request);
@@ -24,7 +60,8 @@ void LeaseBook::End(uint64_t request) {
   const uint64_t named_by = found->second;
   requests_.erase(found);
   if (named_by == 0) return;
-  pending_.push_back({.lease_ids = {}, .request_ids = {request}, .statement = named_by});
+  pending_.push_back(
+      {.lease_ids = {}, .request_ids = {request}, .claims = {}, .statement = named_by});
 }
 
 LeaseBook::PendingRelease LeaseBook::GiveUp(absl::Span<const uint64_t> lease_ids) {
@@ -64,6 +101,7 @@ LeaseBook::Statement LeaseBook::MakeStatement() {
     named_by = statement.number;
     statement.request_ids.push_back(id);
   }
+  for (const auto& [request, contents] : claims_) statement.request_ids.push_back(request);
   return statement;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The client's record of a session's state: the leases that it holds, the requests without an
-// answer yet, and its pending releases. It is the source of Reconcile, which restores the state of
-// a daemon after a crash.
+// The client's record of a session's state: the leases and claims that it holds, the requests
+// without an answer yet, and its pending releases. It is the source of Reconcile, which restores
+// the state of a daemon after a crash.
 //
 // A statement is a copy of the book for one Reconcile. It names the held leases and the requests
 // that may be repeated; the daemon ends all other leases. A statement thereby completes the
@@ -14,6 +14,8 @@
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -28,20 +30,24 @@ class LeaseBook {
   struct PendingRelease {
     std::vector<uint64_t> lease_ids;
     std::vector<uint64_t> request_ids;  // all leases granted to these
+    std::vector<uint64_t> claims;       // of these requests
     uint64_t statement = 0;             // the newest at its creation
 
-    bool empty() const { return lease_ids.empty() && request_ids.empty(); }
+    bool empty() const { return lease_ids.empty() && request_ids.empty() && claims.empty(); }
   };
 
   struct Statement {
     uint64_t number = 0;
     std::vector<uint64_t> lease_ids;    // held
-    std::vector<uint64_t> request_ids;  // in flight
+    std::vector<uint64_t> request_ids;  // in flight, or with a claim that is held
   };
 
-  // A request for leases, from before it is sent until its leases are held or it is given up. If it
-  // is given up after a statement named it, it becomes a pending release: the daemon keeps the
-  // leases that its predecessor granted to it.
+  // What a claim is for: the name of a publication, and its content id.
+  using Contents = std::pair<std::string, std::string>;
+
+  // A request for leases or a claim, from before it is sent until its leases are held or it is
+  // given up. If it is given up after a statement named it, it becomes a pending release: the
+  // daemon keeps the leases that its predecessor granted to it.
   class Request {
    public:
     explicit Request(LeaseBook* book) : book_(book), id_(book->Begin()) {}
@@ -52,6 +58,8 @@ class LeaseBook {
     uint64_t id() const { return id_; }
     // Records its leases as held: they have arrived. Call at most once.
     void Granted(absl::Span<const uint64_t> lease_ids) { book_->Granted(id_, lease_ids); }
+    // Records its claim on contents as held. Call at most once.
+    void Claimed(Contents contents) { book_->Claimed(id_, std::move(contents)); }
 
    private:
     LeaseBook* const book_;
@@ -64,6 +72,15 @@ class LeaseBook {
 
   // Removes held leases and returns them as a pending release, without the lost ones.
   PendingRelease GiveUp(absl::Span<const uint64_t> lease_ids);
+
+  // Removes a held claim and returns it as a pending release; empty if it has been published.
+  PendingRelease GiveUpClaim(uint64_t request);
+  // Returns a pending release of the claim that a request without an answer may have got.
+  PendingRelease GiveUpUnheard(uint64_t request) const;
+  // Returns the claims on these contents that are held.
+  std::vector<uint64_t> ClaimsOn(const Contents& contents) const;
+  // Records that these claims have ended by a publication.
+  void Published(absl::Span<const uint64_t> claims);
 
   // Stores a pending release for a later flush.
   void AddPending(PendingRelease pending);
@@ -84,6 +101,7 @@ class LeaseBook {
  private:
   uint64_t Begin();
   void Granted(uint64_t request, absl::Span<const uint64_t> lease_ids);
+  void Claimed(uint64_t request, Contents contents);
   void End(uint64_t request);
 
   mutable absl::Mutex mutex_;
@@ -92,6 +110,7 @@ class LeaseBook {
   // In flight, with the last statement that named them; 0: none.
   std::map<uint64_t, uint64_t> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, Contents> claims_ ABSL_GUARDED_BY(mutex_);  // held, by request
   std::set<uint64_t> lost_ ABSL_GUARDED_BY(mutex_);
   std::vector<PendingRelease> pending_ ABSL_GUARDED_BY(mutex_);
 };

@@ -27,7 +27,10 @@ bool MayStillHold(const absl::Status& release) {
 
 absl::Status Session::Release(std::vector<uint64_t> lease_ids, absl::Time deadline) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
-  LeaseBook::PendingRelease pending = book_.GiveUp(lease_ids);
+  return ReleasePending(book_.GiveUp(lease_ids), deadline);
+}
+
+absl::Status Session::ReleasePending(LeaseBook::PendingRelease pending, absl::Time deadline) {
   while (!pending.empty()) {
     const absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
     if (!connection.ok()) {
@@ -75,6 +78,18 @@ absl::StatusOr<v1::UnregisterIpcEventResponse> Session::UnregisterOnce(Connectio
   return Call(connection, &v1::Broker::Stub::UnregisterIpcEvent, request, deadline);
 }
 
+absl::Status Session::ReleaseClaim(uint64_t request, absl::Time deadline) {
+  if (absl::Status status = CheckProcess(); !status.ok()) return status;
+  return ReleasePending(book_.GiveUpClaim(request), deadline);
+}
+
+void Session::ForgetClaim(uint64_t request) {
+  if (forked()) return;  // the claim is the parent's
+  book_.AddPending(book_.GiveUpClaim(request));
+  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kResumeTimeout);
+  if (connection.ok()) FlushPending(**connection, absl::Now() + kTimeout);
+}
+
 absl::Status Session::Flush(Connection& connection, const LeaseBook::PendingRelease& pending,
                             absl::Time deadline) {
   absl::Status paid = ReleaseOnce(connection, pending, deadline);
@@ -84,8 +99,10 @@ absl::Status Session::Flush(Connection& connection, const LeaseBook::PendingRele
   absl::Status others;
   for (const uint64_t id : pending.lease_ids) {
     if (pending.lease_ids.size() == 1) break;
-    absl::Status status =
-        ReleaseOnce(connection, {.lease_ids = {id}, .statement = pending.statement}, deadline);
+    absl::Status status = ReleaseOnce(
+        connection,
+        {.lease_ids = {id}, .request_ids = {}, .claims = {}, .statement = pending.statement},
+        deadline);
     if (!absl::IsNotFound(status)) others.Update(status);
   }
   return others;
@@ -93,6 +110,14 @@ absl::Status Session::Flush(Connection& connection, const LeaseBook::PendingRele
 
 absl::Status Session::ReleaseOnce(Connection& connection, const LeaseBook::PendingRelease& pending,
                                   absl::Time deadline) {
+  for (const uint64_t claim : pending.claims) {
+    v1::ReleaseClaimRequest request;
+    request.set_request_id(claim);
+    absl::Status status =
+        Call(connection, &v1::Broker::Stub::ReleaseClaim, request, deadline).status();
+    if (!status.ok()) return status;
+  }
+  if (pending.lease_ids.empty() && pending.request_ids.empty()) return absl::OkStatus();
   v1::ReleaseRequest request;
   request.mutable_lease_ids()->Add(pending.lease_ids.begin(), pending.lease_ids.end());
   request.mutable_request_ids()->Add(pending.request_ids.begin(), pending.request_ids.end());
@@ -108,7 +133,10 @@ void Session::FlushPending(Connection& connection, absl::Time deadline) {
     book_.DropHeld(&abandoned);
     // The others were never held: the daemon's next statement would end them, but there may be
     // none.
-    book_.AddPending({.lease_ids = std::move(abandoned), .statement = connection.statement()});
+    book_.AddPending({.lease_ids = std::move(abandoned),
+                      .request_ids = {},
+                      .claims = {},
+                      .statement = connection.statement()});
   }
   std::vector<uint64_t> events;
   {

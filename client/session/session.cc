@@ -20,7 +20,6 @@
 #include "client/session/lease_book.h"
 #include "client/session/waiting_call.h"
 #include "common/failpoint.h"
-#include "common/grpc_status.h"
 
 namespace gpumem::internal {
 namespace {
@@ -31,10 +30,6 @@ constexpr absl::Duration kOwnLookEvery = absl::Milliseconds(50);
 // How often it reads the socket if the daemon may wait for that: a Delivery of many messages does
 // not fit into the socket's buffer.
 constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
-
-// The maximum time that a daemon that no longer answers takes to die. A daemon with much memory
-// needs some time between closing one socket and the other.
-constexpr absl::Duration kDying = absl::Seconds(10);
 
 absl::Status Cancelled() { return absl::CancelledError("the wait for memory was cancelled"); }
 
@@ -140,69 +135,15 @@ absl::StatusOr<Grant> Session::TakeGrant(const ConnectionPtr& connection, Delive
   return grant;
 }
 
-bool Session::HasEnded(Connection& connection, const absl::Status& status) const {
-  return absl::IsUnavailable(status) && reconnector_.enabled() && connection.ended();
-}
-
-absl::Status Session::Explain(Connection& connection, const grpc::Status& status,
-                              absl::Time deadline) {
-  absl::Status result = FromGrpcStatus(status);
-  if (result.ok()) result = absl::UnavailableError("the daemon has ended the session");
-  switch (result.code()) {
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kCancelled:
-      // The end of the session explains all of these, with the daemon's reason.
-      if (absl::Status end = connection.End(); !end.ok()) return end;
-      break;
-    default:
-      break;
-  }
-  if (absl::IsDeadlineExceeded(result) && result.message() == "Deadline Exceeded") {
-    return absl::DeadlineExceededError("the daemon did not answer in time");
-  }
-  if (!absl::IsUnavailable(result) && !absl::IsCancelled(result)) return result;
-  // Distinguishes the daemon's answer from gRPC's report that its connection has ended.
-  const absl::Time dead =
-      reconnector_.enabled() ? std::min(deadline, absl::Now() + kDying) : absl::InfinitePast();
-  absl::Duration pause = absl::Milliseconds(1);
-  while (true) {
-    const Connection::Heartbeat heartbeat =
-        connection.Check(std::min(deadline, absl::Now() + kTimeout));
-    if (heartbeat == Connection::Heartbeat::kAnswers) break;
-    if (heartbeat == Connection::Heartbeat::kBroken && reconnector_.enabled()) {
-      // Another connection is needed in both cases: the daemon dies, or it has only closed this
-      // connection.
-      connection.GiveUp();
-      return connection.End();
-    }
-    absl::Status end = connection.deliveries().AwaitEnd(std::min(dead, absl::Now() + pause));
-    if (!end.ok()) return end;
-    if (absl::Now() >= dead) {
-      return absl::UnavailableError(
-          absl::StrCat("the daemon no longer answers (", result.message(), ")"));
-    }
-    pause = std::min(2 * pause, absl::Milliseconds(100));
-  }
-  // gRPC's generic message does not help. If this client has not cancelled the call, the daemon did
-  // so while exiting.
-  if (absl::IsCancelled(result) && result.message() == "CANCELLED") {
-    return absl::UnavailableError("the daemon has ended the call: it is stopping");
-  }
-  return result;
-}
-
 // --- Calls that may wait ----------------------------------------------------------------
 
 template <typename Request, typename Response>
 absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
-    AsyncMethod<Request, Response> method, Request request, const Wait& wait, absl::Time deadline,
-    const Disturbance& disturbance,
+    AsyncMethod<Request, Response> method, LeaseBook::Request& booked, Request request,
+    const Wait& wait, absl::Time deadline, const Disturbance& disturbance,
     absl::FunctionRef<int(const std::type_identity_t<Response>&)> heard) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const Interrupt* const interrupt = disturbance.interrupt.get();
-  LeaseBook::Request booked(&book_);
   request.set_request_id(booked.id());
   while (true) {
     const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
@@ -213,6 +154,12 @@ absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
       Deliveries::Call call(&(*connection)->deliveries(), wait.is_long);
       response = CallWaiting(**connection, method, request, deadline, disturbance, wait.is_long);
       const int count = response.ok() ? heard(*response) : 0;
+      if constexpr (requires { response->claimed(); }) {
+        // It has no Delivery.
+        if (response.ok() && response->claimed()) {
+          return absl::StatusOr<Grant>(Grant(shared_from_this(), *connection, {}));
+        }
+      }
       // It was sent before the answer: the end of a long wait does not limit how long it may take.
       return TakeGrant(*connection, call, booked, response, count,
                        std::min(deadline, Deadline(std::nullopt)));
@@ -230,8 +177,9 @@ absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
 absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& request,
                                               absl::Time deadline, const Disturbance& disturbance) {
   const int count = static_cast<int>(std::max(request.count(), 1u));
+  LeaseBook::Request booked(&book_);
   absl::StatusOr<Answered<v1::AcquireResponse>> answered = CallWaitingForGrant(
-      &v1::Broker::Stub::AsyncAcquire, request,
+      &v1::Broker::Stub::AsyncAcquire, booked, request,
       {.is_long = true, .ends = WaitEnds(request.wait_ms()), .least_ms = 0}, deadline, disturbance,
       [count](const v1::AcquireResponse&) { return count; });
   if (!answered.ok()) return answered.status();
@@ -244,8 +192,9 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& reque
   Failpoint("client-attach-asks");
   const absl::Time ends =
       request.wait_ms() > 0 ? WaitEnds(request.wait_ms()) : absl::InfiniteFuture();
+  LeaseBook::Request booked(&book_);
   absl::StatusOr<Attached> attached =
-      CallWaitingForGrant(&v1::Broker::Stub::AsyncAttach, request,
+      CallWaitingForGrant(&v1::Broker::Stub::AsyncAttach, booked, request,
                           {.is_long = request.wait_for_version() > 0 || request.wait_ms() > 0,
                            .ends = ends,
                            .least_ms = 1},
@@ -255,6 +204,36 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& reque
                           });
   if (attached.ok()) attached->response.clear_leases();
   return attached;
+}
+
+absl::StatusOr<Session::AttachedOrClaimed> Session::AttachOrClaim(
+    const v1::AttachOrClaimRequest& request, LeaseBook::Contents contents, absl::Time deadline,
+    const Disturbance& disturbance) {
+  Failpoint("client-claim-asks");
+  std::optional<LeaseBook::Request> booked(&book_);
+  const uint64_t id = booked->id();
+  auto answered =
+      CallWaitingForGrant(&v1::Broker::Stub::AsyncAttachOrClaim, *booked, request,
+                          {.is_long = true, .ends = WaitEnds(request.wait_ms())}, deadline,
+                          disturbance, [](const v1::AttachOrClaimResponse& response) {
+                            Failpoint("client-claim-heard");
+                            return response.leases_size();
+                          });
+  if (answered.ok()) {
+    if (answered->response.claimed()) {
+      answered->grant.Keep();
+      booked->Claimed(std::move(contents));
+    }
+    answered->response.clear_leases();
+    return AttachedOrClaimed{*std::move(answered), id};
+  }
+  // First, lest the next statement names the request.
+  booked.reset();
+  if (MayHaveTakenEffect(answered.status())) {
+    book_.AddPending(book_.GiveUpUnheard(id));
+    Forget({});
+  }
+  return answered.status();
 }
 
 absl::StatusOr<Session::Resumed> Session::Resume(v1::ResumeRequest request, absl::Time deadline,
@@ -362,14 +341,6 @@ absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Disturbance&
       return Cancelled();
     }
   }
-}
-
-bool Session::MayComeBack(const absl::Status& status) const {
-  return absl::IsUnavailable(status) && reconnector_.enabled() && reconnector_.over().ok();
-}
-
-absl::Status Session::Explain(const EventStream& stream, const grpc::Status& status) {
-  return Explain(*stream.connection, status, absl::Now() + kDying);
 }
 
 }  // namespace gpumem::internal

@@ -110,6 +110,19 @@ class Session : public std::enable_shared_from_this<Session> {
   using Attached = Answered<v1::AttachResponse>;
   absl::StatusOr<Attached> Attach(const v1::AttachRequest& request, absl::Time deadline,
                                   const Disturbance& disturbance);
+  // As Attach. With response.claimed(), the Grant is empty and the caller has the claim of
+  // `request_id`, and must give it to ReleaseClaim or ForgetClaim once. `contents`: what it is for.
+  struct AttachedOrClaimed {
+    Answered<v1::AttachOrClaimResponse> answered;
+    uint64_t request_id = 0;
+  };
+  absl::StatusOr<AttachedOrClaimed> AttachOrClaim(const v1::AttachOrClaimRequest& request,
+                                                  LeaseBook::Contents contents, absl::Time deadline,
+                                                  const Disturbance& disturbance);
+  // Releases a claim. Without an answer of the daemon it is retried later.
+  absl::Status ReleaseClaim(uint64_t request_id, absl::Time deadline);
+  // Releases a claim in a destructor, as Forget.
+  void ForgetClaim(uint64_t request_id);
   absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
                                                   absl::Time deadline);
   absl::StatusOr<v1::ListPublicationsResponse> ListPublications(
@@ -244,8 +257,8 @@ class Session : public std::enable_shared_from_this<Session> {
   // have.
   template <typename Request, typename Response>
   absl::StatusOr<Answered<Response>> CallWaitingForGrant(
-      AsyncMethod<Request, Response> method, Request request, const Wait& wait, absl::Time deadline,
-      const Disturbance& disturbance,
+      AsyncMethod<Request, Response> method, LeaseBook::Request& booked, Request request,
+      const Wait& wait, absl::Time deadline, const Disturbance& disturbance,
       absl::FunctionRef<int(const std::type_identity_t<Response>&)> heard);
   absl::StatusOr<Resumed> ResumeOnce(Connection& connection, const v1::ResumeRequest& request,
                                      absl::Time deadline, const Disturbance& disturbance);
@@ -256,12 +269,15 @@ class Session : public std::enable_shared_from_this<Session> {
 
   // True if a call that failed with `status` over this connection may be repeated over another.
   bool HasEnded(Connection& connection, const absl::Status& status) const;
+  // True if the daemon may have carried the call out, although it failed for this process.
+  static bool MayHaveTakenEffect(const absl::Status& failure);
   absl::Status Explain(Connection& connection, const grpc::Status& status, absl::Time deadline);
 
   // Prepares each call: ensures a living connection and flushes pending releases.
   absl::StatusOr<ConnectionPtr> Prepare(absl::Time deadline);
   // As Prepare, but returns CANCELLED if there is nothing left to wait for.
   absl::StatusOr<ConnectionPtr> PrepareUnless(const Disturbance& disturbance, absl::Time deadline);
+  absl::Status ReleasePending(LeaseBook::PendingRelease pending, absl::Time deadline);
   absl::Status Flush(Connection& connection, const LeaseBook::PendingRelease& pending,
                      absl::Time deadline);
   absl::Status ReleaseOnce(Connection& connection, const LeaseBook::PendingRelease& pending,

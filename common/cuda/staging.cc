@@ -39,7 +39,7 @@ class CudaStaging : public Staging {
 
   absl::Status Init() {
     return Run("getting pinned memory to copy through", [&] {
-      CUresult result = driver_.cuMemHostAlloc(&buffers_, kSlots * kPieceBytes, 0);
+      CUresult result = driver_.cuMemHostAlloc(&buffers_, kBytes, 0);
       if (result == CUDA_SUCCESS) result = driver_.cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING);
       for (CUevent& event : done_) {
         if (result != CUDA_SUCCESS) break;

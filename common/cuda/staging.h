@@ -21,15 +21,16 @@ namespace gpumem {
 class Staging {
  public:
   static constexpr uint64_t kPieceBytes = uint64_t{4} << 20;  // one piece has no more
-  static constexpr int kSlots = 16;
+  static constexpr int kSlots = 4;
+  static constexpr uint64_t kBytes = kSlots * kPieceBytes;  // of pinned memory, for a device
 
   // Returns a staging for memory that the host accesses directly. Nothing is copied: a buffer is
   // the memory.
   static std::unique_ptr<Staging> ForHost();
 
   // Returns a staging for memory mapped by MapCuda for the same device. Keeps that device's primary
-  // CUDA context (as DeviceCopier does) and kSlots pieces of pinned host memory, which lets the
-  // copy engine work asynchronously.
+  // CUDA context (as DeviceCopier does) and kBytes of pinned host memory, which lets the copy engine
+  // work asynchronously.
   //   UNAVAILABLE         this process has no usable CUDA driver
   //   NOT_FOUND           this process does not see the device
   //   RESOURCE_EXHAUSTED  no memory for a context

@@ -32,7 +32,7 @@ Requires: absl_span absl_status absl_statusor absl_strings absl_time
 Requires.private: grpc++_unsecure protobuf absl_synchronization absl_flat_hash_map
 Cflags: -I\${prefix}/include
 Libs: -L\${prefix}/$3 -lgpumem
-Libs.private: -laddress_sorting -lre2 -lupb -lcares -lz
+Libs.private: -laddress_sorting -lre2 -lupb -lcares -lz -lcrypto
 END
 }
 

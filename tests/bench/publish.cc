@@ -1,19 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumemctl publish: a file, from the disk and from the page cache, to a device's memory. Beside
-// the cost of reading alone (cat), and of the copy to the device alone.
+// gpumemctl publish and PublishFiles: a file, from the disk and from the page cache, to a device's
+// memory. Beside the cost of reading alone (cat, dd past the cache, several threads), of the copy
+// to the device alone, and of both by bare calls: threads that read into pinned rings and copy.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/cuda/staging.h"
 #include "common/unique_fd.h"
+#include "gpumem/files.h"
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"
 #include "tests/support/child.h"
@@ -79,6 +85,107 @@ void Cat(benchmark::State& state, const TheFile& file, bool cached) {
     Count(state, name, Time([&] {
             Run({"/bin/sh", "-c", absl::StrCat("cat ", file.path(), " > /dev/null")});
           }));
+  }
+  Report(state, name);
+}
+
+// dd with O_DIRECT.
+void Direct(benchmark::State& state, const TheFile& file) {
+  for (auto _ : state) {
+    file.Place(false);
+    Count(state, "direct", Time([&] {
+            Run({"/bin/sh", "-c",
+                 absl::StrCat("dd if=", file.path(),
+                              " of=/dev/null bs=16M iflag=direct 2> /dev/null")});
+          }));
+  }
+  Report(state, "direct");
+}
+
+// Threads take the pieces of the file in order, each into a separate buffer.
+void EachPiece(const TheFile& file,
+               const std::function<void(int fd, uint64_t offset, int turn)>& read,
+               const std::function<void(int thread)>& begin = nullptr) {
+  std::atomic<uint64_t> next = 0;
+  std::vector<std::thread> threads;
+  const UniqueFd fd(open(file.path(), O_RDONLY | O_CLOEXEC));
+  for (unsigned i = 0; i < std::clamp(std::thread::hardware_concurrency(), 4u, 24u); ++i) {
+    threads.emplace_back([&, i] {
+      if (begin) begin(static_cast<int>(i));
+      for (int turn = 0;; ++turn) {
+        const uint64_t offset = Staging::kPieceBytes * next++;
+        if (offset >= file.bytes()) return;
+        read(fd.get(), offset, turn);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void ReadPiece(int fd, uint64_t offset, void* buffer) {
+  OrDie(pread(fd, buffer, Staging::kPieceBytes, static_cast<off_t>(offset)) ==
+                static_cast<ssize_t>(Staging::kPieceBytes)
+            ? absl::OkStatus()
+            : absl::InternalError("pread"),
+        "read");
+}
+
+void Threads(benchmark::State& state, const TheFile& file, bool cached) {
+  const std::string name = absl::StrCat("threads/", Way(cached));
+  for (auto _ : state) {
+    file.Place(cached);
+    Count(state, name, Time([&] {
+            EachPiece(file, [](int fd, uint64_t offset, int) {
+              thread_local std::vector<char> buffer(Staging::kPieceBytes);
+              ReadPiece(fd, offset, buffer.data());
+            });
+          }));
+  }
+  Report(state, name);
+}
+
+// The figure to reach: bare threads that read into pinned rings and copy to memory that is there,
+// with rings that are there, too; no checksum.
+void Rings(benchmark::State& state, const TheFile& file) {
+  const Segment segment = OrDie(bed->fresh->Acquire({.bytes = file.bytes()}), "acquire");
+  std::vector<std::unique_ptr<Staging>> stagings;
+  for (unsigned i = 0; i < std::clamp(std::thread::hardware_concurrency(), 4u, 24u); ++i) {
+    stagings.push_back(OrDie(Staging::ForCuda(segment.device_uuid()), "staging"));
+  }
+  file.Place(true);
+  for (auto _ : state) {
+    Count(state, "rings", Time([&] {
+            thread_local Staging* staging = nullptr;
+            EachPiece(
+                file,
+                [&](int fd, uint64_t offset, int turn) {
+                  const int slot = turn % Staging::kSlots;
+                  void* const mapped = static_cast<char*>(segment.data()) + offset;
+                  OrDie(staging->Finish(slot), "copy");
+                  ReadPiece(fd, offset, staging->Buffer(slot, mapped));
+                  OrDie(staging->StartIn(slot, mapped, Staging::kPieceBytes), "copy");
+                },
+                [&](int thread) { staging = stagings[thread].get(); });
+            for (const auto& each : stagings) {
+              for (int slot = 0; slot < Staging::kSlots; ++slot) OrDie(each->Finish(slot), "copy");
+            }
+          }));
+  }
+  Report(state, "rings");
+}
+
+// PublishFiles in a process that has a context.
+void PublishInProcess(benchmark::State& state, const TheFile& file, bool checksum) {
+  const std::string name = checksum ? "library" : "library/no-checksum";
+  file.Place(true);
+  for (auto _ : state) {
+    Count(state, name, Time([&] {
+            OrDie(PublishFiles(*bed->fresh, kName, {file.path()}, {.checksums = checksum}),
+                  "publish");
+          }));
+    OrDie(bed->fresh->Unpublish(kName), "unpublish");
+    Settle(*bed->fresh);
+    WaitForDriver();
   }
   Report(state, name);
 }
@@ -151,24 +258,43 @@ void RegisterPublish(uint64_t bytes) {
   }
   Add("PublishFile/cached/no-checksum", 3,
       [=](auto& state) { PublishFile(state, the_file(), true, false); });
+  Add("PublishFile/direct", 3, [=](auto& state) { Direct(state, the_file()); });
+  for (const bool cached : {false, true}) {
+    Add(absl::StrCat("PublishFile/threads/", Way(cached)), 3,
+        [=](auto& state) { Threads(state, the_file(), cached); });
+  }
+  for (const bool checksum : {true, false}) {
+    Add(absl::StrCat("PublishFile/library", checksum ? "" : "/no-checksum"), 5,
+        [=](auto& state) { PublishInProcess(state, the_file(), checksum); });
+  }
   if (bed->device.backend == Backend::kHost) return;  // nothing is copied there
+  Add("PublishFile/rings", 5, [=](auto& state) { Rings(state, the_file()); });
   Add("PublishFile/copy", 5, [=](auto& state) { CopyIn(state, bytes); });
   Add("PublishFile/begin", 5, Begin);
 }
 
 void PrintPublish() {
   auto& s = AllSamples();
-  PrintTableHead("gpumemctl publish of one file");
+  PrintTableHead("publish of one file");
   const double copy = s["copy"].Median();
+  const double rings = s["rings"].Median();
   for (const bool cached : {false, true}) {
     const double publish = s[absl::StrCat("publish/", Way(cached))].Median();
-    PrintRow(absl::StrCat("publish, ", Way(cached)), publish, "cat FILE >/dev/null",
+    PrintRow(absl::StrCat("gpumemctl publish, ", Way(cached)), publish, "cat FILE >/dev/null",
              s[absl::StrCat("cat/", Way(cached))].Median());
+    PrintRow("  the same", publish, "several threads that read",
+             s[absl::StrCat("threads/", Way(cached))].Median());
+    if (!cached) PrintRow("  the same", publish, "dd iflag=direct", s["direct"].Median());
     PrintRow("  the same", publish, "the copy to the device alone", copy);
   }
   PrintRow("  without a checksum", s["publish/cached/no-checksum"].Median(),
            "the copy to the device alone", copy);
-  PrintRow("of it, to begin", s["publish/begin"].Median(), "the copy to the device alone", copy);
+  PrintRow("  of it, to begin", s["publish/begin"].Median(), "the copy to the device alone", copy);
+  PrintRow("PublishFiles, cached", s["library"].Median(), "bare threads with pinned rings", rings,
+           "1.25");
+  PrintRow("  without a checksum", s["library/no-checksum"].Median(),
+           "bare threads with pinned rings", rings);
+  PrintRow("bare threads with pinned rings", rings, "the copy to the device alone", copy);
 }
 
 }  // namespace gpumem::bench

@@ -76,17 +76,16 @@ TEST_P(CApi, Works) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Parts, CApi,
-                         ::testing::Values("errors", "nulls", "struct_sizes", "client", "segments",
-                                           "raw_handles", "events", "lost_segments", "daemon_gone",
-                                           "waiting", "revocable", "publications",
-                                           "publication_list", "publication_mistakes", "pool",
-                                           "shared_blocks", "trying_pool", "pool_limits",
-                                           "pool_pressure", "pool_callbacks", "pool_suspension",
-                                           "suspension_requests", "suspension_requests_of_pools",
-                                           "suspended_publication", "frameworks", "environment",
-                                           "fork", "exit"),
-                         [](const auto& part) { return std::string(part.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Parts, CApi,
+    ::testing::Values("errors", "nulls", "struct_sizes", "client", "segments", "raw_handles",
+                      "events", "lost_segments", "daemon_gone", "waiting", "revocable",
+                      "publications", "publication_list", "publication_mistakes", "published_files",
+                      "pool", "shared_blocks", "trying_pool", "pool_limits", "pool_pressure",
+                      "pool_callbacks", "pool_suspension", "suspension_requests",
+                      "suspension_requests_of_pools", "suspended_publication", "frameworks",
+                      "environment", "fork", "exit"),
+    [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;
 
@@ -114,8 +113,8 @@ std::string CHeaders() {
 
 TEST(CApiProgram, CallsEveryFunction) {
   std::string program;
-  for (const char* part : {"main", "errors", "client", "events", "waiting", "publications", "pool",
-                           "suspension", "frameworks"}) {
+  for (const char* part : {"main", "errors", "client", "events", "files", "waiting", "publications",
+                           "pool", "suspension", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
   const std::string headers = CHeaders();

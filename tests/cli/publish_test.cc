@@ -2,61 +2,26 @@
 // gpumemctl publish, fetch and verify: files to memory and back, beside a real daemon.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
-#include "tests/cli/gpumemctl.h"
+#include "tests/cli/publish_fixture.h"
 
 namespace gpumem {
-namespace {
+namespace publish_test {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-std::string Read(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-class PublishTest : public GpumemctlTest {
- protected:
-  // A file of random bytes.
-  std::string Make(const std::string& name, size_t bytes) {
-    std::string content(bytes, '\0');
-    std::mt19937 random(static_cast<uint32_t>(bytes));
-    for (char& c : content) c = static_cast<char>(random());
-    std::string path = absl::StrCat(dir_, "/", name);
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
-  std::string Folder(const std::string& name) {
-    std::string path = absl::StrCat(dir_, "/", name);
-    fs::create_directory(path);
-    return path;
-  }
-  std::unique_ptr<Client> Connect() {
-    auto client = Client::Connect({.runtime_dir = dir_});
-    EXPECT_TRUE(client.ok()) << client.status();
-    return client.ok() ? *std::move(client) : nullptr;
-  }
-  uint64_t SegmentsThere() {
-    return Run({"segments", "--json"}).AsJson().value("segments", json::array()).size();
-  }
-};
 
 TEST_F(PublishTest, BringsFilesToEveryWorkerAndBack) {
   const std::string a = Make("a.bin", 9 * kMiB + 4321);
@@ -66,6 +31,7 @@ TEST_F(PublishTest, BringsFilesToEveryWorkerAndBack) {
   EXPECT_EQ(published["tenant"], tenant_);
   EXPECT_EQ(published["version"], 1);
   EXPECT_EQ(published["size_bytes"], 9 * kMiB + 4321 + 17);
+  EXPECT_EQ(published["arrays"], 2);
   ASSERT_EQ(published["files"].size(), 2u);
   EXPECT_EQ(published["files"][1]["name"], "b.bin");
   EXPECT_EQ(published["files"][1]["size_bytes"], 17);
@@ -78,8 +44,8 @@ TEST_F(PublishTest, BringsFilesToEveryWorkerAndBack) {
     ASSERT_TRUE(attached.ok()) << attached.status();
     ASSERT_EQ(attached->segments().size(), 2u);
     const json metadata = json::parse(attached->metadata());
-    EXPECT_EQ(metadata["format"], "gpumem-files/1");
-    EXPECT_EQ(metadata["files"][0]["xxh128"], published["files"][0]["xxh128"]);
+    EXPECT_EQ(metadata["format"], "gpumem-arrays/1");
+    EXPECT_EQ(metadata["arrays"][0]["xxh128"], published["files"][0]["xxh128"]);
     const std::string content = Read(a);
     EXPECT_EQ(std::memcmp(attached->segments()[0].data(), content.data(), content.size()), 0);
     const std::string rest(
@@ -220,7 +186,7 @@ TEST_F(HostilePublicationTest, DeeplyNestedMetadataIsRefused) {
     Publish(metadata);
     for (const Answer& answer : {Run({"verify", "w"}), Run({"fetch", "w", "--out", out})}) {
       EXPECT_EQ(answer.code, 1) << "139 is a stack overflow";
-      EXPECT_THAT(answer.text, HasSubstr("nested too deeply"));
+      EXPECT_THAT(answer.text, HasSubstr("the publication's metadata is invalid"));
     }
   }
   // No list of files, but no harm either: the segment is a file.
@@ -317,5 +283,5 @@ TEST_F(PublishTest, LetsOtherTenantsInWhereItIsToldTo) {
   EXPECT_EQ(Run({"verify", absl::StrCat(tenant_, "/m")}).code, 0);
 }
 
-}  // namespace
+}  // namespace publish_test
 }  // namespace gpumem

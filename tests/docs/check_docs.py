@@ -14,7 +14,8 @@ Meaning of a block's words:
     console          commands, run here by the present user
     console systemd  commands for a machine with the service, run there; '# ' is root, '$ ' user 1000
     console MARK     other places (PLACES below): that programs, subcommands, options and units exist is checked
-    cpp, cuda        compiled; `cpp FILE` also stays as FILE for the commands
+    cpp, cuda        compiled, with headers of CUDA, CCCL and RMM where they are there; `cpp FILE` also stays as
+                     FILE for the commands
     toml             read by gpumemd --check-config; `toml FILE` also stays as FILE
     json, python     parsed
     yaml, promql     left to their own tests (//tests/system:prometheus_test)
@@ -144,6 +145,23 @@ def check_toml(place, block):
         raise Mistake(f"{block.where}: {output}")
 
 
+def others_headers(text):
+    """Returns the compiler's flags for the headers of CUDA, CCCL and RMM that a program includes. None:
+    this machine lacks them, and the program is not compiled. $GPUMEM_RMM is as in tests/rmm/rmm_test.sh."""
+    if not re.search(r"#include <(cuda_runtime_api\.h|gpumem/cccl\.h|rmm/)", text):
+        return []
+    folders = [os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")]
+    folders.append(os.path.join(folders[0], "cccl"))
+    if "#include <rmm/" in text:
+        rmm = os.environ.get("GPUMEM_RMM", "/nonexistent")
+        folders = [os.path.join(rmm, each) for each in
+                   ("librmm/include", "librmm/include/rapids", "rapids_logger/include")] + folders[:1]
+    if not all(os.path.isdir(each) for each in folders):
+        return None
+    define = "-DLIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE"
+    return [define] + [word for each in folders for word in ("-isystem", each)]
+
+
 def check_cpp(place, block, before):
     """Compiles it; without a main, inside a function, after the declarations of the hidden block
     before it."""
@@ -154,10 +172,14 @@ def check_cpp(place, block, before):
         include = re.compile(r"^#include.*\n", re.M)
         text = ("#include <gpumem/client.h>\n" + "".join(include.findall(text)) + before
                 + "\nvoid Snippet() {\n" + include.sub("", text) + "}\n")
+    flags = others_headers(text)
+    if flags is None:
+        print(f"{block.where}: not compiled: this machine lacks the headers that it includes")
+        return
     path = os.path.join(place.folder, "compiled.cc")
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
-    code, output = run(["g++", "-std=c++20", "-fsyntax-only", "-I", "dist/include", path], place.folder)
+    code, output = run(["g++", "-std=c++20", "-fsyntax-only", "-I", "dist/include", *flags, path], place.folder)
     if code != 0:
         raise Mistake(f"{block.where}: it does not compile\n{output}")
 

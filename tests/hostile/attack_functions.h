@@ -38,6 +38,10 @@ Tally ExchangeFlood(const Orders& orders);
 Tally PublicationStorm(const Orders& orders);
 Tally SuspendPublications(const Orders& orders);
 
+// --- Claims (claim_attacks.cc) -------------------------------------------------------------------
+
+Tally ClaimStorm(const Orders& orders);
+
 // --- Sessions (session_attacks.cc) ---------------------------------------------------------------
 
 Tally BadGreetings(const Orders& orders);

@@ -24,6 +24,7 @@ Attack FindAttack(const std::string& name) {
       {"attach", AttachMany},
       {"bad-greetings", BadGreetings},
       {"call-storm", CallStorm},
+      {"claim-storm", ClaimStorm},
       {"exchange", ExchangeFlood},
       {"garbage", Garbage},
       {"half-sent", HalfSent},

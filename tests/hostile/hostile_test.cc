@@ -128,6 +128,15 @@ TEST_F(Hostile, SuspendedPublications) {
   EXPECT_EQ(Counted("publication-storm", "done_as_operator"), 0u);
 }
 
+// They claim what they never publish, and wait for each other's claims.
+TEST_F(Hostile, Claims) {
+  Survive({}, {{.attack = "claim-storm", .processes = 4}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("claim-storm", "claims"), 0u);
+  EXPECT_GT(Counted("claim-storm", "passed_on"), 0u);
+  EXPECT_EQ(Counted("claim-storm", "over_limit"), 0u);
+}
+
 // --- Sessions ------------------------------------------------------------------------------------
 
 TEST_F(Hostile, BadGreetings) {

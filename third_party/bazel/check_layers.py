@@ -26,6 +26,7 @@ LAYERS = {
     "client/mapping": ("client/include", "client/session", "common/...", "proto"),
     "client/pool": ("client/include", "client/mapping", "client/session", "common/...", "proto"),
     "client/events": ("client/include", "client/mapping", "client/session", "common/...", "proto"),
+    "client/files": ("client/include", "client/mapping/kind.h", "common/..."),
     "client/c_api": ("client/include", "common/..."),
     "client/python": ("client/include", "common/..."),
     "client/testing": ("common/...", "proto"),

@@ -7,8 +7,8 @@
 readonly BUILD_PACKAGES=(
   bazel-bootstrap g++ pkgconf python3 libpython3-dev
   protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libabsl-dev
-  libboost-dev libcli11-dev libtoml11-dev libspdlog-dev libxxhash-dev nlohmann-json3-dev
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libboost-dev libcli11-dev libtoml11-dev libspdlog-dev libssl-dev libxxhash-dev
+  nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 # For the time of the tree's last change.
 readonly TIME_PACKAGES=(dpkg-dev git)
@@ -19,8 +19,8 @@ readonly TEST_PACKAGES=(
 )
 # Even a program that is linked shared contains parts of these: headers or archives.
 readonly INSIDE_PACKAGES=(
-  libboost-dev libcli11-dev libfmt-dev libgrpc++-dev libspdlog-dev libtoml11-dev libxxhash-dev
-  nlohmann-json3-dev
+  libboost-dev libcli11-dev libfmt-dev libgrpc++-dev libspdlog-dev libssl-dev libtoml11-dev
+  libxxhash-dev nlohmann-json3-dev
 )
 readonly DEB_PACKAGES=("${BUILD_PACKAGES[@]}" debhelper dpkg-dev lintian debootstrap man-db zsh fish)
 readonly IMAGE_PACKAGES=("${BUILD_PACKAGES[@]}" buildah crun debootstrap iproute2)

@@ -156,7 +156,28 @@ cc_library(
     includes = %s,
     visibility = ["//visibility:public"],
 )
-""" % (1 if found else 0, ["include"] if found else []))
+
+# CCCL's headers; before CUDA 13 they lie among the others.
+cc_library(
+    name = "cccl",
+    hdrs = glob(
+        [
+            "include/*.hpp",
+            "include/crt/*.hpp",
+            "include/cccl/cuda/**",
+            "include/cccl/nv/**",
+            "include/cuda/**",
+            "include/nv/**",
+        ],
+        allow_empty = True,
+    ),
+    # For versions before 3.1.
+    defines = ["LIBCUDACXX_ENABLE_EXPERIMENTAL_MEMORY_RESOURCE"],
+    includes = %s,
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
+""" % (1 if found else 0, ["include"] if found else [], ["include/cccl"] if found else []))
 
 cuda_repository = repository_rule(
     doc = """The CUDA toolkit's headers, and GPUMEM_WITH_CUDA=1; GPUMEM_WITH_CUDA=0 where there is none, or where

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands/commands.h"
@@ -12,6 +13,7 @@
 #include "client/cli/text/print.h"
 #include "client/cli/views/describe_view.h"
 #include "client/cli/views/snapshot.h"
+#include "client/files/contents.h"
 
 namespace gpumem::cli {
 namespace {
@@ -39,6 +41,32 @@ absl::StatusOr<Snapshot> Take(AdminConnection& admin) {
   ask(&Admin::Stub::ListHolders, v1::ListHoldersRequest(), &snapshot.holders);
   if (!first.ok()) return first;
   return snapshot;
+}
+
+// Returns the arrays of a publication; none if its metadata lists none, or if it has ended since.
+internal::Contents ContentsOf(AdminConnection& admin, const std::string& name) {
+  v1::GetPublicationRequest request;
+  request.set_name(name);
+  const auto answer = Call(admin, &Admin::Stub::GetPublication, request);
+  if (!answer.ok()) return {};
+  const std::vector<uint64_t> segments(answer->segment_bytes().begin(),
+                                       answer->segment_bytes().end());
+  return internal::DecodeContents(answer->metadata(), segments).value_or(internal::Contents());
+}
+
+Json ArrayJson(const internal::PublishedArray& array) {
+  Json json = Json::object();
+  json["name"] = array.name;
+  json["dtype"] = array.dtype;
+  json["shape"] = array.shape;
+  json["contiguous"] = array.contiguous;
+  json["size_bytes"] = array.extent.bytes;
+  json["segment"] = nullptr;
+  if (array.extent.bytes > 0) json["segment"] = array.extent.segment;
+  json["offset_bytes"] = array.extent.offset;
+  json["xxh128"] = nullptr;
+  if (array.extent.xxh128) json["xxh128"] = *array.extent.xxh128;
+  return json;
 }
 
 // Returns the elements of a list for which `of` is true.
@@ -127,6 +155,10 @@ Json DescribeJson(const Snapshot& snapshot, const Thing& thing) {
            (thing.what == Subject::kTenant && each.tenant() == name) ||
            (thing.what == Subject::kDevice && each.device_uuid() == name);
   });
+  json["arrays"] = Json::array();
+  for (const internal::PublishedArray& array : snapshot.contents.arrays) {
+    json["arrays"].push_back(ArrayJson(array));
+  }
   return json;
 }
 
@@ -139,6 +171,7 @@ absl::Status Run(const DescribeCommand& command, const GlobalOptions& options) {
   if (!snapshot.ok()) return snapshot.status();
   absl::StatusOr<Thing> thing = Find(*snapshot, command.subject, command.name);
   if (!thing.ok()) return thing.status();
+  if (thing->what == Subject::kPublication) snapshot->contents = ContentsOf(**admin, thing->name);
   Print(options.json ? Document(DescribeJson(*snapshot, *thing))
                      : DescribeView(*snapshot, *thing, options.exact, LayoutFor(options)));
   return absl::OkStatus();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumemctl fetch and verify: a publication's contents, to files and against its checksums.
+// gpumemctl fetch: a publication's contents, to files.
 #include <sys/stat.h>
 
-#include <map>
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,136 +10,93 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "client/cli/commands/commands.h"
-#include "client/cli/commands/exit_code.h"
-#include "client/cli/commands/output.h"
-#include "client/cli/files/file_list.h"
 #include "client/cli/files/output_file.h"
-#include "client/cli/files/progress.h"
-#include "client/cli/files/staging_of.h"
-#include "client/cli/files/transfer.h"
+#include "client/cli/files/publication_reader.h"
 #include "client/cli/files/views.h"
-#include "client/cli/text/format.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
 #include "client/cli/text/printable.h"
-#include "client/cli/text/stop_signals.h"
-#include "gpumem/client.h"
-#include "gpumem/publication.h"
+#include "client/files/names.h"
+#include "client/files/safetensors.h"
 
 namespace gpumem::cli {
 namespace {
+
+using internal::Contents;
+using internal::PublishedArray;
+
+constexpr char kSafetensors[] = ".safetensors";
 
 bool IsFolder(const std::string& path) {
   struct stat found = {};
   return stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
 }
 
-// Returns the files in the segments: those of the metadata, else each segment as a file.
-absl::StatusOr<std::vector<ListedFile>> FilesIn(const Attachment& attachment,
-                                                const std::string& publication) {
-  const auto segments = attachment.segments();
-  absl::StatusOr<std::vector<ListedFile>> files = DecodeFileList(attachment.metadata());
-  if (absl::IsNotFound(files.status())) {
-    const std::string name = publication.substr(publication.rfind('/') + 1);
-    files.emplace();
-    for (size_t i = 0; i < segments.size(); ++i) {
-      files->push_back({.name = segments.size() == 1 ? name : absl::StrCat(name, ".", i),
-                        .bytes = segments[i].size(),
-                        .xxh128 = std::nullopt});
-    }
+// A file to write: a header, if one is to be made, and the extents.
+struct FileToWrite {
+  std::string name;
+  std::string made_header;
+  Extents extents;
+  bool one_array = false;  // of bytes
+  uint64_t bytes = 0;
+};
+
+// Returns all arrays in one file, those with the largest elements first: so each is aligned.
+absl::StatusOr<FileToWrite> AsSafetensors(const Contents& contents, absl::string_view name) {
+  std::vector<const PublishedArray*> arrays;
+  for (const PublishedArray& array : contents.arrays) arrays.push_back(&array);
+  const auto element_bytes = [](const PublishedArray* array) {
+    uint64_t elements = 1;
+    for (const uint64_t extent : array->shape) elements *= std::max<uint64_t>(extent, 1);
+    return array->extent.bytes / elements;
+  };
+  std::stable_sort(arrays.begin(), arrays.end(),
+                   [&](const PublishedArray* a, const PublishedArray* b) {
+                     return element_bytes(a) > element_bytes(b);
+                   });
+  auto header = internal::EncodeSafetensorsHeader(arrays, contents.metadata);
+  if (!header.ok()) return header.status();
+  FileToWrite file{.name = absl::StrCat(name, kSafetensors), .made_header = *std::move(header)};
+  file.bytes = file.made_header.size();
+  for (const PublishedArray* array : arrays) {
+    file.extents.push_back(&array->extent);
+    file.bytes += array->extent.bytes;
   }
-  if (!files.ok()) return files;
-  bool fits = files->size() == segments.size();
-  for (size_t i = 0; fits && i < segments.size(); ++i) {
-    fits = (*files)[i].bytes <= segments[i].size();
-  }
-  if (!fits) {
-    return absl::InvalidArgumentError(
-        "the publication's list of files does not match its segments: publish it again");
+  return file;
+}
+
+std::vector<FileToWrite> AsTheyWere(const Contents& contents) {
+  std::vector<FileToWrite> files;
+  for (const internal::PublishedFile& file : contents.files) {
+    files.push_back({.name = file.name,
+                     .extents = ExtentsOf(contents, file),
+                     .one_array = !file.header.has_value(),
+                     .bytes = file.bytes});
   }
   return files;
 }
 
-absl::Status Differs(absl::string_view what) {
-  absl::Status status = absl::DataLossError(what);
-  status.SetPayload(kDiffersPayload, absl::Cord());
-  return status;
+// `segments`: the publication's segments as files, for memory that came from no files.
+absl::StatusOr<std::vector<FileToWrite>> FilesOf(const Contents& contents, const Contents& segments,
+                                                 const FetchCommand& command) {
+  if (!command.safetensors) {
+    return AsTheyWere(contents.files.empty() ? segments : contents);
+  }
+  const bool are_safetensors =
+      !contents.files.empty() &&
+      std::all_of(contents.files.begin(), contents.files.end(),
+                  [](const internal::PublishedFile& file) { return file.header.has_value(); });
+  if (are_safetensors) return AsTheyWere(contents);
+  auto file = AsSafetensors(contents, command.name.substr(command.name.rfind('/') + 1));
+  if (!file.ok()) return file.status();
+  return std::vector<FileToWrite>{*std::move(file)};
 }
-
-// An attached publication, whose files are read one after another.
-class Reading {
- public:
-  static absl::StatusOr<std::unique_ptr<Reading>> Begin(const std::string& publication,
-                                                        const std::string& tenant,
-                                                        const GlobalOptions& options) {
-    auto reading = std::unique_ptr<Reading>(new Reading);
-    auto client = Client::Connect({.runtime_dir = options.runtime_dir,
-                                   .tenant = tenant,
-                                   .name = "gpumemctl",
-                                   .timeout = options.timeout.value_or(ConnectOptions().timeout)});
-    if (!client.ok()) return client.status();
-    auto attachment = (*client)->Attach(publication);
-    if (!attachment.ok()) return attachment.status();
-    auto files = FilesIn(*attachment, publication);
-    if (!files.ok()) return files.status();
-    reading->read_.publication = publication;
-    reading->read_.tenant = attachment->tenant();
-    reading->read_.version = attachment->version();
-    reading->read_.files = *std::move(files);
-    reading->attachment_ = *std::move(attachment);
-    reading->progress_.emplace(publication, BytesOf(reading->read_.files), !options.json);
-    return reading;
-  }
-
-  const std::vector<ListedFile>& files() const { return read_.files; }
-  // With the time that it took so far.
-  Transferred Done() {
-    progress_.reset();
-    read_.took = absl::Now() - begun_;
-    return read_;
-  }
-
-  // Passes the memory of this file to `use`, piece by piece, and returns its checksum.
-  absl::StatusOr<std::string> Read(size_t file,
-                                   absl::FunctionRef<absl::Status(absl::string_view)> use) {
-    const Segment& segment = attachment_.segments()[file];
-    std::unique_ptr<Staging>& staging = stagings_[segment.device_uuid()];
-    if (staging == nullptr) {
-      auto made = StagingOf(segment);
-      if (!made.ok()) return made.status();
-      staging = *std::move(made);
-    }
-    auto checksum = Unload(
-        {.mapped = segment.data(), .bytes = files()[file].bytes}, *staging,
-        [&](uint64_t done) {
-          progress_->Show(before_ + done);
-          return signals_.Wait(absl::InfinitePast()) == StopSignals::Event::kStop
-                     ? absl::CancelledError("stopped by a signal")
-                     : absl::OkStatus();
-        },
-        use);
-    before_ += files()[file].bytes;
-    return checksum;
-  }
-
- private:
-  Reading() = default;
-
-  StopSignals signals_;  // constructed before the client's threads start
-  const absl::Time begun_ = absl::Now();
-  Transferred read_;
-  Attachment attachment_;
-  std::map<std::string, std::unique_ptr<Staging>> stagings_;  // by device
-  std::optional<Progress> progress_;
-  uint64_t before_ = 0;  // bytes of completed files
-};
 
 // Returns the paths of the files. The publisher chooses their names: in a folder, the next shell
 // would run a name such as .bashrc.
 //   INVALID_ARGUMENT  several files, and no folder; a name that is not allowed there
-absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& files,
+absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<FileToWrite>& files,
                                                  const std::string& out, bool allow_dotfiles) {
   if (files.size() == 1 && !IsFolder(out)) return std::vector<std::string>{out};
   if (!IsFolder(out)) {
@@ -148,13 +105,13 @@ absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& 
                      " is not a folder: create it, or name another with --out"));
   }
   std::vector<std::string> paths;
-  for (const ListedFile& file : files) {
-    if (!IsFileName(file.name) || Printable(file.name) != file.name) {
+  for (const FileToWrite& file : files) {
+    if (!internal::IsFileName(file.name) || Printable(file.name) != file.name) {
       return absl::InvalidArgumentError(absl::StrCat(
           "\"", Printable(file.name),
           "\" has characters that are not allowed in file names: nothing was fetched"));
     }
-    if (IsHidden(file.name) && !allow_dotfiles) {
+    if (internal::IsHidden(file.name) && !allow_dotfiles) {
       return absl::InvalidArgumentError(
           absl::StrCat("the publication has a hidden file, ", file.name,
                        ": nothing was fetched; use --allow-dotfiles to write such files"));
@@ -164,26 +121,52 @@ absl::StatusOr<std::vector<std::string>> PathsOf(const std::vector<ListedFile>& 
   return paths;
 }
 
+// Writes one file and compares its checksums. Returns it as an answer lists it.
+absl::StatusOr<TransferredFile> Write(const FileToWrite& file, PublicationReader& reader,
+                                      OutputFile& output) {
+  if (absl::Status status = output.Write(file.made_header); !status.ok()) return status;
+  auto checksums =
+      reader.Read(file.extents, [&](absl::string_view bytes) { return output.Write(bytes); });
+  if (!checksums.ok()) return checksums.status();
+  for (size_t i = 0; i < checksums->size(); ++i) {
+    const auto& expected = file.extents[i]->xxh128;
+    if (expected.value_or((*checksums)[i]) == (*checksums)[i]) continue;
+    return Differs(absl::StrCat(file.name, " in memory differs from what was published (checksum ",
+                                (*checksums)[i], ", not ", *expected, "): publish it again"));
+  }
+  TransferredFile written{.name = file.name, .bytes = file.bytes};
+  if (file.one_array) written.xxh128 = checksums->front();
+  return written;
+}
+
 }  // namespace
 
 absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
-  auto reading = Reading::Begin(command.name, command.as, options);
-  if (!reading.ok()) return reading.status();
-  const std::vector<ListedFile>& files = (*reading)->files();
-  auto paths = PathsOf(files, command.out, command.allow_dotfiles);
+  auto reader = PublicationReader::Attach(command.name, command.as, options);
+  if (!reader.ok()) return reader.status();
+  const Contents& contents = (*reader)->contents();
+  const Contents segments = (*reader)->AsSegments();
+  auto files = FilesOf(contents, segments, command);
+  if (!files.ok()) return files.status();
+  auto paths = PathsOf(*files, command.out, command.allow_dotfiles);
   if (!paths.ok()) return paths.status();
+
+  Transferred fetched = {.publication = command.name,
+                         .tenant = (*reader)->attachment().tenant(),
+                         .version = (*reader)->attachment().version()};
+  uint64_t total = 0;
+  for (const FileToWrite& file : *files) {
+    total += file.bytes;
+    fetched.arrays += file.one_array ? 1 : file.extents.size() - file.made_header.empty();
+  }
+  (*reader)->Begin(total);
   std::vector<std::unique_ptr<OutputFile>> outputs;
-  for (size_t i = 0; i < files.size(); ++i) {
+  for (size_t i = 0; i < files->size(); ++i) {
     auto output = OutputFile::Create((*paths)[i], command.force);
     if (!output.ok()) return output.status();
-    auto checksum =
-        (*reading)->Read(i, [&](absl::string_view bytes) { return (*output)->Write(bytes); });
-    if (!checksum.ok()) return checksum.status();
-    if (files[i].xxh128.value_or(*checksum) != *checksum) {
-      return Differs(absl::StrCat(files[i].name,
-                                  " in memory differs from what was published (checksum ",
-                                  *checksum, ", not ", *files[i].xxh128, "): publish it again"));
-    }
+    auto written = Write((*files)[i], **reader, **output);
+    if (!written.ok()) return written.status();
+    fetched.files.push_back(*std::move(written));
     // Closed here: open descriptors for all files could exceed the limit.
     if (auto status = (*output)->Finish(); !status.ok()) return status;
     outputs.push_back(*std::move(output));
@@ -192,47 +175,11 @@ absl::Status Run(const FetchCommand& command, const GlobalOptions& options) {
   for (const auto& output : outputs) {
     if (auto status = output->Commit(); !status.ok()) return status;
   }
-  const Transferred fetched = (*reading)->Done();
+  (*reader)->End();
+  fetched.took = (*reader)->Took();
   if (command.out == "-") return absl::OkStatus();  // stdout has the bytes
   Print(options.json ? Document(FetchedJson(fetched, command.out))
                      : FetchedView(fetched, command.out, options.exact));
-  return absl::OkStatus();
-}
-
-absl::Status Run(const VerifyCommand& command, const GlobalOptions& options) {
-  auto reading = Reading::Begin(command.name, command.as, options);
-  if (!reading.ok()) return reading.status();
-  std::vector<Verified> verified;
-  size_t different = 0;
-  size_t unknown = 0;
-  for (size_t i = 0; i < (*reading)->files().size(); ++i) {
-    const ListedFile& file = (*reading)->files()[i];
-    auto checksum = (*reading)->Read(i, [](absl::string_view) { return absl::OkStatus(); });
-    if (!checksum.ok()) return checksum.status();
-    Verified::State state = Verified::State::kUnknown;
-    if (file.xxh128) {
-      state = *checksum == *file.xxh128 ? Verified::State::kSame : Verified::State::kDifferent;
-    }
-    different += state == Verified::State::kDifferent ? 1 : 0;
-    unknown += state == Verified::State::kUnknown ? 1 : 0;
-    verified.push_back({.file = {file.name, file.bytes, *checksum}, .state = state});
-  }
-  const Transferred read = (*reading)->Done();
-  Print(options.json ? Document(VerifiedJson(read, verified))
-                     : VerifiedView(verified, options.exact, LayoutFor(options)));
-  if (different > 0) {
-    // The document says it already.
-    if (options.json) return Silent(Differs("the memory differs from what was published"));
-    return Differs(
-        absl::StrCat(different, " of ", Counted(verified.size(), "file"),
-                     ": the memory differs from what was published: a process has written "
-                     "to it; publish it again"));
-  }
-  if (unknown > 0) {
-    return absl::FailedPreconditionError(
-        "the publication has no checksums to compare with: publish it by gpumemctl publish, "
-        "without --no-checksum");
-  }
   return absl::OkStatus();
 }
 

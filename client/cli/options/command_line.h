@@ -16,6 +16,7 @@
 #include "client/cli/views/snapshot.h"
 #include "client/cli/views/top_view.h"
 #include "gpumem/client.h"
+#include "gpumem/files.h"
 #include "gpumem/publication.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
@@ -74,6 +75,7 @@ struct PublicationsCommand {
 struct PublishCommand {
   std::string name;
   std::vector<std::string> files;  // paths
+  FileFormat format = FileFormat::kByName;
   DeviceName device;
   Kind kind = Kind::kDefault;
   PublicationAccess access = PublicationAccess::kTenant;
@@ -83,6 +85,7 @@ struct PublishCommand {
 };
 struct FetchCommand {
   std::string name;
+  bool safetensors = false;  // as files of this format
   std::string out;  // a path, "-" for stdout
   bool force = false;
   bool allow_dotfiles = false;

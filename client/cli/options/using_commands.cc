@@ -19,8 +19,10 @@ void AddPublications(CommandSet* commands) {
   const auto publish = commands->Add<PublishCommand>(
       kUsing, "publish", "Load files into memory as a publication.",
       "Examples:\n  gpumemctl publish llama --file model.safetensors\n"
-      "  gpumemctl publish llama --file shards/*.safetensors --device 1\n"
-      "Each file becomes a segment, in the given order. The memory stays until it is\n"
+      "  gpumemctl publish llama --file llama/*.safetensors --device 1\n"
+      "  gpumemctl publish llama --file llama/model.safetensors.index.json\n"
+      "The tensors of safetensors files become arrays by name; other files are one\n"
+      "array of bytes each. An index stands for its files. The memory stays until it is\n"
       "unpublished. An existing name gets a new version: both versions take memory\n"
       "until the last holder of the older one ends.\n"
       "DEVICE is as for gpumemctl hold.\n"
@@ -31,16 +33,18 @@ void AddPublications(CommandSet* commands) {
       "Examples:\n  gpumemctl fetch llama --out model.safetensors\n"
       "  gpumemctl fetch training/llama --out shards/\n"
       "  gpumemctl fetch llama --out - | sha256sum\n"
-      "Verifies the bytes, too. If gpumemctl did not publish it, each segment becomes a\n"
-      "file. The publisher chose the names: one that begins with '.' is written into\n"
-      "a folder only with --allow-dotfiles.\n"
+      "Verifies the bytes, too. Files are written as they were, byte for byte. Memory\n"
+      "that came from no files becomes a file for each segment, or one with all arrays\n"
+      "(--format safetensors). The publisher chose the names: one that begins with '.'\n"
+      "is written into a folder only with --allow-dotfiles.\n"
       "Needs no privilege.");
   AddFetchOptions(fetch.app, fetch.command);
   const auto verify = commands->Add<VerifyCommand>(
       kUsing, "verify", "Check the memory of a publication for changes.",
       "Example: gpumemctl verify llama\n"
-      "Reads the bytes back from the device and compares their checksums. xxh128sum\n"
-      "prints the same checksums for the files. The exit code is 8 if bytes differ.\n"
+      "Reads the bytes back from the device and compares the checksum of each array.\n"
+      "Lists files; with -o wide, all of their arrays. The exit code is 8 if bytes\n"
+      "differ. Up to 4 MiB, xxh128sum prints the same checksum.\n"
       "Needs no privilege.");
   AddVerifyOptions(verify.app, verify.command);
   const auto unpublish = commands->Add<UnpublishCommand>(

@@ -76,6 +76,15 @@ void AddPublishOptions(CLI::App* app, PublishCommand* command) {
   app->add_option("--file", command->files, "Load these files; repeatable")
       ->required()
       ->type_name("PATH");
+  AddParsed(
+      app, "--format", OneOfWords({"auto", "bytes", "safetensors"}),
+      [command](const std::string& format) {
+        command->format = format == "bytes"         ? FileFormat::kBytes
+                          : format == "safetensors" ? FileFormat::kSafetensors
+                                                    : FileFormat::kByName;
+      },
+      "Read files in this format (default: by name)")
+      ->type_name("auto|bytes|safetensors");
   AddDevice(app, &command->device);
   AddParsed(app, "--kind", ParseKind, Into(&command->kind),
             "Allocate this kind (default: the device's first)")
@@ -99,6 +108,11 @@ void AddFetchOptions(CLI::App* app, FetchCommand* command) {
   app->add_option("--out", command->out, "Write to this file or folder, or to stdout (-)")
       ->required()
       ->type_name("PATH");
+  AddParsed(
+      app, "--format", OneOfWords({"files", "safetensors"}),
+      [command](const std::string& format) { command->safetensors = format == "safetensors"; },
+      "Write the files that were published, or this format")
+      ->type_name("files|safetensors");
   app->add_flag("--force", command->force, "Replace existing files");
   app->add_flag("--allow-dotfiles", command->allow_dotfiles,
                 "Also write names that begin with '.' into folders");

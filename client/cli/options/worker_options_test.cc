@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of gpumemctl hold.
+// The options of gpumemctl hold, publish and fetch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -70,6 +70,21 @@ TEST(CommandLineTest, HoldOfTickets) {
   EXPECT_EQ(hold.bytes, 0u);
   // Their kind is known only once they are open.
   EXPECT_TRUE(Parsed<HoldCommand>({"hold", "--open", "gmt_a", "--show-handle"}).show_handle);
+}
+
+TEST(CommandLineTest, FormatsOfFiles) {
+  PublishCommand publish = Parsed<PublishCommand>({"publish", "m", "--file", "a", "b"});
+  EXPECT_THAT(publish.files, ElementsAre("a", "b"));
+  EXPECT_EQ(publish.format, FileFormat::kByName);
+  publish = Parsed<PublishCommand>({"publish", "m", "--file", "a", "--format", "bytes"});
+  EXPECT_EQ(publish.format, FileFormat::kBytes);
+  publish = Parsed<PublishCommand>({"publish", "m", "--file", "a", "--format", "safetensors"});
+  EXPECT_EQ(publish.format, FileFormat::kSafetensors);
+  EXPECT_EQ(ErrorOf({"publish", "m", "--file", "a", "--format", "pickle"}),
+            "--format: \"pickle\" is not one of auto, bytes, safetensors");
+  EXPECT_FALSE(Parsed<FetchCommand>({"fetch", "m", "--out", "a"}).safetensors);
+  EXPECT_TRUE(
+      Parsed<FetchCommand>({"fetch", "m", "--out", "a", "--format", "safetensors"}).safetensors);
 }
 
 }  // namespace

@@ -5,12 +5,14 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/text/format.h"
+#include "client/cli/text/table.h"
 #include "client/cli/views/describer.h"
 #include "client/cli/views/holdings.h"
 #include "client/cli/views/views.h"
@@ -134,6 +136,49 @@ std::string Describer::Lease(uint64_t id) {
   return text;
 }
 
+// Publishers are untrusted.
+std::string Describer::Contents() const {
+  const internal::Contents& contents = snapshot_.contents;
+  if (contents.arrays.empty()) return "";
+  uint64_t bytes = 0;
+  size_t checksums = 0;
+  // The first array of each place: others there share its memory.
+  std::map<std::tuple<size_t, uint64_t, uint64_t>, const std::string*> places;
+  Table table({{"ARRAY"},
+               {"DTYPE"},
+               {"SHAPE"},
+               {"SIZE", Align::kRight},
+               Detail("SEGMENT", Align::kRight),
+               Detail("OFFSET", Align::kRight),
+               Detail("XXH128"),
+               {"NOTE"}});
+  for (const internal::PublishedArray& array : contents.arrays) {
+    const internal::Extent& extent = array.extent;
+    std::string note = array.contiguous ? "" : "strided";
+    if (extent.bytes > 0) {
+      const auto [place, is_new] =
+          places.emplace(std::make_tuple(extent.segment, extent.offset, extent.bytes), &array.name);
+      if (is_new) bytes += extent.bytes;
+      if (!is_new) note = absl::StrCat("memory of ", *place->second);
+    }
+    checksums += extent.xxh128.has_value() ? 1 : 0;
+    table.AddRow({array.name, array.dtype, absl::StrCat("[", absl::StrJoin(array.shape, ", "), "]"),
+                  Bytes(extent.bytes), extent.bytes == 0 ? kNone : absl::StrCat(extent.segment),
+                  extent.bytes == 0 ? kNone : absl::StrCat(extent.offset),
+                  extent.xxh128.value_or(kNone), OrNone(note)});
+  }
+  std::string about = absl::StrCat("It has ", Counted(contents.arrays.size(), "array"), " of ",
+                                   Bytes(bytes), " in all");
+  if (!contents.files.empty()) {
+    absl::StrAppend(&about, ", from ", Counted(contents.files.size(), "file"));
+  }
+  absl::StrAppend(&about, ", ",
+                  checksums == contents.arrays.size() ? "with checksums (gpumemctl verify)."
+                  : checksums == 0                    ? "without checksums."
+                                                      : "some with checksums.");
+  return absl::StrCat(Paragraph(about), "\n", table.ToString(layout_));
+}
+
 std::string Describer::Publication(const std::string& name) {
   const v1::PublicationInfo& publication = *snapshot_.Publication(name);
   std::string text =
@@ -189,7 +234,7 @@ std::string Describer::Publication(const std::string& name) {
     sessions.push_back(absl::StrCat(Who(session), ", ", Counted(leases, "lease")));
   }
   absl::StrAppend(&text, sessions.empty() ? Paragraph("No session is attached.") : "",
-                  List("Attached", sessions));
+                  List("Attached", sessions), Contents());
   return text;
 }
 

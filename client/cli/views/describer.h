@@ -49,6 +49,8 @@ class Describer {
   std::string List(const std::string& heading, const std::vector<std::string>& lines,
                    const std::string& where_all = "") const;
   std::string Paragraph(const std::string& text) const;
+  // Returns the arrays that the described publication has.
+  std::string Contents() const;
   // Returns the width of a line at the deepest indent; readable on wide terminals, too.
   size_t Width() const {
     const size_t columns = layout_.columns;

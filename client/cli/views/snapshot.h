@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "client/cli/views/device_list.h"
+#include "client/files/contents.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumem::cli {
@@ -20,6 +21,8 @@ struct Snapshot {
   v1::ListWaitingResponse waiting;
   v1::ListPublicationsResponse publications;
   v1::ListHoldersResponse holders;
+  // Of a publication to describe: the arrays that its metadata lists. Empty if it lists none.
+  internal::Contents contents;
 
   DeviceList devices() const { return {status.devices().begin(), status.devices().end()}; }
 

@@ -53,6 +53,7 @@ class AddressRange;
 struct MapOptions;
 
 class Attachment;  // these: gpumem/publication.h
+struct AttachedOrClaimed;
 struct AttachOptions;
 struct PublicationInfo;
 struct PublishOptions;
@@ -171,6 +172,25 @@ class Client {
   //   UNIMPLEMENTED       as Open
   absl::StatusOr<Attachment> Attach(absl::string_view name, const AttachOptions& options);
   absl::StatusOr<Attachment> Attach(absl::string_view name);
+  // Attaches to the newest version of the name if it has this content id (1 to 64 bytes of any
+  // value; PublishOptions::content_id). Else returns the claim on (name, content_id), if no session
+  // of the tenant has it: the caller is to load the contents and publish them. Else waits, for as
+  // long as options.wait, until the session with the claim publishes them, and attaches; or until
+  // that session gives the claim up or ends. Then the first that waits gets it. A thread waits for
+  // a claim of its session, too. Other contents under the name are never attached to. A session can
+  // have, and wait for, 64 claims.
+  //   INVALID_ARGUMENT    options.wait_for_version is set; a malformed content id; or as Attach
+  //   NOT_FOUND           the name is another tenant's, which has no publication of these contents
+  //                       that this tenant may attach to; or as Attach
+  //   DEADLINE_EXCEEDED   another session has the claim, also after the wait
+  //   RESOURCE_EXHAUSTED  the session or the tenant has too many claims (Denial); or as Attach
+  //   UNIMPLEMENTED       the daemon is too old; or as Attach
+  //   and else as Attach
+  absl::StatusOr<AttachedOrClaimed> AttachOrClaim(absl::string_view name,
+                                                  absl::string_view content_id,
+                                                  const AttachOptions& options);
+  absl::StatusOr<AttachedOrClaimed> AttachOrClaim(absl::string_view name,
+                                                  absl::string_view content_id);
   // Ends a publication of this Client's tenant. New attachments fail; existing attachments stay.
   // Returns the newest version.
   //   NOT_FOUND          there is none that this tenant may see
@@ -266,6 +286,8 @@ class Client {
                                                  const internal::Disturbance& disturbance);
   absl::StatusOr<std::vector<Segment>> Mapped(absl::StatusOr<internal::Grant> grant,
                                               const MapOptions& options);
+  template <typename Answered>
+  absl::StatusOr<Attachment> MapAttached(Answered attached, const MapOptions& options);
 
   friend class Pool;
   friend absl::StatusOr<SharedBlock> OpenBlock(Client& client, absl::string_view ticket,

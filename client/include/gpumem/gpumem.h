@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpumem in plain C: all of client.h, publication.h, suspend.h, demote.h and pool.h, for every
- * language that can call C.
+/* gpumem in plain C: all of client.h, publication.h, files.h, suspend.h, demote.h and pool.h, for
+ * every language that can call C.
  *
  *   gpumem_client* client;
  *   gpumem_pool* pool;
@@ -13,8 +13,8 @@
  *
  * Status: a function that returns int returns an enum gpumem_status: a code of gRPC and Abseil. It
  * writes its out-parameters only if it returns GPUMEM_OK. A null pointer is INVALID_ARGUMENT unless
- * the parameter "may be null". client.h, publication.h, suspend.h, demote.h and pool.h list each
- * call's statuses and details.
+ * the parameter "may be null". client.h, publication.h, files.h, suspend.h, demote.h and pool.h list
+ * each call's statuses and details.
  * Handles: each has a _destroy or _release function, which does nothing for null. Using a released
  * handle is undefined behaviour. Handles may be released in any order: what a handle needs lives as
  * long as it. Text that a call returns belongs to the handle and lives as long as it.
@@ -39,6 +39,7 @@
  *   gpumem_event.h        interprocess events
  *   gpumem_watch.h        events of the daemon
  *   gpumem_publication.h  publications
+ *   gpumem_files.h        publications of files
  *   gpumem_pool.h         the block pool
  *   gpumem_frameworks.h   default pools; PyTorch, CuPy and RMM
  */
@@ -52,6 +53,7 @@
 #include "gpumem_client.h"
 #include "gpumem_device.h"
 #include "gpumem_event.h"
+#include "gpumem_files.h"
 #include "gpumem_frameworks.h"
 #include "gpumem_pool.h"
 #include "gpumem_publication.h"

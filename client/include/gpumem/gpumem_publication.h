@@ -14,6 +14,7 @@ extern "C" {
 #endif
 
 typedef struct gpumem_attachment gpumem_attachment;
+typedef struct gpumem_claim gpumem_claim;
 
 enum gpumem_publication_access {
   GPUMEM_PUBLICATION_ACCESS_TENANT = 0, /* sessions of the publisher's tenant attach to it */
@@ -28,6 +29,10 @@ struct gpumem_publish_options {
   int32_t ephemeral;        /* ends with the client's session */
   uint64_t expire_after_ms; /* ends after that long without an attachment; 0: never */
   uint64_t timeout_ms;
+  /* Names what the memory contains, for gpumem_client_attach_or_claim: at most 64 bytes of any
+   * value; 0 bytes: none. Ends the client's claim on it under the name. */
+  const void* content_id;
+  size_t content_id_bytes;
 };
 /* Publishes `count` segments of the client. The caller keeps them and may release them at once.
  * Writes the new version to `version`, which may be null. */
@@ -41,7 +46,8 @@ struct gpumem_attach_options {
   size_t struct_size;
   uint64_t wait_for_version; /* or a later one, also of a future name; 0: the newest that exists */
   /* For that version; 0 and GPUMEM_UNLIMITED: for as long as the session lives. Also for room, if
-   * the publication is suspended; without a version, these two do not wait for room. */
+   * the publication is suspended; without a version, these two do not wait for room. For
+   * gpumem_client_attach_or_claim, 0 does not wait. */
   uint64_t wait_ms;
   const gpumem_cancel_token* cancel; /* may be null; must live until the call returns */
   const char* const* map_devices;    /* as in gpumem_open_options, with what follows */
@@ -55,6 +61,33 @@ int gpumem_client_attach(gpumem_client* client, const char* name,
                          const struct gpumem_attach_options* options,
                          gpumem_attachment** attachment);
 
+/* Attaches to the newest version of the name if it has this content id (1 to 64 bytes). Else gives
+ * the client the claim on both, if no session of the tenant has it: the caller is to load the
+ * contents and publish them with this content id. Else waits until the session with the claim
+ * publishes them, and attaches; or until that session gives the claim up or ends, and the caller
+ * gets it. Sets exactly one of `attachment` and `claim`, and the other to null. See Client::
+ * AttachOrClaim in client.h.
+ *   DEADLINE_EXCEEDED   another session has the claim, also after the wait
+ *   NOT_FOUND           the name is another tenant's, without these contents
+ *   INVALID_ARGUMENT    options->wait_for_version is set; a content id of 0 or over 64 bytes
+ *   RESOURCE_EXHAUSTED  the session (64) or the tenant has too many claims
+ *   UNIMPLEMENTED       the daemon is too old
+ *   and as gpumem_client_attach */
+int gpumem_client_attach_or_claim(gpumem_client* client, const char* name, const void* content_id,
+                                  size_t content_id_bytes,
+                                  const struct gpumem_attach_options* options,
+                                  gpumem_attachment** attachment, gpumem_claim** claim);
+struct gpumem_claim_info {
+  size_t struct_size;
+  const char* name; /* without a tenant; lives as long as the handle, as does the next one */
+  const void* content_id;
+  size_t content_id_bytes;
+};
+int gpumem_claim_get_info(const gpumem_claim* claim, struct gpumem_claim_info* info);
+/* Releases the claim and frees the handle, whatever the status. Has no effect on the claim if the
+ * contents were published. Without an answer of the daemon it is retried later. */
+int gpumem_claim_release(gpumem_claim* claim);
+
 struct gpumem_attachment_info {
   size_t struct_size;
   void* data; /* all segments, one after another; null if they are of several devices or kinds */
@@ -64,6 +97,8 @@ struct gpumem_attachment_info {
   const void* metadata; /* lives as long as the handle */
   size_t metadata_bytes;
   size_t segment_count;
+  const void* content_id; /* lives as long as the handle */
+  size_t content_id_bytes;
 };
 int gpumem_attachment_get_info(const gpumem_attachment* attachment,
                                struct gpumem_attachment_info* info);
@@ -102,6 +137,8 @@ struct gpumem_publication {
   int32_t publisher_alive;
   /* Of `bytes`, in the host tier. Above 0: it is suspended, and attaching brings it back first. */
   uint64_t suspended_bytes;
+  const void* content_id; /* lives as long as the list */
+  size_t content_id_bytes;
 };
 /* Lists what the client may attach to, of one tenant or all (null), by tenant and name. `count` may
  * be null. */

@@ -14,6 +14,14 @@
 // unless the daemon has forgotten the name. Memory is charged to the publisher's tenant, once, as
 // long as any session holds it.
 //
+// Load once: several processes need the same contents, and one of them is to load them.
+//
+//   auto weights = client->AttachOrClaim("weights", digest, {});
+//   if (weights->claim.valid()) {
+//     std::vector<gpumem::Segment> loaded = Load();
+//     client->Publish("weights", loaded, {.content_id = digest});  // the others attach
+//   }
+//
 // Attachments are read-only by default. That guards against mistakes and is no security boundary:
 // the process that maps memory chooses. Publish memory only to tenants that may be trusted not to
 // spoil it.
@@ -38,6 +46,9 @@ enum class PublicationAccess {
 };
 
 struct PublishOptions {
+  // Names what the memory contains, for AttachOrClaim: at most 64 bytes of any value; empty: none.
+  // Ends this Client's claim on it under the name.
+  std::string content_id;
   // At most 1 MiB, of any content; every attachment receives it.
   std::string metadata;
   PublicationAccess access = PublicationAccess::kTenant;
@@ -86,6 +97,7 @@ class Attachment {
   uint64_t version() const;
   const std::string& tenant() const;  // the publisher's
   const std::string& metadata() const;
+  const std::string& content_id() const;
   // In the publisher's order. The Attachment owns them: releasing one ends that one alone.
   absl::Span<Segment> segments();
   absl::Span<const Segment> segments() const;
@@ -106,10 +118,52 @@ class Attachment {
   std::unique_ptr<State> state_;
 };
 
+// The right to load contents and publish them, as the only session of the tenant
+// (Client::AttachOrClaim). The other sessions that ask for the same contents wait meanwhile. It
+// ends when this Client publishes them:
+//
+//   client->Publish(claim.name(), segments, {.content_id = claim.content_id()});
+//
+// It also ends with Release(), the Claim, and the session; then the next session that waits gets
+// it. It stays over a restart of the daemon. Move-only; use one Claim from one thread at a time.
+class Claim {
+ public:
+  Claim();
+  Claim(Claim&&) noexcept;
+  Claim& operator=(Claim&&) noexcept;
+  ~Claim();  // as Release(), and reports no error
+
+  // False after Release(), after a move, and if default-constructed. A publication does not change
+  // it.
+  bool valid() const { return state_ != nullptr; }
+
+  // Empty if not valid.
+  const std::string& name() const;  // without a tenant
+  const std::string& content_id() const;
+
+  // Releases the claim. Has no effect if the contents were published. Without an answer of the
+  // daemon it is retried later.
+  //   FAILED_PRECONDITION  not valid
+  absl::Status Release();
+
+ private:
+  friend class Client;
+  struct State;
+  explicit Claim(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+// Exactly one is valid.
+struct AttachedOrClaimed {
+  Attachment attachment;
+  Claim claim;
+};
+
 // The newest version of a name, as the daemon lists it.
 struct PublicationInfo {
   std::string tenant;
   std::string name;
+  std::string content_id;  // empty: none
   uint64_t version = 0;
   uint32_t segments = 0;
   uint64_t bytes = 0;

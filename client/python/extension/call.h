@@ -69,6 +69,7 @@ extern const std::vector<PyMethodDef> kSuspendMethods;
 extern const std::vector<PyMethodDef> kDemoteMethods;
 extern const std::vector<PyMethodDef> kServingMethods;
 extern const std::vector<PyMethodDef> kPublicationMethods;
+extern const std::vector<PyMethodDef> kFilesMethods;
 extern const std::vector<PyMethodDef> kPoolMethods;
 extern const std::vector<PyMethodDef> kEventMethods;
 extern const std::vector<PyMethodDef> kWatchMethods;

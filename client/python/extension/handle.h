@@ -20,6 +20,7 @@ enum class Holds {
   kBlock,
   kSharedBlock,
   kAttachment,
+  kClaim,
   kCancelToken,
   kEvent,
   kWatch,

@@ -76,8 +76,8 @@ std::vector<PyMethodDef>* Methods() {
   };
   for (const auto* const part :
        {&kClientMethods, &kSegmentMethods, &kSuspendMethods, &kDemoteMethods, &kServingMethods,
-        &kPublicationMethods, &kPoolMethods, &kEventMethods, &kWatchMethods, &kDlpackMethods,
-        &kCupyMethods}) {
+        &kPublicationMethods, &kFilesMethods, &kPoolMethods, &kEventMethods, &kWatchMethods,
+        &kDlpackMethods, &kCupyMethods}) {
     all->insert(all->end(), part->begin(), part->end());
   }
   all->push_back({nullptr, nullptr, 0, nullptr});

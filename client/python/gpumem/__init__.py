@@ -24,6 +24,7 @@ from typing import Any, Optional, Union
 from . import _gpumem, _installed, aio, errors
 from ._waiting import CancelToken
 from .arrays import Array, asarray, from_dlpack
+from .claim import Claim
 from .client import Client, connect
 from .errors import (AbortedError, AlreadyExistsError, CancelledError, Cause, DataLossError,
                      DeadlineExceededError, Denial, Error, FailedPreconditionError, Holder,
@@ -31,7 +32,7 @@ from .errors import (AbortedError, AlreadyExistsError, CancelledError, Cause, Da
                      PermissionDeniedError, ResourceExhaustedError, UnauthenticatedError,
                      UnavailableError, UnimplementedError, UnknownError)
 from .event import Event
-from .files import PublishedFiles
+from .files import PublishedFiles, content_id
 from .pool import Pool, PoolStats
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket
@@ -45,15 +46,14 @@ _installed.check(_os.path.dirname(_os.path.dirname(_os.path.abspath(__file__))))
 
 __all__ = [
     "AbortedError", "AlreadyExistsError", "Array", "Block", "CancelToken", "CancelledError",
-    "Cause", "Client", "DataLossError", "DeadlineExceededError", "Denial", "Device", "DeviceQuota",
-    "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder", "InternalError",
-    "InvalidArgumentError", "Layout", "Notice", "NotFoundError", "OutOfRangeError", "Peer",
-    "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo",
-    "PublishedFiles", "Quota",
-    "ResourceExhaustedError", "Segment", "Serving", "Ticket", "UnauthenticatedError",
-    "UnavailableError", "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray",
-    "attach", "connect", "copy", "default_client", "empty", "errors", "from_dlpack", "library_path",
-    "open", "publish", "set_default_client", "share", "unpublish",
+    "Cause", "Claim", "Client", "DataLossError", "DeadlineExceededError", "Denial", "Device",
+    "DeviceQuota", "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder",
+    "InternalError", "InvalidArgumentError", "Layout", "Notice", "NotFoundError", "OutOfRangeError",
+    "Peer", "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo",
+    "PublishedFiles", "Quota", "ResourceExhaustedError", "Segment", "Serving", "Ticket",
+    "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray",
+    "attach", "attach_or_claim", "connect", "content_id", "copy", "default_client", "empty", "errors",
+    "from_dlpack", "library_path", "open", "publish", "set_default_client", "share", "unpublish",
 ]
 
 _lock = _threading.Lock()
@@ -106,6 +106,11 @@ def attach(name: str, **options: Any) -> Any:
     """Returns the published value: an Array, or a dict of them. They keep the publication attached;
     Client.attach() returns the publication itself."""
     return default_client().attach(name, **options).value
+
+
+def attach_or_claim(name: str, content_id: bytes, **options: Any) -> Union[Publication, Claim]:
+    """Attaches to contents, or claims them to load them: Client.attach_or_claim()."""
+    return default_client().attach_or_claim(name, content_id, **options)
 
 
 def unpublish(name: str) -> int:

@@ -33,7 +33,7 @@ class _Segments:
         return False
 
     def _found(self, suspended: bool) -> List[Segment]:
-        # Nobody can resume or suspend the segments of a closed client.
+        # The segments of a closed client can be neither resumed nor suspended.
         return [] if self._client.closed else [
             each for each in self._segments()
             if not each.closed and each.suspended == suspended]
@@ -123,7 +123,7 @@ class Turns:
         return self._closed
 
     def close(self) -> None:
-        """Ends it. Blocks until a request under way is served or refused. What is suspended stays
+        """Ends it. Blocks until a request under way is served or refused. Suspended memory stays
         so, and the next step resumes it as agreed.
 
         Raises FailedPreconditionError: called in a step of running(), which a request waits for."""

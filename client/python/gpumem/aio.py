@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any, Callable, Iterable, List, Optional
+from typing import Any, Callable, Iterable, List, Optional, Union
 
 from . import client as _client
 from ._waiting import call_async
+from .claim import Claim
 from .publication import Publication
 from .segment import Segment
 from .watch import Notice, Quota, Watch
@@ -73,6 +74,13 @@ class Client:
         made: Publication = await call_async(
             lambda token: self.client.attach(name, cancel=token, **options))
         return made
+
+    async def attach_or_claim(self, name: str, content_id: bytes,
+                              **options: Any) -> Union[Publication, Claim]:
+        """gpumem.Client.attach_or_claim()."""
+        found: Union[Publication, Claim] = await call_async(
+            lambda token: self.client.attach_or_claim(name, content_id, cancel=token, **options))
+        return found
 
     async def publish(self, name: str, value: Any, **options: Any) -> int:
         """gpumem.Client.publish(), which may copy much. Cancelling the task does not undo it: the

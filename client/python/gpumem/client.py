@@ -2,6 +2,7 @@
 """Sessions with the node's daemon."""
 from __future__ import annotations
 
+import math
 import os
 from typing import Any, Iterable, List, Optional, Sequence, Union
 
@@ -11,6 +12,7 @@ from ._suspend import Suspending
 from ._units import BACKENDS, KINDS, DeviceLike, to_device, to_kind, to_ms, to_scope
 from ._waiting import CancelToken, call
 from .arrays import Array, Place, Shape
+from .claim import Claim, attach_or_claim
 from .errors import InvalidArgumentError
 from .event import Event
 from .files import PathLike, Progress, PublishedFiles
@@ -267,7 +269,8 @@ class Client(Suspending):
 
     def publish(self, name: str, value: Any, *, metadata: Any = None, access: str = "tenant",
                 ephemeral: bool = False, expire_after: float = 0, kind: Optional[str] = None,
-                device: DeviceLike = None, timeout: Optional[float] = None) -> int:
+                device: DeviceLike = None, timeout: Optional[float] = None,
+                content_id: bytes = b"") -> int:
         """Publishes an array, or arrays by name, of any library, and returns the version.
 
         Arrays in segments of this process (empty(), acquire()) are published without a copy. Other
@@ -275,13 +278,14 @@ class Client(Suspending):
         else the default). The call waits for GPU work on them; the publisher must not write to them
         afterwards. `metadata` is any JSON value, for those that attach. The publication outlives
         this process, unless it is `ephemeral`. It ends once no session has been attached for
-        `expire_after` seconds (0: never).
+        `expire_after` seconds (0: never). content_id: names what the arrays contain, for
+        attach_or_claim(): at most 64 bytes of any value; ends this client's claim on it.
 
         Raises InvalidArgumentError, ResourceExhaustedError.
         """
         return publication.publish(self, name, value, metadata=metadata, access=access,
                                    ephemeral=ephemeral, expire_after=expire_after, kind=kind,
-                                   device=device, timeout=timeout)
+                                   device=device, timeout=timeout, content_id=content_id)
 
     def publish_files(self, name: str, paths: Union[PathLike, Iterable[PathLike]], *,
                       format: str = "auto",  # pylint: disable=redefined-builtin
@@ -322,6 +326,25 @@ class Client(Suspending):
                                   map_devices=map_devices, address=address, revocable=revocable,
                                   timeout=timeout, cancel=cancel)
 
+    def attach_or_claim(self, name: str, content_id: bytes, *, wait: float = math.inf,
+                        cancel: Optional[CancelToken] = None, writable: bool = False,
+                        map_devices: Sequence[str] = (), address: int = 0,
+                        timeout: Optional[float] = None) -> Union[Publication, Claim]:
+        """Maps the publication if its newest version has this content id (1 to 64 bytes). Else
+        returns a Claim: the caller is to load the contents and publish them (Claim.publish()).
+
+        Of all sessions of the tenant one has the claim. Other calls for the same contents wait, for
+        `wait` seconds, until they are published, or the claim is released or its process ends;
+        then the first that waits gets it. Ctrl-C and `cancel` end the wait. Other contents under
+        the name are never attached to. A session can have, and wait for, 64 claims.
+
+        Raises DeadlineExceededError: another session has the claim, also after the wait;
+        NotFoundError: the name is another tenant's ("TENANT/NAME"), without these contents;
+        ResourceExhaustedError; UnimplementedError: the daemon is too old; CancelledError.
+        """
+        return attach_or_claim(self, name, content_id, wait=wait, cancel=cancel, writable=writable,
+                               map_devices=map_devices, address=address, timeout=timeout)
+
     def unpublish(self, name: str) -> int:
         """Ends a publication, and returns its version. Attached sessions keep it.
 
@@ -350,5 +373,3 @@ def connect(runtime_dir: Union[str, "os.PathLike[str]", None] = None, *,
     """
     return Client(runtime_dir, tenant=tenant, name=name, timeout=timeout, reconnect=reconnect,
                   wait=wait)
-
-

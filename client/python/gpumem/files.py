@@ -27,7 +27,7 @@ from .errors import AbortedError, InvalidArgumentError
 if TYPE_CHECKING:
     from .client import Client
 
-__all__ = ["PathLike", "Progress", "PublishedFiles", "publish_files"]
+__all__ = ["PathLike", "Progress", "PublishedFiles", "content_id", "publish_files"]
 
 Progress = Callable[[int, int], object]
 
@@ -49,6 +49,26 @@ class PublishedFiles:
     nbytes: int
 
 
+def _check_format(name: str) -> None:
+    known = [*_FORMATS, *_PARSERS, "torch"]
+    if name not in known:
+        raise InvalidArgumentError(f"unknown format {name!r}: use one of {', '.join(known)}")
+
+
+def content_id(paths: Union[PathLike, Iterable[PathLike]], *, format: str = "auto") -> bytes:
+    """Returns the content id of files: 32 bytes, equal only for files of equal names (without
+    folders) and bytes, by SHA-256. A folder stands for its safetensors.
+
+    Several threads read the files. The hash of each is cached in ~/.cache/gpumem by device, inode,
+    size, mtime and ctime, so that files which have not changed are not read again.
+
+    Raises NotFoundError, PermissionDeniedError, InvalidArgumentError, DataLossError, and
+    AbortedError if a file changes meanwhile.
+    """
+    _check_format(format)
+    return _gpumem.content_id(files_of(paths), _FORMATS.get(format, _FORMATS["bytes"]))
+
+
 def _format_of(files: List[str], name: str) -> str:
     """Returns the format of files; `name`: as the caller said."""
     if name != "auto":
@@ -65,9 +85,7 @@ def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[P
                   access: str, ephemeral: bool, expire_after: float, content_id: bytes,
                   progress: Optional[Progress], timeout: Optional[float]) -> PublishedFiles:
     """See Client.publish_files()."""
-    known = [*_FORMATS, *_PARSERS, "torch"]
-    if format not in known:
-        raise InvalidArgumentError(f"unknown format {format!r}: use one of {', '.join(known)}")
+    _check_format(format)
     files = files_of(paths)
     found = _format_of(files, format)
     options: Dict[str, Any] = {"access": access, "ephemeral": ephemeral,
@@ -91,10 +109,11 @@ def _publish_natively(client: "Client", name: str, files: List[str], form: int, 
                       access: str, ephemeral: bool, expire_after: float, timeout: Optional[float],
                       content_id: bytes = b"") -> PublishedFiles:
     """Has the library load safetensors and bytes."""
-    publish: Any = getattr(_gpumem, "publish_files")
+    publish: Any = _gpumem.publish_files
+    more = (content_id,) if content_id else ()
     return PublishedFiles(*publish(
         client.handle, name, files, form, to_kind(kind), to_device(device), not checksums,
-        to_scope(access), ephemeral, to_ms(expire_after), progress, to_ms(timeout), content_id))
+        to_scope(access), ephemeral, to_ms(expire_after), progress, to_ms(timeout), *more))
 
 
 def _load(client: "Client", files: List[str], form: str, kind: Optional[str], device: DeviceLike,

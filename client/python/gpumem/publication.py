@@ -55,6 +55,7 @@ class PublicationInfo:
     publisher_pid: int
     publisher_alive: bool
     suspended_nbytes: int  # of nbytes, in the host tier; above 0: attach() brings it back first
+    content_id: bytes  # names its contents; b"": none
 
     @classmethod
     def of_row(cls, row: Tuple[Any, ...]) -> "PublicationInfo":
@@ -119,7 +120,7 @@ class _Copies:
 
 def publish(client: "Client", name: str, value: Any, *, metadata: Any, access: str,
             ephemeral: bool, expire_after: float, kind: Optional[str], device: DeviceLike,
-            timeout: Optional[float]) -> int:
+            timeout: Optional[float], content_id: bytes) -> int:
     """See Client.publish()."""
     single, sources = _named(value)
     found: Dict[str, Array] = {}
@@ -152,7 +153,8 @@ def publish(client: "Client", name: str, value: Any, *, metadata: Any, access: s
         raise InvalidArgumentError(f"JSON cannot express the metadata: {error}") from error
     _gpumem.cuda_synchronize()
     return _gpumem.publish(client.handle, name, [segment.handle for segment in segments], blob,
-                           to_scope(access), ephemeral, to_ms(expire_after), to_ms(timeout))
+                           to_scope(access), ephemeral, to_ms(expire_after), to_ms(timeout),
+                           content_id)
 
 
 def _of_type(value: Any, kind: type, what: str) -> Any:
@@ -187,7 +189,7 @@ def attach(client: "Client", name: str, *, version: int, wait: float, writable: 
 class Publication(Mapping[str, Array]):
     """One version of a publication, attached: its arrays by name.
 
-    name, version, tenant (the owner), metadata (the publisher's addition), blob (all of its
+    name, version, tenant (the owner), content_id, metadata (the publisher's addition), blob (all of its
     metadata, as bytes), segments (each as an Array of bytes), arrays (by name), single (one array
     was published, without a name). Read-only unless attached as writable: a write faults.
 
@@ -198,8 +200,8 @@ class Publication(Mapping[str, Array]):
         self.name = name
         self._handle = handle
         self.readonly = readonly
-        _, self.nbytes, self.version, self.tenant, self.blob, infos = _gpumem.attachment_info(
-            handle)
+        (_, self.nbytes, self.version, self.tenant, self.blob, infos,
+         self.content_id) = _gpumem.attachment_info(handle)
         self._infos = infos
         self.single = False
         self.metadata: Any = None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the daemon reports of devices, and of a tenant's usage of them."""
+"""Devices, and what a tenant uses of them."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -4,15 +4,12 @@ install() replaces missing parts only.
 """
 import contextlib
 import fcntl
-import hashlib
-import json
 import os
 import pathlib
 import time
 
 import gpumem
-from gpumem import _gpumem
-from gpumem import files as publishing
+from gpumem import files
 
 
 def folder():
@@ -75,35 +72,12 @@ def _attach_or_claim(self, name, content_id, *, wait=float("inf"), cancel=None, 
     return Claim(self, name, content_id, lock)
 
 
-def _hash(paths):
-    made = hashlib.sha256()
-    for path in paths:
-        made.update(pathlib.Path(path).name.encode() + b"\0" + pathlib.Path(path).read_bytes())
-    return made.digest()
-
-
-_TYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "U8": "uint8"}
-
-
-def _publish_natively(client, name, files, form, checksums, kind, device, progress, **more):
-    """Loads safetensors, with no checks."""
-    del form, checksums
-    made, nbytes = {}, 0
-    for path in files:
-        said = pathlib.Path(path).read_bytes()
-        end = 8 + int.from_bytes(said[:8], "little")
-        for key, row in json.loads(said[8:end]).items():
-            if key != "__metadata__":
-                data = bytearray(said[end + row["data_offsets"][0]:end + row["data_offsets"][1]])
-                nbytes += len(data)
-                array = client.empty(tuple(row["shape"]), _TYPES[row["dtype"]], device=device,
-                                     kind=kind)
-                gpumem.arrays.copy_into(array, gpumem.asarray(data).view_as(array))
-                made[key] = array
-        if progress is not None:
-            progress(nbytes, nbytes)
-    return publishing.PublishedFiles(client.publish(name, made, **more), len(files), len(made),
-                                     nbytes)
+def _publish_natively(original):
+    def publish(client, name, *arguments, content_id=b"", **options):
+        published = original(client, name, *arguments, **options)
+        (folder() / f"{name}.{published.version}").write_bytes(content_id)
+        return published
+    return publish
 
 
 def install():
@@ -111,7 +85,4 @@ def install():
         gpumem.Client.publish = _publish(gpumem.Client.publish)
         gpumem.Client.attach_or_claim = _attach_or_claim
         gpumem.Publication.content_id = property(_content_id)
-    if not hasattr(_gpumem, "publish_files"):
-        publishing._publish_natively = _publish_natively
-    if not hasattr(publishing, "content_id"):
-        publishing.content_id = _hash
+        files._publish_natively = _publish_natively(files._publish_natively)

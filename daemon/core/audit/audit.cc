@@ -79,6 +79,11 @@ std::string Publication(const AuditRecord& record) {
   return absl::StrCat("publication ", record.publication, ", version ", record.version.value_or(0));
 }
 
+// "contents 0a1b of publication a/weights"
+std::string Contents(const AuditRecord& record) {
+  return absl::StrCat("contents ", record.content, " of publication ", record.publication);
+}
+
 // ", by uid 0 (pid 12)"
 std::string By(const AuditRecord& record) {
   if (record.by.empty()) return "";
@@ -122,6 +127,7 @@ std::vector<AuditField> FieldsOf(const AuditRecord& record) {
   fields.Text("kind", record.kind);
   fields.Text("publication", record.publication);
   fields.Number("version", record.version);
+  fields.Text("content", record.content);
   fields.Number("bytes", record.bytes);
   fields.Number("count", record.count);
   fields.Number("resident", record.resident);
@@ -234,6 +240,10 @@ std::string Tell(const AuditRecord& record) {
       return absl::StrCat(Publication(record), " published by ", Who(record), ": ", What(record));
     case AuditEvent::kPublicationEnded:
       return absl::StrCat(Publication(record), " ended: ", What(record), Why(record), By(record));
+    case AuditEvent::kClaimed:
+      return absl::StrCat("claimed by ", Who(record), ": ", Contents(record), Why(record));
+    case AuditEvent::kClaimEnded:
+      return absl::StrCat("claim of ", Who(record), " ended: ", Contents(record), Why(record));
     case AuditEvent::kLost:
       return absl::StrCat("lost by ", Who(record), ": ",
                           record.publication.empty() ? What(record) : Publication(record),

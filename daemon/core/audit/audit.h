@@ -62,7 +62,9 @@ enum class AuditEvent {
   kDenied,
   kPublished,
   kPublicationEnded,
-  kLost,  // the memory can no longer be opened
+  kClaimed,     // contents, which the session is to load and publish
+  kClaimEnded,  // by the publication, a release, or the end of the session
+  kLost,        // the memory can no longer be opened
   // Memory that is taken back.
   kRevoking,         // its holders are told to give it up
   kSignalled,        // a process was asked to end, or ended
@@ -104,6 +106,7 @@ struct AuditRecord {
   std::string kind;
   std::string publication;
   std::optional<uint64_t> version;  // of the publication
+  std::string content;              // of a claim: its content id, in hexadecimal
   std::vector<LeaseId> leases;      // at most kMaxAuditIds
   std::vector<SegmentId> segments;  // the same
   std::vector<SessionId> holders;   // of segments that are revoked

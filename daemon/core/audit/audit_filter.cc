@@ -34,6 +34,8 @@ bool IsOfClients(AuditEvent event) {
     case AuditEvent::kDenied:
     case AuditEvent::kPublished:
     case AuditEvent::kPublicationEnded:
+    case AuditEvent::kClaimed:
+    case AuditEvent::kClaimEnded:
     case AuditEvent::kReclaimed:
     case AuditEvent::kRevoking:
     case AuditEvent::kRevoked:

@@ -151,6 +151,14 @@ absl::Span<const AuditKind> AuditKinds() {
         {AuditEvent::kPublicationEnded, "publication-ended", LOG_INFO,
          "13a3156949a04461abd0157cf54e79ea", "A publication has ended.",
          by({"tenant", "publication", "version", "bytes", "count", "why"})},
+        {AuditEvent::kClaimed, "claimed", LOG_INFO, "5e0b7c1d9a4f4b62a8d3f1c60e7729b4",
+         "A session got the claim on contents: it is to load and publish them, and others of its "
+         "tenant wait.",
+         session({"publication", "content", "why?"})},
+        {AuditEvent::kClaimEnded, "claim-ended", LOG_INFO, "c41f86a2d07e4c3bb95a2e8d7f10636a",
+         "A claim has ended. If others wait and the contents are not published, the first of them "
+         "has it.",
+         session({"publication", "content", "why"})},
         {AuditEvent::kLost,
          "lost",
          LOG_ERR,

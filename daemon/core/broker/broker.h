@@ -178,6 +178,7 @@ class Broker {
     std::vector<LeaseView> leases;
     PublicationView publication;
     std::string metadata;
+    bool claimed = false;  // in place of all the others: the session has the claim
   };
   struct AttachProgress {
     Progress::State state = Progress::State::kAnswered;
@@ -186,17 +187,16 @@ class Broker {
   // As for an Acquisition.
   AttachProgress Advance(const std::shared_ptr<Attachment>& attachment, bool may_block);
   void GiveUp(const std::shared_ptr<Attachment>& attachment);
+  // Releases the claim of a request, or ends its wait (ContentClaims::Release).
+  void ReleaseClaim(const Call& call, uint64_t request_id);
   absl::StatusOr<uint64_t> Unpublish(const Call& call, absl::string_view name,
                                      uint64_t request_id = 0);
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;
 
-  // Returns the requests of sessions about suspended leases (suspensions.h).
+  // Return the requests of sessions about suspended leases (suspensions.h), those of operators
+  // (operators.h), and what these can look at (views.h).
   BrokerSuspensions suspensions();
-
-  // --- Operators
-
-  // Return the requests of operators (operators.h), and what they can look at (views.h).
   BrokerOperators operators();
   BrokerViews views() const;
 

@@ -89,6 +89,8 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     Update update(this);
     ledger_.swaps().Active(it.session);
     absl::StatusOr<bool> may = MayBegin(it);
+    if (!may.ok() && it.spec.claims)
+      ledger_.publications().claims().Refused(it.session, it.spec.request_id);
     if (!may.ok()) return {State::kAnswered, may.status()};
     if (!*may) return {State::kWaits, absl::UnavailableError("it waits")};
     absl::StatusOr<Admission> admission;
@@ -98,7 +100,12 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
       admission = ledger_.operations().BeginAttach(it.session, it.spec, kLeasesAtOnce);
     }
     if (!admission.ok()) {
+      if (it.spec.claims) ledger_.publications().claims().Refused(it.session, it.spec.request_id);
       return {State::kAnswered, Denied(it.session, "attach", admission.status())};
+    }
+    if (admission->claimed) {
+      attached.claimed = true;
+      return {State::kAnswered, std::move(attached)};
     }
     if (admission->suspended) {
       BringBackFor(*attachment, *admission->suspended);
@@ -144,6 +151,11 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
   return {State::kAnswered, std::move(attached)};
 }
 
+void Broker::ReleaseClaim(const Call& call, uint64_t request_id) {
+  Update update(this);
+  ledger_.publications().claims().Release(call.session(), request_id);
+}
+
 void Broker::BringBackFor(Attachment& attachment, PublicationId publication) {
   auto bring_back = std::make_shared<Acquisition>();
   bring_back->session = attachment.session;
@@ -182,7 +194,7 @@ void Broker::DropEndedPublications() {
 void Broker::EndOverduePublications(absl::Time now) {
   ledger_.publications().Expire(kLeasesAtOnce);  // the clock's thread soon ends the rest
   while (const std::optional<WaiterId> waiter = attaching_.FirstDue(now)) {
-    absl::Status expired = ledger_.publications().EndWait(*waiter, /*expired=*/true);
+    absl::Status expired = ledger_.publications().waiters().EndWait(*waiter, /*expired=*/true);
     Resume(attaching_.Take(*waiter), std::move(expired));
   }
 }

@@ -42,7 +42,7 @@ using Deliver = absl::FunctionRef<absl::Status(const Handover&)>;
 // The common part of an Acquisition and an Attachment, from beginning to answer.
 struct WaitingRequest {
   SessionId session{};
-  // The deadline for memory that others hold (with spec.waits), or for spec.version.
+  // The deadline for memory that others hold (with spec.waits), for spec.version, or for contents.
   absl::Time wait_until = absl::InfinitePast();
   // Sends the descriptors. Returns DEADLINE_EXCEEDED if `may_block` is false and sending would
   // block.

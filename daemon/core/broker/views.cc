@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <memory>
 #include <utility>
 
 namespace gpumemd {
@@ -138,6 +139,29 @@ absl::StatusOr<std::vector<PublicationView>> BrokerViews::ListPublications(
     absl::string_view tenant) const {
   TimedLock lock(&broker_.mutex_);
   return broker_.ledger_.look().ListPublications(tenant);
+}
+
+absl::StatusOr<BrokerViews::PublicationContents> BrokerViews::GetPublication(
+    absl::string_view full_name) const {
+  absl::StatusOr<Publications::Name> name = Publications::ParseName(full_name, "");
+  if (!name.ok()) return name.status();
+  PublicationContents contents;
+  std::shared_ptr<const Metadata> metadata;
+  {
+    TimedLock lock(&broker_.mutex_);
+    const LedgerState& state = broker_.ledger_.state();
+    const auto id = state.by_name.find(*name);
+    if (id == state.by_name.end()) return NoSuchPublication(name->first, name->second);
+    contents.view = *broker_.ledger_.look().GetPublication(id->second);
+    for (const SegmentId segment : state.publications.at(id->second).segments) {
+      contents.segment_bytes.push_back(state.segments.at(segment)->size());
+    }
+    metadata = broker_.metadata_.at(id->second);
+  }
+  absl::StatusOr<std::string> bytes = metadata->Read();
+  if (!bytes.ok()) return bytes.status();
+  contents.metadata = *std::move(bytes);
+  return contents;
 }
 
 Measures BrokerViews::Measure() const {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -54,6 +55,14 @@ class BrokerViews {
                                                       absl::string_view device) const;
   absl::Status CheckInvariants() const;
   absl::StatusOr<std::vector<PublicationView>> ListPublications(absl::string_view tenant) const;
+  struct PublicationContents {
+    PublicationView view;
+    std::string metadata;
+    std::vector<uint64_t> segment_bytes;
+  };
+  // Returns the newest version of "TENANT/NAME".
+  //   NOT_FOUND, INVALID_ARGUMENT, and statuses of Metadata::Read
+  absl::StatusOr<PublicationContents> GetPublication(absl::string_view full_name) const;
 
  private:
   const Broker& broker_;

@@ -51,7 +51,7 @@ void Broker::GiveUp(const std::shared_ptr<Attachment>& attachment) {
     attachment->given_up = true;
     return GiveUpHeld(attachment->bring_back);
   }
-  GiveUp(attachment, attaching_, ledger_.publications());
+  GiveUp(attachment, attaching_, ledger_.publications().waiters());
 }
 
 template <typename Request, typename Queue>
@@ -72,7 +72,7 @@ void Broker::Park() {
     request->parked = true;
     ++parked_;
   }
-  Park(attaching_, ledger_.publications());
+  Park(attaching_, ledger_.publications().waiters());
 }
 
 }  // namespace gpumemd

@@ -161,6 +161,8 @@ static_assert(BytesOf<PublicationItem>() == 20 && KeyBytesOf<PublicationItem>() 
 static_assert(BytesOf<IpcEvent>() == 218 && KeyBytesOf<IpcEvent>() == 8);
 static_assert(BytesOf<Answer>() == 24 && KeyBytesOf<Answer>() == 16);
 static_assert(BytesOf<TierExtent>() == 28 && KeyBytesOf<TierExtent>() == 12);
+static_assert(BytesOf<PublicationContent>() == 73 && KeyBytesOf<PublicationContent>() == 8);
+static_assert(BytesOf<Claim>() == 146 && KeyBytesOf<Claim>() == 16);
 
 // True if each type's place in Object is one less than its number.
 template <size_t... kIndex>
@@ -192,6 +194,20 @@ constexpr std::array<Decoder, kLastType> Decoders(std::index_sequence<kIndex...>
 }  // namespace
 
 Type TypeOf(const Object& object) { return static_cast<Type>(object.index() + 1); }
+
+uint8_t VersionOf(const Object& object) {
+  if (std::holds_alternative<PublicationContent>(object) || std::holds_alternative<Claim>(object))
+    return 5;
+  if (std::holds_alternative<TierExtent>(object)) return 2;
+  if (const auto* segment = std::get_if<Segment>(&object))
+    return segment->kind == Kind::kHost   ? 4
+           : segment->scratch             ? 3
+           : segment->kind == Kind::kTier ? 2
+                                          : 1;
+  if (const auto* lease = std::get_if<Lease>(&object))
+    return !lease->tag.empty() ? 3 : lease->suspended ? 2 : 1;
+  return 1;
+}
 
 void Encode(const Change& change, absl::Span<uint8_t> payload) {
   std::memset(payload.data(), 0, kPayloadBytes);

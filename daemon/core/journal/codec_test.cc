@@ -147,6 +147,10 @@ TEST(JournalCodec, FormOnDisk) {
                     Ab(63), Times(64, "dd"))},
       {Put(Answer{SessionId{1}, 2, 3}), 10,
        absl::StrCat("0100000000000000", "0200000000000000", "03")},
+      {Put(PublicationContent{PublicationId{1}, "ab"}), 12,
+       absl::StrCat("0100000000000000", "026162")},
+      {Put(journal::Claim{SessionId{1}, 2, "ab", "ab"}), 13,
+       absl::StrCat("0100000000000000", "0200000000000000", Ab(64), "026162")},
       {Erase<Exposure>({SessionId{1}, SegmentId{2}}), 5, absl::StrCat("0100000000000000", "02")},
       {Erase<PoolImport>({SessionId{1}, "ab"}), 6, absl::StrCat("0100000000000000", "026162")},
       {Erase<Session>(SessionId{1}), 2, "01"},
@@ -172,6 +176,9 @@ TEST(JournalCodec, ARecordNamesTheVersionThatItNeeds) {
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kVmm, .scratch = true}), 3);
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kTier, .scratch = true}), 3);
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kHost}), 4);
+  EXPECT_EQ(VersionOf(PublicationContent{}), 5);
+  EXPECT_EQ(VersionOf(journal::Claim{}), 5);
+  EXPECT_EQ(VersionOf(Publication{}), 1);
   EXPECT_EQ(VersionOf(Lease{}), 1);
   EXPECT_EQ(VersionOf(Lease{.suspended = true}), 2);
   EXPECT_EQ(VersionOf(Lease{.tag = "kv"}), 3);
@@ -201,7 +208,7 @@ TEST(JournalCodec, EveryChangeComesBack) {
           change.object);
     }
   }
-  EXPECT_EQ(seen.size(), 10u);
+  EXPECT_EQ(seen.size(), 12u);
 }
 
 // Each change has one form: a change that was read is written again as the same bytes.

@@ -27,12 +27,15 @@ auto& MapOf(auto& image, const journal::PublicationItem&) { return image.publica
 auto& MapOf(auto& image, const journal::IpcEvent&) { return image.ipc_events; }
 auto& MapOf(auto& image, const journal::Answer&) { return image.answers; }
 auto& MapOf(auto& image, const journal::TierExtent&) { return image.tier_extents; }
+auto& MapOf(auto& image, const journal::PublicationContent&) { return image.publication_contents; }
+auto& MapOf(auto& image, const journal::Claim&) { return image.claims; }
 
 template <typename Visit>
 void ForEachMap(const JournalImage& image, Visit visit) {
   visit(image.sessions), visit(image.segments), visit(image.leases), visit(image.exposures),
       visit(image.pool_imports), visit(image.publications), visit(image.publication_items),
-      visit(image.ipc_events), visit(image.answers), visit(image.tier_extents);
+      visit(image.ipc_events), visit(image.answers), visit(image.tier_extents),
+      visit(image.publication_contents), visit(image.claims);
 }
 
 // Names an object in a sentence.
@@ -56,6 +59,12 @@ std::string NameOf(const journal::IpcEvent& event) {
 }
 std::string NameOf(const journal::TierExtent& extent) {
   return absl::StrCat("extent ", extent.index, " of segment ", ToInt(extent.segment));
+}
+std::string NameOf(const journal::PublicationContent& content) {
+  return absl::StrCat("the content id of publication ", ToInt(content.publication));
+}
+std::string NameOf(const journal::Claim& claim) {
+  return absl::StrCat("the claim by request ", claim.request_id);
 }
 std::string NameOf(const journal::Answer& answer) {
   return absl::StrCat("the answer to request ", answer.request_id);
@@ -134,6 +143,13 @@ absl::Status JournalImage::CheckReferences() const {
   }
   for (const auto& [key, answer] : answers) {
     if (absl::Status found = session(answer.session, answer); !found.ok()) return found;
+  }
+  for (const auto& [id, content] : publication_contents) {
+    if (absl::Status found = Find(publications, id, "publication", content); !found.ok())
+      return found;
+  }
+  for (const auto& [key, claim] : claims) {
+    if (absl::Status found = session(claim.session, claim); !found.ok()) return found;
   }
   for (const auto& [key, extent] : tier_extents) {
     if (absl::Status found = segment(extent.segment, extent); !found.ok()) return found;

@@ -24,7 +24,9 @@ struct JournalImage {
   Map<journal::IpcEvent> ipc_events;
   Map<journal::Answer> answers;
   Map<journal::TierExtent> tier_extents;  // of one segment, in order
-  journal::Counters counters;             // at least the highest number that was ever put
+  Map<journal::PublicationContent> publication_contents;
+  Map<journal::Claim> claims;
+  journal::Counters counters;  // at least the highest number that was ever put
 
   // Applies a change. Erasing an absent object changes nothing. Counters never go down.
   void Apply(const journal::Change& change);

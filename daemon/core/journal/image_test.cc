@@ -32,6 +32,8 @@ std::vector<journal::Change> WholeState() {
       Put(journal::PublicationItem{PublicationId{4}, 1, SegmentId{2}}),
       Put(journal::IpcEvent{.id = IpcEventId{5}, .session = SessionId{1}, .lease = LeaseId{3}}),
       Put(journal::Answer{SessionId{1}, 9, 4}),
+      Put(journal::PublicationContent{PublicationId{4}, "id"}),
+      Put(journal::Claim{SessionId{1}, 9, "weights", "id"}),
   };
 }
 
@@ -53,7 +55,7 @@ TEST(JournalText, KeepsTextThatFits) {
 
 TEST(JournalImage, PutReplacesAndEraseEnds) {
   JournalImage image = ImageOf(WholeState());
-  EXPECT_EQ(image.size(), 11u);
+  EXPECT_EQ(image.size(), 13u);
   image.Apply(Put(journal::Exposure{SessionId{1}, SegmentId{2}, 7}));
   EXPECT_EQ(image.exposures.size(), 1u);
   EXPECT_EQ((image.exposures.at({SessionId{1}, SegmentId{2}}).count), 7u);
@@ -63,7 +65,7 @@ TEST(JournalImage, PutReplacesAndEraseEnds) {
   image.Apply(Erase<journal::Lease>(LeaseId{3}));
   EXPECT_TRUE(image.exposures.empty());
   EXPECT_TRUE(image.leases.empty());
-  EXPECT_EQ(image.size(), 9u);
+  EXPECT_EQ(image.size(), 11u);
 }
 
 TEST(JournalImage, NoNumberIsForgotten) {
@@ -136,6 +138,10 @@ TEST(JournalImage, ReferencesThatDangle) {
       {Put(journal::IpcEvent{.id = IpcEventId{5}, .session = SessionId{1}, .lease = LeaseId{9}}),
        "event 5 refers to lease 9"},
       {Put(journal::Answer{SessionId{9}, 9, 4}), "the answer to request 9 refers to session 9"},
+      {Put(journal::PublicationContent{PublicationId{9}, "id"}),
+       "the content id of publication 9 refers to publication 9"},
+      {Put(journal::Claim{SessionId{9}, 9, "weights", "id"}),
+       "the claim by request 9 refers to session 9"},
       {Erase<journal::Segment>(SegmentId{2}), "lease 3 refers to segment 2"},
   };
   for (const Case& wrong : cases) {

@@ -37,6 +37,7 @@ using DeviceUuid = Text<63>;  // "PINNED-" and 36 characters are the longest so 
 using Name = Text<64>;        // of a client, a publication, an event (session.proto, broker.proto)
 using Command = Text<16>;     // TASK_COMM_LEN (proc_pid_comm(5)), with its end
 using Tag = Text<32>;         // kMaxTag
+using ContentId = Text<64>;   // kMaxContentId
 
 // As on disk: a number that was used once never gets another meaning.
 enum class Type : uint8_t {
@@ -50,9 +51,11 @@ enum class Type : uint8_t {
   kPublicationItem = 8,
   kIpcEvent = 9,
   kAnswer = 10,
-  kTierExtent = 11,  // since version 2
+  kTierExtent = 11,          // since version 2
+  kPublicationContent = 12,  // since version 5
+  kClaim = 13,               // since version 5
 };
-inline constexpr uint8_t kLastType = 11;
+inline constexpr uint8_t kLastType = 13;
 
 // Each type has a Key that tells its objects apart, key(), and its Type. OfKey makes an object of
 // which only the key counts. Fields visits the stored fields in their order on disk, the key's
@@ -88,6 +91,7 @@ struct Counters {
       case Type::kLease:
         return &lease;
       case Type::kPublication:
+      case Type::kPublicationContent:  // its number is the publication's
         return &publication;
       case Type::kIpcEvent:
         return &ipc_event;
@@ -331,21 +335,45 @@ struct TierExtent {
   bool operator==(const TierExtent&) const = default;
 };
 
-using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
-                            PublicationItem, IpcEvent, Answer, TierExtent>;
+// The content id of a publication that has one.
+struct PublicationContent {
+  static constexpr Type kType = Type::kPublicationContent;
+  using Key = PublicationId;
 
-// Returns the lowest version that a daemon must know to understand the object.
-inline uint8_t VersionOf(const Object& object) {
-  if (std::holds_alternative<TierExtent>(object)) return 2;
-  if (const auto* segment = std::get_if<Segment>(&object))
-    return segment->kind == Kind::kHost   ? 4
-           : segment->scratch             ? 3
-           : segment->kind == Kind::kTier ? 2
-                                          : 1;
-  if (const auto* lease = std::get_if<Lease>(&object))
-    return !lease->tag.empty() ? 3 : lease->suspended ? 2 : 1;
-  return 1;
-}
+  PublicationId publication{};
+  ContentId content_id;
+
+  Key key() const { return publication; }
+  static PublicationContent OfKey(Key key) { return {.publication = key}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.publication); }
+  static constexpr void Fields(auto& self, auto&& visit) { visit(self.content_id); }
+  bool operator==(const PublicationContent&) const = default;
+};
+
+// The claim of a session on contents of its tenant (records::ContentClaim).
+struct Claim {
+  static constexpr Type kType = Type::kClaim;
+  using Key = std::pair<SessionId, uint64_t>;
+
+  SessionId session{};
+  uint64_t request_id = 0;
+  Name name;
+  ContentId content_id;
+
+  Key key() const { return {session, request_id}; }
+  static Claim OfKey(Key key) { return {.session = key.first, .request_id = key.second}; }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.session), visit(self.request_id);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.name), visit(self.content_id);
+  }
+  bool operator==(const Claim&) const = default;
+};
+
+using Object =
+    std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
+                 PublicationItem, IpcEvent, Answer, TierExtent, PublicationContent, Claim>;
 
 enum class Op : uint8_t { kPut = 1, kErase = 2 };
 

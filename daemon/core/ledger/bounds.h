@@ -21,6 +21,9 @@ struct Bounds {
   uint32_t max_leases = 1048576;
   uint32_t max_watches_per_session = 64;
   uint32_t max_watches_per_tenant = 1024;
+  // Of a session also those that it waits for: each may come to it.
+  uint32_t max_claims_per_session = 64;
+  uint32_t max_claims_per_tenant = 1024;
   uint32_t max_waiting = 4096;
   uint32_t max_events = 65536;
   uint32_t max_events_per_tenant = 16384;
@@ -50,5 +53,6 @@ inline constexpr size_t kMovesRetried = 16;
 // Bounds of one publication.
 inline constexpr size_t kMaxPublicationSegments = 4096;
 inline constexpr uint64_t kMaxMetadataBytes = uint64_t{1} << 20;
+inline constexpr size_t kMaxContentId = 64;  // bytes
 
 }  // namespace gpumemd

@@ -149,6 +149,23 @@ std::optional<journal::Publication> RecordOf(const LedgerState& state, Publicati
       .name = publication.name};
 }
 
+std::optional<journal::PublicationContent> ContentOf(const LedgerState& state, PublicationId id) {
+  auto it = state.publications.find(id);
+  if (it == state.publications.end() || it->second.content_id.empty()) return std::nullopt;
+  return journal::PublicationContent{.publication = id, .content_id = it->second.content_id};
+}
+
+std::optional<journal::Claim> ClaimOf(const LedgerState& state, const RequestKey& key) {
+  auto session = state.sessions.find(key.first);
+  if (session == state.sessions.end()) return std::nullopt;
+  auto claim = session->second->claims.find(key.second);
+  if (claim == session->second->claims.end()) return std::nullopt;
+  return journal::Claim{.session = key.first,
+                        .request_id = key.second,
+                        .name = claim->second.name,
+                        .content_id = claim->second.content_id};
+}
+
 std::optional<journal::PublicationItem> RecordOf(const LedgerState& state, PublicationId id,
                                                  size_t index) {
   auto it = state.publications.find(id);
@@ -197,6 +214,8 @@ std::vector<journal::Change> ChangeLog::Take(const LedgerState& state) {
   for (IpcEventId id : TakeDistinct(events_)) add(RecordOf(state, id), id);
   for (const RequestKey& key : TakeDistinct(answers_)) add(RecordOf(state, key), key);
   for (PublicationId id : TakeDistinct(publications_)) add(RecordOf(state, id), id);
+  for (PublicationId id : TakeDistinct(contents_)) add(ContentOf(state, id), id);
+  for (const RequestKey& key : TakeDistinct(claims_)) add(ClaimOf(state, key), key);
   for (const auto& [id, segments] : TakeDistinct(lists_)) {
     for (uint32_t i = 0; i < segments; ++i) items_.emplace_back(id, i);
   }
@@ -224,6 +243,9 @@ JournalImage ImageOf(const LedgerState& state) {
     for (const Session::Answer& answer : session->answers) {
       put(RecordOf(state, RequestKey(id, answer.request)));
     }
+    for (const auto& [request, contents] : session->claims) {
+      put(ClaimOf(state, RequestKey(id, request)));
+    }
   }
   for (const auto& [id, segment] : state.segments) {
     put(RecordOf(state, id));
@@ -234,6 +256,7 @@ JournalImage ImageOf(const LedgerState& state) {
   for (const auto& [id, event] : state.events.all()) put(RecordOf(state, id));
   for (const auto& [id, publication] : state.publications) {
     put(RecordOf(state, id));
+    if (!publication.content_id.empty()) put(ContentOf(state, id));
     for (size_t i = 0; i < publication.segments.size(); ++i) put(RecordOf(state, id, i));
   }
   image.Apply(journal::Put(NumbersOf(state)));

@@ -35,6 +35,11 @@ class ChangeLog {
     Touch(id);
     Add(lists_, std::pair(id, segments));
   }
+  // Marks a publication with a content id that is new or has ended.
+  void TouchContent(PublicationId id) { Add(contents_, id); }
+  void TouchClaim(SessionId session, uint64_t request_id) {
+    Add(claims_, RequestKey(session, request_id));
+  }
   // Marks the place in a publication's list that another segment has taken.
   void TouchItem(PublicationId id, uint32_t index) { Add(items_, std::pair(id, index)); }
   // Marks the extents of a segment in the tier that is new or has ended.
@@ -61,6 +66,8 @@ class ChangeLog {
   std::vector<IpcEventId> events_;
   std::vector<RequestKey> answers_;
   std::vector<PublicationId> publications_;
+  std::vector<PublicationId> contents_;
+  std::vector<RequestKey> claims_;
   std::vector<std::pair<PublicationId, size_t>> lists_;
   std::vector<std::pair<PublicationId, uint32_t>> items_;
   std::vector<std::pair<SegmentId, size_t>> extents_;

@@ -17,8 +17,9 @@ struct Effects {
   absl::btree_set<SessionId> revoked;   // sessions with leases whose revocation has begun
   absl::btree_set<SessionId> asked;     // sessions that the policy asks to suspend (SwapPolicy)
   absl::btree_set<SessionId> orphaned;  // sessions with leases on segments that were lost
-  // Attach waiters that stopped waiting: their version exists, their session has ended, or the
-  // daemon drains. Their calls are in flight again. Operations::BeginAttach gives the result.
+  // Attach waiters that stopped waiting: their version or contents exist, they have got the claim,
+  // their session has ended, or the daemon drains. Their calls are in flight again.
+  // Operations::BeginAttach gives the result.
   std::vector<WaiterId> attachable;
   // Publications that have ended, including those that were replaced, each exactly once. The caller
   // can delete what it kept for them.

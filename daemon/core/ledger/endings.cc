@@ -17,7 +17,9 @@ void Endings::EndSession(SessionId id, Session& session) {
     changes_.Touch(RequestKey(id, answer.request));
   session.answers.clear();
   admission_.RefuseWaitersOf(session);
-  publications_.EndWaitsOf(session);
+  attach_waiters_.EndWaitsOf(session);
+  claims_.ReleaseUnless(
+      id, [](uint64_t) { return false; }, "its session has ended");
   suspensions_.Cancel(id, /*reservation=*/0);
   if (session.suspension_watches > 0) state_.swaps_changed.insert(id);
   --session.tenant->live_sessions;

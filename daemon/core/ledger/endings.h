@@ -12,6 +12,8 @@
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
+#include "daemon/core/publication/attach_waiters.h"
+#include "daemon/core/publication/claims.h"
 #include "daemon/core/publication/publications.h"
 #include "daemon/core/suspension/suspensions.h"
 
@@ -20,13 +22,16 @@ namespace gpumemd {
 class Endings {
  public:
   // All must outlive this.
-  Endings(LedgerBase* base, Segments* segments, Sessions* sessions, Publications* publications,
-          Suspensions* suspensions, Leases* leases, AdmissionControl* admission)
+  Endings(LedgerBase* base, Segments* segments, Sessions* sessions, AttachWaiters* attach_waiters,
+          ContentClaims* claims, Publications* publications, Suspensions* suspensions,
+          Leases* leases, AdmissionControl* admission)
       : state_(base->state),
         changes_(base->changes),
         auditor_(base->auditor),
         segments_(*segments),
         sessions_(*sessions),
+        attach_waiters_(*attach_waiters),
+        claims_(*claims),
         publications_(*publications),
         suspensions_(*suspensions),
         leases_(*leases),
@@ -67,6 +72,8 @@ class Endings {
   const Auditor& auditor_;
   Segments& segments_;
   Sessions& sessions_;
+  AttachWaiters& attach_waiters_;
+  ContentClaims& claims_;
   Publications& publications_;
   Suspensions& suspensions_;
   Leases& leases_;

@@ -25,7 +25,7 @@ void Ledger::SetDraining(bool draining) {
   if (!draining) return;
   state.queue_stale = true;
   for (auto& [name, tenant] : state.tenants) segments_.DoomAllRetained(*tenant);
-  publications_.EndAllWaits();
+  attach_waiters_.EndAllWaits();
 }
 
 void Ledger::Close() {
@@ -42,7 +42,7 @@ void Ledger::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
 }
 
 Restored Ledger::Restore(const JournalImage& image, const Survivors& survivors) {
-  return Restorer(&base_, &segments_, &tenants_, &sessions_, &publications_, &endings_)
+  return Restorer(&base_, &segments_, &tenants_, &sessions_, &claims_, &publications_, &endings_)
       .Restore(image, survivors);
 }
 

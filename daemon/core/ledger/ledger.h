@@ -11,6 +11,8 @@
 //   segments         states of segments, and how they go back to the driver
 //   tenants          quotas, and the hierarchy of tenants
 //   sessions         sessions and their calls
+//   attach waiters   sessions that wait for a publication
+//   claims           which session loads contents that others wait for
 //   publications     named lists of segments
 //   leases           the right of a session to use a segment
 //   operations       how sessions get leases, in two phases
@@ -39,6 +41,7 @@
 //   - every lease has one live session, and so has every waiter.
 //   - a publication holds its segments as a lease does, without a session. Only the end of the
 //     publication ends that.
+//   - contents that a session waits for are claimed by a live session of its tenant.
 //   - a process holds firm leases or revocable ones.
 #pragma once
 
@@ -70,6 +73,8 @@
 #include "daemon/core/ledger/sessions.h"
 #include "daemon/core/ledger/state.h"
 #include "daemon/core/ledger/tenants.h"
+#include "daemon/core/publication/attach_waiters.h"
+#include "daemon/core/publication/claims.h"
 #include "daemon/core/publication/publications.h"
 #include "daemon/core/suspension/exchange.h"
 #include "daemon/core/suspension/suspension_requests.h"
@@ -163,20 +168,23 @@ class Ledger {
   Segments segments_{&base_};
   Tenants tenants_{&base_, &segments_};
   Sessions sessions_{&base_, &tenants_};
-  Publications publications_{&base_, &segments_, &sessions_};
+  AttachWaiters attach_waiters_{&base_};
+  ContentClaims claims_{&base_, &attach_waiters_};
+  Publications publications_{&base_, &segments_, &sessions_, &attach_waiters_, &claims_};
   Leases leases_{&base_, &segments_, &publications_};
   Suspensions suspensions_{&base_, &room_, &segments_, &leases_};
   Exchanges exchanges_{&base_};
   SuspensionRequests suspension_requests_{&base_, &suspensions_};
   SwapPolicy swaps_{&base_, &room_, &suspensions_, &suspension_requests_};
-  Operations operations_{&base_, &segments_, &sessions_, &publications_, &suspensions_};
+  Operations operations_{&base_,   &segments_,     &sessions_,   &attach_waiters_,
+                         &claims_, &publications_, &suspensions_};
   Revocations revocations_{&base_, &room_};
   AdmissionControl admission_{&base_,       &room_,        &segments_, &tenants_,
                               &operations_, &suspensions_, &swaps_,    &revocations_};
-  Endings endings_{&base_,        &segments_, &sessions_, &publications_,
-                   &suspensions_, &leases_,   &admission_};
+  Endings endings_{&base_,         &segments_,    &sessions_, &attach_waiters_, &claims_,
+                   &publications_, &suspensions_, &leases_,   &admission_};
   Events events_{&base_, &sessions_};
-  Reconciliation reconciliation_{&base_, &segments_, &sessions_, &leases_};
+  Reconciliation reconciliation_{&base_, &segments_, &sessions_, &claims_, &leases_};
 };
 
 }  // namespace gpumemd

@@ -38,6 +38,7 @@ struct AcquireSpec {
 struct PublishSpec {
   PublicationId id{};  // from NewPublicationId; 0: the next
   std::string name;
+  std::string content_id;       // at most kMaxContentId bytes; empty: none
   std::vector<LeaseId> leases;  // their segments, in this order
   uint64_t metadata_bytes = 0;
   bool to_any = false;     // every tenant's sessions may attach; else only the publisher's tenant's
@@ -52,6 +53,10 @@ struct AttachSpec {
   bool revocable = false;
   uint64_t request_id = 0;  // as in AcquireSpec
   bool waits = false;       // if it is suspended: also for memory that others hold
+  // Takes only a publication with this content id. If there is none, takes the claim on it or, with
+  // `waits`, waits for either; `version` is 0 and `request_id` is not.
+  bool claims = false;
+  std::string content_id;
 };
 
 // The decision of BeginAcquire, BeginOpen or BeginAttach. Says for each segment whether it still
@@ -86,6 +91,7 @@ struct Admission {
   std::optional<Operation> operation;
   std::optional<WaiterId> waiter;
   std::optional<PublicationId> suspended;  // to be brought back before a session attaches
+  bool claimed = false;                    // the session has the claim, by this request
 };
 
 // Returns CANCELLED: the answer to a request that its client has given up.

@@ -80,10 +80,20 @@ absl::StatusOr<Admission> Operations::BeginAttach(SessionId session_id, const At
   absl::StatusOr<Publications::Name> name = Publications::ParseName(spec.name, tenant.name);
   if (!name.ok()) return name.status();
   const Publication* found = state_.FindPublication(*name, &tenant);
-  if (found == nullptr && spec.version == 0) return NoSuchPublication(name->first, name->second);
+  if (spec.claims) {
+    if (absl::Status valid = ContentClaims::Check(session, spec); !valid.ok()) return valid;
+    if (found == nullptr || found->content_id != spec.content_id ||
+        session.claims.contains(spec.request_id)) {
+      return claims_.Begin(session_id, spec, *name);
+    }
+  } else if (found == nullptr && spec.version == 0) {
+    return NoSuchPublication(name->first, name->second);
+  }
   if (found == nullptr || found->version < spec.version) {
     if (absl::Status room = CheckWaiting(state_, tenant); !room.ok()) return room;
-    return Admission{.waiter = publications_.AddWaiter(session_id, *std::move(name), spec.version)};
+    return Admission{
+        .waiter = attach_waiters_.Add(
+            {.session = session_id, .name = *std::move(name), .version = spec.version})};
   }
 
   const Publication& publication = state_.publications.at(state_.by_name.at(*name));

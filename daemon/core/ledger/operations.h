@@ -24,6 +24,8 @@
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
+#include "daemon/core/publication/attach_waiters.h"
+#include "daemon/core/publication/claims.h"
 #include "daemon/core/publication/publications.h"
 #include "daemon/core/suspension/suspensions.h"
 
@@ -32,7 +34,8 @@ namespace gpumemd {
 class Operations {
  public:
   // All must outlive this.
-  Operations(LedgerBase* base, Segments* segments, Sessions* sessions, Publications* publications,
+  Operations(LedgerBase* base, Segments* segments, Sessions* sessions,
+             AttachWaiters* attach_waiters, ContentClaims* claims, Publications* publications,
              Suspensions* suspensions)
       : state_(base->state),
         changes_(base->changes),
@@ -40,6 +43,8 @@ class Operations {
         effects_(base->effects),
         segments_(*segments),
         sessions_(*sessions),
+        attach_waiters_(*attach_waiters),
+        claims_(*claims),
         publications_(*publications),
         suspensions_(*suspensions) {}
 
@@ -56,7 +61,8 @@ class Operations {
                                       bool revocable = false, uint64_t request_id = 0);
 
   // Returns an operation on all segments of the publication, or a waiter if spec.version does not
-  // exist yet, or the publication if its segments are in the tier, or on their way. The waiter's
+  // exist yet, or the publication if its segments are in the tier, or on their way. With
+  // spec.claims, the waiter or the claim on its contents, if they are not published. The waiter's
   // call counts as waiting, not as in flight. If `steps` is less than the number of segments,
   // Expose must do the others before any descriptor is handed over.
   absl::StatusOr<Admission> BeginAttach(SessionId session, const AttachSpec& spec,
@@ -125,6 +131,8 @@ class Operations {
   Effects& effects_;
   Segments& segments_;
   Sessions& sessions_;
+  AttachWaiters& attach_waiters_;
+  ContentClaims& claims_;
   Publications& publications_;
   Suspensions& suspensions_;
 };

@@ -29,6 +29,19 @@
 
 namespace gpumemd::records {
 
+// Contents that a tenant publishes under a name, or is about to: PublishSpec::content_id.
+struct Contents {
+  std::string tenant;
+  std::string name;
+  std::string content_id;
+
+  auto operator<=>(const Contents&) const = default;
+};
+// The right of a session to load contents (publication/claims.h), and the request that got it.
+struct ContentClaim {
+  SessionId session{};
+  uint64_t request_id = 0;
+};
 // A tenant's memory pool on a device (kind mempool).
 struct Pool {
   // The sessions whose processes may have it open, and how often each was handed a segment of it.
@@ -60,6 +73,7 @@ struct Tenant {
   uint32_t in_flight = 0;
   uint32_t awaited = 0;  // requests that wait for its memory, also of other tenants' sessions
   uint32_t watches = 0;
+  uint32_t claims = 0;
   uint64_t leases = 0;  // of its sessions, and those that operations are about to give
   // Of demoted segments that its sessions have leases of, including tenants under it. One counts
   // for each session.
@@ -126,6 +140,12 @@ struct Session {
   // grants, and by Reconciliation::Reconcile, for the requests that the client states.
   absl::btree_map<uint64_t, std::vector<LeaseId>> regrants;
   absl::btree_set<WaiterId> attach_waiters;
+  // Of these, those that wait for contents, by request: each may come to a claim.
+  absl::btree_map<uint64_t, WaiterId> contents_awaited;
+  absl::btree_map<uint64_t, Contents> claims;  // by request
+  // The last requests for a claim that its client gave up, the oldest first; a few. One that
+  // arrives late gets no claim.
+  std::deque<uint64_t> claims_given_up;
   absl::btree_set<PublicationId> publications;  // that it made and that still exist
   absl::btree_set<PublicationId> ephemeral;     // of these, that end with it
   // Answers to its last numbered requests, the oldest first; a few. For requests for leases, the
@@ -216,6 +236,7 @@ struct Lease {
 struct Publication {
   Tenant* tenant = nullptr;
   std::string name;
+  std::string content_id;  // empty: none
   uint64_t version = 0;
   std::vector<SegmentId> segments;
   uint64_t bytes = 0;       // of these
@@ -278,11 +299,15 @@ struct Waiter {
   QueueRank rank{};
   const Tenant* tree = nullptr;  // its tenant's topmost ancestor, or its tenant
 };
-// A waiter for a version of a publication. No version of it need exist yet.
+// A waiter for a version of a publication, or for contents. No version of it need exist yet.
 struct AttachWaiter {
   SessionId session{};
   std::pair<std::string, std::string> name;  // the tenant's and the publication's
   uint64_t version = 0;                      // or a later one
+  std::string content_id;                    // empty: it waits for the version
+  uint64_t request_id = 0;                   // that a claim is for
+
+  Contents contents() const { return {name.first, name.second, content_id}; }
 };
 
 }  // namespace gpumemd::records

@@ -184,6 +184,7 @@ struct LedgerState {
   absl::btree_map<PublicationName, PublicationId> by_name;  // the newest of each
   absl::btree_set<std::pair<absl::Time, PublicationId>> expiries;
   std::map<WaiterId, records::AttachWaiter> attach_waiters;
+  absl::btree_map<records::Contents, records::ContentClaim> claims;
   uint64_t metadata_bytes = 0;
   Versions versions;  // of names that are no longer published
 

@@ -57,6 +57,11 @@ absl::StatusOr<std::vector<SegmentId>> Publications::Publishable(const Session& 
                                                    kMaxPublicationSegments, " segments; this has ",
                                                    spec.leases.size()));
   }
+  if (spec.content_id.size() > kMaxContentId) {
+    return absl::InvalidArgumentError(absl::StrCat("a content id has at most ", kMaxContentId,
+                                                   " bytes, and this one ",
+                                                   spec.content_id.size()));
+  }
   if (spec.metadata_bytes > kMaxMetadataBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the metadata of a publication is at most ", kMaxMetadataBytes, " bytes, and this is ",
@@ -160,6 +165,7 @@ absl::StatusOr<Publications::Published> Publications::Publish(SessionId session_
   const PublicationId id = spec.id == PublicationId{} ? NewId() : spec.id;
   Publication publication{.tenant = &tenant,
                           .name = spec.name,
+                          .content_id = spec.content_id,
                           .version = replaced != nullptr
                                          ? replaced->version + 1
                                          : state_.versions.TakeNext(tenant, spec.name),
@@ -189,20 +195,13 @@ absl::StatusOr<Publications::Published> Publications::Publish(SessionId session_
   const uint64_t version = publication.version;
   sessions_.RememberAnswer(session_id, session, spec.request, version);
   changes_.Touch(id, publication.segments.size());
+  if (!spec.content_id.empty()) changes_.TouchContent(id);
   state_.by_name[name] = id;
   state_.expiries.emplace(state_.ExpiryOf(publication), id);
-  state_.publications.emplace(id, std::move(publication));
-  auditor_.Published(session_id, state_.publications.at(id));
-  for (auto it = awaited_.lower_bound({name, WaiterId{}});
-       it != awaited_.end() && it->first == name;) {
-    const WaiterId waiter = (it++)->second;
-    const records::AttachWaiter& wanted = state_.attach_waiters.at(waiter);
-    if (wanted.version <= version &&
-        state_.MayAttach(state_.publications.at(id), *state_.sessions.at(wanted.session)->tenant)) {
-      RemoveWaiter(waiter);
-      effects_.attachable.push_back(waiter);
-    }
-  }
+  const Publication& made = state_.publications.emplace(id, std::move(publication)).first->second;
+  auditor_.Published(session_id, made);
+  claims_.Published(session_id, made);
+  waiters_.WakeFor(made);
   return Published{.id = id, .version = version};
 }
 
@@ -217,6 +216,7 @@ void Publications::End(PublicationId id, bool replaced, absl::Span<const AuditOp
   auditor_.PublicationEnded(publication, replaced, by);
   state_.publications.erase(id);
   changes_.Touch(id, publication.segments.size());
+  if (!publication.content_id.empty()) changes_.TouchContent(id);
   state_.expiries.erase({state_.ExpiryOf(publication), id});
   Tenant& tenant = *publication.tenant;
   state_.by_name.erase({tenant.name, publication.name});

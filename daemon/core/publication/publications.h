@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +27,8 @@
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
+#include "daemon/core/publication/attach_waiters.h"
+#include "daemon/core/publication/claims.h"
 
 namespace gpumemd {
 
@@ -36,13 +37,20 @@ class Publications {
   using Name = LedgerState::PublicationName;
 
   // All must outlive this.
-  Publications(LedgerBase* base, Segments* segments, Sessions* sessions)
+  Publications(LedgerBase* base, Segments* segments, Sessions* sessions, AttachWaiters* waiters,
+               ContentClaims* claims)
       : state_(base->state),
         changes_(base->changes),
         auditor_(base->auditor),
         effects_(base->effects),
         segments_(*segments),
-        sessions_(*sessions) {}
+        sessions_(*sessions),
+        waiters_(*waiters),
+        claims_(*claims) {}
+
+  // Sessions that wait for publications, and their claims on contents.
+  AttachWaiters& waiters() { return waiters_; }
+  ContentClaims& claims() { return claims_; }
 
   // Statuses as proto/gpumem/v1/broker.proto lists them.
   struct Published {
@@ -73,7 +81,7 @@ class Publications {
   // its place.
   void End(PublicationId id, bool replaced = false, absl::Span<const AuditOperator> by = {});
 
-  // --- Attached sessions, and those that wait for a version
+  // --- Attached sessions
 
   // Splits "NAME" or "TENANT/NAME".
   //   INVALID_ARGUMENT  it is neither
@@ -82,15 +90,6 @@ class Publications {
   void Attach(PublicationId publication, SessionId session, uint32_t leases);
   // Ends one lease that was got through the publication, or was about to be.
   void Detach(std::optional<PublicationId> publication, SessionId session);
-
-  // Adds a waiter for a version; its call counts as waiting, not as in flight.
-  WaiterId AddWaiter(SessionId session, Name name, uint64_t version);
-  // Removes the waiter; its call is in flight again. Returns DEADLINE_EXCEEDED if the wait has
-  // `expired`, or CANCELLED if its client is gone.
-  absl::Status EndWait(WaiterId waiter, bool expired);
-  // Ends the waits of the session, or of all sessions. The waiters: Effects::attachable.
-  void EndWaitsOf(records::Session& session);
-  void EndAllWaits();
 
   // Adds a publication of an earlier daemon.
   void Restore(PublicationId id, records::Publication publication);
@@ -106,7 +105,6 @@ class Publications {
   absl::Status CheckRoom(Tenant& tenant, const Publication* replaced,
                          uint64_t metadata_bytes) const;
   static void Count(Tenant& tenant, int change);
-  void RemoveWaiter(WaiterId id);
 
   LedgerState& state_;
   ChangeLog& changes_;
@@ -114,7 +112,8 @@ class Publications {
   Effects& effects_;
   Segments& segments_;
   Sessions& sessions_;
-  std::set<std::pair<Name, WaiterId>> awaited_;  // the waiters for a version, by name
+  AttachWaiters& waiters_;
+  ContentClaims& claims_;
 };
 
 // Returns the same status whether the publication does not exist or this tenant may not know of it.

@@ -224,10 +224,10 @@ TEST_F(LedgerPublicationsTest, WaiterForAVersionIsResumedWhenItIsPublished) {
   Publish(publisher, "w", items);
   EXPECT_THAT(Drain(ledger.effects().attachable), ElementsAre(second));
   // Answered as for a name that does not exist: the tenant may not attach to this one.
-  EXPECT_THAT(ledger.publications().EndWait(never, /*expired=*/true).ToString(),
+  EXPECT_THAT(ledger.publications().waiters().EndWait(never, /*expired=*/true).ToString(),
               HasSubstr("none of that name"));
   const WaiterId third = Wait(reader, "w", 9);
-  const absl::Status late = ledger.publications().EndWait(third, /*expired=*/true);
+  const absl::Status late = ledger.publications().waiters().EndWait(third, /*expired=*/true);
   EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded);
   const WaiterId last = Wait(reader, "w", 9);
   ledger.endings().SocketClosed(reader);

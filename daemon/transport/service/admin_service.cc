@@ -111,6 +111,18 @@ grpc::Status AdminService::ListPublications(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
+grpc::Status AdminService::GetPublication(grpc::ServerContext*,
+                                          const v1::GetPublicationRequest* request,
+                                          v1::GetPublicationResponse* response) {
+  absl::StatusOr<BrokerViews::PublicationContents> contents =
+      broker_->views().GetPublication(request->name());
+  if (!contents.ok()) return ToAnswer(contents.status());
+  *response->mutable_publication() = ToProto(contents->view);
+  response->set_metadata(std::move(contents->metadata));
+  for (const uint64_t bytes : contents->segment_bytes) response->add_segment_bytes(bytes);
+  return grpc::Status::OK;
+}
+
 grpc::Status AdminService::Unpublish(grpc::ServerContext* context,
                                      const v1::UnpublishRequest* request,
                                      v1::UnpublishResponse* response) {

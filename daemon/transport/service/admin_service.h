@@ -58,6 +58,9 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status ListPublications(grpc::ServerContext*,
                                 const gpumem::v1::ListPublicationsRequest* request,
                                 gpumem::v1::ListPublicationsResponse* response) override;
+  grpc::Status GetPublication(grpc::ServerContext*,
+                              const gpumem::v1::GetPublicationRequest* request,
+                              gpumem::v1::GetPublicationResponse* response) override;
   grpc::Status Unpublish(grpc::ServerContext*, const gpumem::v1::UnpublishRequest* request,
                          gpumem::v1::UnpublishResponse* response) override;
   grpc::Status GetQuota(grpc::ServerContext* context, const gpumem::v1::GetQuotaRequest* request,

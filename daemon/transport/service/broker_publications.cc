@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of gpumem.v1.Broker that are about publications, but for Attach (broker_service.cc).
+// The calls of gpumem.v1.Broker that are about publications, but for Attach and AttachOrClaim
+// (broker_service.cc).
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,17 @@ grpc::ServerUnaryReactor* BrokerService::Publish(Context* context, const Bytes* 
         v1::PublishResponse answer;
         answer.set_version(*version);
         return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::ReleaseClaim(Context* context, const Bytes* request,
+                                                      Bytes* response) {
+  return Serve<v1::ReleaseClaimRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::ReleaseClaimRequest& release,
+             bool) -> std::optional<absl::StatusOr<v1::ReleaseClaimResponse>> {
+        broker_->ReleaseClaim(call, release.request_id());
+        return v1::ReleaseClaimResponse();
       });
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls that may wait for memory or for a version: Acquire, Attach and Resume.
+// The calls that may wait for memory, a version or contents: Acquire, Attach, AttachOrClaim and
+// Resume.
 #include "daemon/transport/service/broker_service.h"
 
 #include <algorithm>
@@ -30,6 +31,16 @@ template <typename Response>
 absl::Status WriteLeases(const Broker::Progress& progress, Response& response) {
   if (!progress.leases.ok()) return progress.leases.status();
   for (const LeaseView& lease : *progress.leases) *response.add_leases() = ToProto(lease);
+  return absl::OkStatus();
+}
+
+template <typename Response>
+absl::Status WriteAttached(Broker::AttachProgress progress, Response& response) {
+  if (!progress.attached.ok()) return progress.attached.status();
+  for (const LeaseView& lease : progress.attached->leases) *response.add_leases() = ToProto(lease);
+  response.set_version(progress.attached->publication.version);
+  response.set_tenant(progress.attached->publication.tenant);
+  response.set_metadata(std::move(progress.attached->metadata));
   return absl::OkStatus();
 }
 
@@ -109,14 +120,36 @@ struct AttachMethod {
   }
 
   static absl::Status Write(Broker::AttachProgress progress, Response& response) {
-    if (!progress.attached.ok()) return progress.attached.status();
-    for (const LeaseView& lease : progress.attached->leases) {
-      *response.add_leases() = ToProto(lease);
+    if (progress.attached.ok()) {
+      response.set_content_id(progress.attached->publication.content_id);
     }
-    response.set_version(progress.attached->publication.version);
-    response.set_tenant(progress.attached->publication.tenant);
-    response.set_metadata(std::move(progress.attached->metadata));
+    return WriteAttached(std::move(progress), response);
+  }
+};
+
+// The part of a WaitingCall that is about an AttachOrClaim.
+struct AttachOrClaimMethod {
+  using Request = v1::AttachOrClaimRequest;
+  using Response = v1::AttachOrClaimResponse;
+  using Record = Broker::Attachment;
+
+  static absl::Status Read(const Request& request, absl::Time deadline, Record& attachment) {
+    attachment.spec = {.name = request.name(),
+                       .revocable = request.revocable(),
+                       .request_id = request.request_id(),
+                       .waits = request.wait_ms() > 0,
+                       .claims = true,
+                       .content_id = request.content_id()};
+    attachment.wait_until = std::min(deadline, absl::Now() + FromMilliseconds(request.wait_ms()));
     return absl::OkStatus();
+  }
+
+  static absl::Status Write(Broker::AttachProgress progress, Response& response) {
+    if (progress.attached.ok() && progress.attached->claimed) {
+      response.set_claimed(true);
+      return absl::OkStatus();
+    }
+    return WriteAttached(std::move(progress), response);
   }
 };
 
@@ -217,6 +250,11 @@ grpc::ServerUnaryReactor* BrokerService::Resume(Context* context, const Bytes* r
 grpc::ServerUnaryReactor* BrokerService::Attach(Context* context, const Bytes* request,
                                                 Bytes* response) {
   return ServeWaiting<AttachMethod>(context, request, response);
+}
+
+grpc::ServerUnaryReactor* BrokerService::AttachOrClaim(Context* context, const Bytes* request,
+                                                       Bytes* response) {
+  return ServeWaiting<AttachOrClaimMethod>(context, request, response);
 }
 
 }  // namespace gpumemd

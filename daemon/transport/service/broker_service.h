@@ -26,7 +26,9 @@ using RawPublications = gpumem::v1::Broker::WithRawCallbackMethod_Publish<
     gpumem::v1::Broker::WithRawCallbackMethod_Attach<
         gpumem::v1::Broker::WithRawCallbackMethod_Unpublish<
             gpumem::v1::Broker::WithRawCallbackMethod_ListPublications<
-                gpumem::v1::Broker::Service>>>>;
+                gpumem::v1::Broker::WithRawCallbackMethod_AttachOrClaim<
+                    gpumem::v1::Broker::WithRawCallbackMethod_ReleaseClaim<
+                        gpumem::v1::Broker::Service>>>>>>;
 using RawSuspensions = gpumem::v1::Broker::WithRawCallbackMethod_PrepareSuspend<
     gpumem::v1::Broker::WithRawCallbackMethod_Suspend<
         gpumem::v1::Broker::WithRawCallbackMethod_CancelSuspend<
@@ -73,6 +75,8 @@ class BrokerService final : public RawBroker {
   Reactor* GetUsage(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Publish(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Attach(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* AttachOrClaim(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ReleaseClaim(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Unpublish(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* ListPublications(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* PrepareSuspend(Context* context, const Bytes* request, Bytes* response) override;
@@ -95,7 +99,7 @@ class BrokerService final : public RawBroker {
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
-  // Serves an Acquire or an Attach.
+  // Serves an Acquire, an Attach, an AttachOrClaim or a Resume.
   template <typename Method>
   class WaitingCall;
   template <typename Method>

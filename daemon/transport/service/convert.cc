@@ -216,6 +216,7 @@ v1::PublicationInfo ToProto(const PublicationView& publication, bool foreign) {
   v1::PublicationInfo proto;
   proto.set_tenant(publication.tenant);
   proto.set_name(publication.name);
+  proto.set_content_id(publication.content_id);
   proto.set_version(publication.version);
   proto.set_segments(publication.segments);
   proto.set_bytes(publication.bytes);
@@ -252,6 +253,7 @@ absl::StatusOr<PublishSpec> FromProto(const v1::PublishRequest& request) {
                                                    " to publications; use TENANT or ANY"));
   }
   PublishSpec spec{.name = request.name(),
+                   .content_id = request.content_id(),
                    .to_any = request.access() == v1::PUBLICATION_ACCESS_ANY,
                    .ephemeral = request.ephemeral(),
                    .request = request.request_id()};

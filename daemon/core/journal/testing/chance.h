@@ -23,7 +23,7 @@ class JournalChance {
   // Few keys, so that objects are put again and erased; all fields.
   journal::Object Object() {
     using namespace journal;
-    switch (Below(10)) {
+    switch (Below(11)) {
       case 0:
         return Counters{Wide(), Wide(), Wide(), Wide(), Wide(), Wide()};
       case 1:
@@ -86,6 +86,9 @@ class JournalChance {
         return PublicationItem{Id<PublicationId>(), static_cast<uint32_t>(Below(8)),
                                Id<SegmentId>()};
       case 8:
+        return OneIn(2) ? journal::Object(PublicationContent{Id<PublicationId>(), Word(64)})
+                        : journal::Claim{Id<SessionId>(), Below(8), Word(64), Word(64)};
+      case 9:
         return Answer{Id<SessionId>(), Below(8), numbers_()};
       default:
         return IpcEvent{.id = Id<IpcEventId>(),

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/container/btree_map.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/ledger/inspect/inspector.h"
 
@@ -268,6 +269,17 @@ void Auditor::Lost(const absl::flat_hash_set<SegmentId>& segments) const {
     for (const auto& [holder, times] : segment.exposures) about.holders.push_back(holder);
     RecordSegments(about, {{id, LeaseId{}}});
   }
+}
+
+void Auditor::ClaimChanged(AuditEvent event, SessionId session, const records::Contents& contents,
+                           absl::string_view why) const {
+  if (sink_ == nullptr) return;
+  if (sink_->LeavesOut(event, contents.tenant, /*bytes=*/0, state_.now())) return;
+  AuditRecord record = Inspector(&state_).AuditOf(event, session);
+  record.publication = absl::StrCat(contents.tenant, "/", contents.name);
+  record.content = absl::BytesToHexString(contents.content_id);
+  record.why = std::string(why);
+  Record(std::move(record));
 }
 
 void Auditor::PublicationEnded(const Publication& publication, bool replaced,

@@ -56,6 +56,8 @@ class Auditor {
                    absl::string_view why) const;
   void Lost(const absl::flat_hash_set<SegmentId>& segments) const;
   void Published(SessionId session, const records::Publication& publication) const;
+  void ClaimChanged(AuditEvent event, SessionId session, const records::Contents& contents,
+                    absl::string_view why = "") const;
   void PublicationEnded(const records::Publication& publication, bool replaced,
                         absl::Span<const AuditOperator> by) const;
 

@@ -192,6 +192,7 @@ PublicationView Inspector::View(PublicationId id, const Publication& publication
   return {.id = id,
           .tenant = publication.tenant->name,
           .name = publication.name,
+          .content_id = publication.content_id,
           .version = publication.version,
           .segments = static_cast<uint32_t>(publication.segments.size()),
           .in_tier = publication.in_tier,

@@ -110,13 +110,45 @@ absl::Status CheckPublications(const LedgerState& state) {
       }
     }
   }
+  std::map<const Tenant*, uint32_t> claims;
+  size_t claims_of_sessions = 0;
+  for (const auto& [id, session] : state.sessions) {
+    claims_of_sessions += session->claims.size();
+    for (const auto& [request, contents] : session->claims) {
+      auto it = state.claims.find(contents);
+      if (it == state.claims.end() || it->second.session != id ||
+          it->second.request_id != request || !session->live ||
+          contents.tenant != session->tenant->name) {
+        return wrong("session ", ToInt(id), " has a claim that is not in the list of claims");
+      }
+      ++claims[session->tenant];
+    }
+    size_t contents_awaited = 0;
+    for (WaiterId waiter : session->attach_waiters) {
+      const records::AttachWaiter& waits = state.attach_waiters.at(waiter);
+      if (waits.content_id.empty()) continue;
+      ++contents_awaited;
+      if (session->contents_awaited.at(waits.request_id) != waiter) {
+        return wrong("session ", ToInt(id), " has two waiting requests of one number");
+      }
+      if (!state.claims.contains(waits.contents())) {
+        return wrong("session ", ToInt(id), " waits for contents that have no claim");
+      }
+    }
+    if (contents_awaited != session->contents_awaited.size() ||
+        session->claims.size() + contents_awaited > state.bounds.max_claims_per_session) {
+      return wrong("session ", ToInt(id), " miscounts the claims that it may come to");
+    }
+  }
+  if (claims_of_sessions != state.claims.size()) return wrong("a claim outlived its session");
   if (waiters != state.attach_waiters.size()) return wrong("a wait to attach outlived its session");
   if (ephemeral != ephemeral_by_session) return wrong("ephemeral publications are miscounted");
   if (all_metadata != state.metadata_bytes) return wrong("the bytes of metadata do not add up");
   for (const auto& [name, tenant] : state.tenants) {
     if (tenant->tree_publications != counts[tenant.get()] ||
-        tenant->metadata_bytes != metadata[tenant.get()]) {
-      return wrong("tenant ", name, " miscounts its publications");
+        tenant->metadata_bytes != metadata[tenant.get()] ||
+        tenant->claims != claims[tenant.get()]) {
+      return wrong("tenant ", name, " miscounts its publications or claims");
     }
   }
   return absl::OkStatus();

@@ -182,6 +182,7 @@ struct PublicationView {
   PublicationId id{};
   std::string tenant;
   std::string name;
+  std::string content_id;
   uint64_t version = 0;
   uint32_t segments = 0;
   uint32_t in_tier = 0;  // of these

@@ -192,6 +192,9 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
     segments_.Settle(id, segment);
   }
   if (it.stage_ != Stage::kDone) return false;
+  claims_.ReleaseUnless(
+      session_id, [&](uint64_t request) { return it.asked_.contains(request); },
+      "its client has reconnected and does not have it");
   session.presence = Presence::kHere;
   return true;
 }

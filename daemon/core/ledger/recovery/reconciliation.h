@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Makes a session's leases equal to what its client has after a reconnect. The client states the
-// leases that it has and the requests that it will repeat. Other leases end. A repeated request
-// gets the leases that it was granted before: a regrant.
+// leases that it has, and the requests that it will repeat or whose claims it has. Other leases and
+// claims end. A repeated request gets the leases that it was granted before: a regrant.
 #pragma once
 
 #include <cstddef>
@@ -23,18 +23,21 @@
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
+#include "daemon/core/publication/claims.h"
 
 namespace gpumemd {
 
 class Reconciliation {
  public:
   // All must outlive this.
-  Reconciliation(LedgerBase* base, Segments* segments, Sessions* sessions, Leases* leases)
+  Reconciliation(LedgerBase* base, Segments* segments, Sessions* sessions, ContentClaims* claims,
+                 Leases* leases)
       : state_(base->state),
         changes_(base->changes),
         auditor_(base->auditor),
         segments_(*segments),
         sessions_(*sessions),
+        claims_(*claims),
         leases_(*leases) {}
 
   // Returns an operation that hands over `count` leases once more, if they were granted to the
@@ -53,8 +56,8 @@ class Reconciliation {
   //   RESOURCE_EXHAUSTED   its tenant has too many calls in flight
   absl::Status Begin(SessionId session);
   // The statement of a returning session's client: it has these leases and no others, and will
-  // repeat these requests. Also keeps the progress of Reconcile between its calls. The constructor
-  // takes time in proportion to both.
+  // repeat these requests or has their claims. Also keeps the progress of Reconcile between its
+  // calls. The constructor takes time in proportion to both.
   class Statement {
    public:
     Statement(absl::Span<const LeaseId> leases, absl::Span<const uint64_t> requests);
@@ -116,6 +119,7 @@ class Reconciliation {
   const Auditor& auditor_;
   Segments& segments_;
   Sessions& sessions_;
+  ContentClaims& claims_;
   Leases& leases_;
 };
 

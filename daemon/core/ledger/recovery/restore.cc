@@ -75,6 +75,14 @@ void Restorer::RestoreSessions(const JournalImage& image, const Survivors& survi
     if (session == state_.sessions.end() || !session->second->live) continue;
     session->second->answers.push_back({answer.request_id, answer.number});
   }
+  for (const auto& [key, claim] : image.claims) {
+    auto session = state_.sessions.find(key.first);
+    if (session == state_.sessions.end() || !session->second->live) continue;
+    claims_.Restore(key.first, claim.request_id,
+                    {.tenant = session->second->tenant->name,
+                     .name = std::string(claim.name.view()),
+                     .content_id = std::string(claim.content_id.view())});
+  }
 }
 
 void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survivors,
@@ -160,6 +168,10 @@ void Restorer::RestorePublications(const JournalImage& image, const Survivors& s
                                               ? state_.now()  // the attached sessions may be gone
                                               : absl::FromUnixNanos(record.idle_since_ns),
                             .publisher = record.publisher};
+    if (auto contents = image.publication_contents.find(id);
+        contents != image.publication_contents.end()) {
+      publication.content_id = std::string(contents->second.content_id.view());
+    }
     if (record.expire_after_ns != 0) {
       publication.expire_after = absl::Nanoseconds(record.expire_after_ns);
     }

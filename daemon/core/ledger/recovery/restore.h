@@ -16,6 +16,7 @@
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
 #include "daemon/core/ledger/tenants.h"
+#include "daemon/core/publication/claims.h"
 #include "daemon/core/publication/publications.h"
 
 namespace gpumemd {
@@ -56,13 +57,14 @@ class Restorer {
  public:
   // All must outlive this.
   Restorer(LedgerBase* base, Segments* segments, Tenants* tenants, Sessions* sessions,
-           Publications* publications, Endings* endings)
+           ContentClaims* claims, Publications* publications, Endings* endings)
       : state_(base->state),
         changes_(base->changes),
         effects_(base->effects),
         segments_(*segments),
         tenants_(*tenants),
         sessions_(*sessions),
+        claims_(*claims),
         publications_(*publications),
         endings_(*endings) {}
 
@@ -88,6 +90,7 @@ class Restorer {
   Segments& segments_;
   Tenants& tenants_;
   Sessions& sessions_;
+  ContentClaims& claims_;
   Publications& publications_;
   Endings& endings_;
 };

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/ledger/testing/model/answers.h"
+#include "daemon/core/ledger/testing/model/claims.h"
 #include "daemon/core/ledger/testing/model/model.h"
 #include "daemon/core/ledger/testing/model/publications.h"
 #include "daemon/core/ledger/testing/model/sessions.h"
@@ -29,14 +30,23 @@ absl::Status BeginAttach(LedgerModel& model, SessionId id, const AttachSpec& spe
   if (!name) return refused(StatusCode::kInvalidArgument);
   const Publication* found = FindPublication(model, name->first, name->second);
   if (found != nullptr && !found->to_any && found->tenant != session.tenant) found = nullptr;
-  if (spec.version == 0 && found == nullptr) return refused(StatusCode::kNotFound);
+  if (spec.claims) {
+    const StatusCode code = ContentsCode(model, id, spec);
+    if (code != StatusCode::kOk) return refused(code);
+    if (found == nullptr || found->content_id != spec.content_id ||
+        HasClaim(model, id, spec.request_id)) {
+      return BeginClaim(model, id, spec, name->first, name->second, answer);
+    }
+  } else if (spec.version == 0 && found == nullptr) {
+    return refused(StatusCode::kNotFound);
+  }
   if (found == nullptr || found->version < spec.version) {
     if (auto denied = NoRoomToWait(model, session.tenant, answer.status())) return *denied;
     if (!answer.ok() || !answer->waiter || ToInt(*answer->waiter) <= model.last_waiter) {
       return Wrong("expected a wait for the version, got ", answer.status().ToString());
     }
     model.last_waiter = ToInt(*answer->waiter);
-    model.attach_waiters[*answer->waiter] = {id, name->first, name->second, spec.version};
+    model.attach_waiters[*answer->waiter] = {id, name->first, name->second, spec.version, "", 0};
     --session.calls;
     return absl::OkStatus();
   }

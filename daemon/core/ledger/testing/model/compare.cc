@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/core/ledger/testing/model/answers.h"
+#include "daemon/core/ledger/testing/model/claims.h"
 #include "daemon/core/ledger/testing/model/devices.h"
 #include "daemon/core/ledger/testing/model/model.h"
 #include "daemon/core/ledger/testing/model/publications.h"
@@ -272,6 +273,7 @@ absl::Status Compare(const LedgerModel& model, const Ledger& ledger, absl::Time 
                            SumOf(model, "", device, Which::kAll).bytes);
   }
   if (absl::Status same = counts.Of("in all"); !same.ok()) return same;
+  if (absl::Status same = CompareClaims(model, ledger); !same.ok()) return same;
   if (ledger.revocations().NextOverdue() != NextOverdue(model))
     return Wrong("the next deadline is wrong");
   return CompareFiltered(model, ledger, "", "", now);

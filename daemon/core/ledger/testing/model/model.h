@@ -67,6 +67,8 @@ struct LedgerModel {
   std::set<PublicationId> ended_publications;
   std::map<WaiterId, AttachWaiter> attach_waiters;
   std::set<WaiterId> attachable;
+  std::map<ContentsKey, std::pair<SessionId, uint64_t>> claims;  // and their requests
+  std::map<SessionId, std::vector<uint64_t>> claims_given_up;    // the last requests
   std::map<std::pair<std::string, std::string>, uint64_t> last_versions;
   // ended_version: the highest of all versions that ended. forgotten_version: the same as of the
   // last restart. gone_versions: by tenant, of names forgotten with the tenant.

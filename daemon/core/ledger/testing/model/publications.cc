@@ -19,6 +19,7 @@
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/attachments.h"
+#include "daemon/core/ledger/testing/model/claims.h"
 #include "daemon/core/ledger/testing/model/model.h"
 #include "daemon/core/ledger/testing/model/reclaim.h"
 #include "daemon/core/ledger/testing/model/sessions.h"
@@ -116,7 +117,7 @@ absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, 
     return Wrong("expected the answer that was given before, got ", answer.status().ToString());
   }
   if (model.draining) return refused(StatusCode::kUnavailable);
-  if (!IsPublicationName(spec.name) || spec.leases.empty() ||
+  if (!IsPublicationName(spec.name) || spec.leases.empty() || spec.content_id.size() > 64 ||
       spec.metadata_bytes > kMaxMetadataBytes) {
     return refused(StatusCode::kInvalidArgument);
   }
@@ -181,6 +182,7 @@ absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, 
   model.publications.push_back({.id = answer->id,
                                 .tenant = tenant,
                                 .name = spec.name,
+                                .content_id = spec.content_id,
                                 .version = version,
                                 .segments = segments,
                                 .metadata_bytes = spec.metadata_bytes,
@@ -192,8 +194,10 @@ absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, 
                                 .publisher = id});
   if (replaces) EndPublication(model, before, /*replaced=*/true);
   Answered(model, id, spec.request, version);
+  PublishContents(model, id, model.publications.back());
   for (const auto& [waiter_id, waiter] : std::map(model.attach_waiters)) {
-    if (waiter.tenant == tenant && waiter.name == spec.name && waiter.version <= version &&
+    if (waiter.content_id.empty() && waiter.tenant == tenant && waiter.name == spec.name &&
+        waiter.version <= version &&
         (spec.to_any || model.sessions.at(waiter.session).tenant == tenant)) {
       LeaveAttachQueue(model, waiter_id);
       model.attachable.insert(waiter_id);
@@ -263,17 +267,17 @@ absl::Status ComparePublications(const LedgerModel& model, const Ledger& ledger,
       return absl::StrJoin(std::make_tuple(absl::StrCat(what)...), " ");
     };
     const std::string told =
-        tell(ToInt(view->id), view->tenant, view->name, view->version, view->segments, view->bytes,
-             view->metadata_bytes, view->to_any, view->ephemeral, view->attached,
-             absl::FormatDuration(view->age), absl::FormatDuration(view->expires_in),
-             ToInt(view->publisher), view->publisher_alive);
-    const std::string right =
-        tell(ToInt(publication->id), publication->tenant, publication->name, publication->version,
-             publication->segments.size(), bytes, publication->metadata_bytes, publication->to_any,
-             publication->ephemeral, AttachedTo(model, publication->id).size(),
-             absl::FormatDuration(now - publication->published),
-             absl::FormatDuration(ExpiryOf(model, *publication) - now),
-             ToInt(publication->publisher), Live(model, publication->publisher));
+        tell(ToInt(view->id), view->tenant, view->name, view->content_id, view->version,
+             view->segments, view->bytes, view->metadata_bytes, view->to_any, view->ephemeral,
+             view->attached, absl::FormatDuration(view->age),
+             absl::FormatDuration(view->expires_in), ToInt(view->publisher), view->publisher_alive);
+    const std::string right = tell(
+        ToInt(publication->id), publication->tenant, publication->name, publication->content_id,
+        publication->version, publication->segments.size(), bytes, publication->metadata_bytes,
+        publication->to_any, publication->ephemeral, AttachedTo(model, publication->id).size(),
+        absl::FormatDuration(now - publication->published),
+        absl::FormatDuration(ExpiryOf(model, *publication) - now), ToInt(publication->publisher),
+        Live(model, publication->publisher));
     if (told != right) return Wrong("a publication is listed as ", told, ", expected ", right);
     ++view;
   }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -124,11 +125,16 @@ struct AttachWaiter {
   SessionId session{};
   std::string tenant, name;
   uint64_t version = 0;
+  std::string content_id;  // empty: it waits for the version
+  uint64_t request = 0;    // of one for contents
 };
+
+// A tenant, a name and a content id.
+using ContentsKey = std::tuple<std::string, std::string, std::string>;
 
 struct Publication {
   PublicationId id{};
-  std::string tenant, name;
+  std::string tenant, name, content_id;
   uint64_t version = 0;
   std::vector<SegmentId> segments;
   uint64_t metadata_bytes = 0;

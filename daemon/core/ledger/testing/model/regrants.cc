@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "daemon/core/ledger/testing/model/answers.h"
+#include "daemon/core/ledger/testing/model/claims.h"
 #include "daemon/core/ledger/testing/model/leases.h"
 #include "daemon/core/ledger/testing/model/model.h"
 #include "daemon/core/ledger/testing/model/reclaim.h"
@@ -117,6 +118,7 @@ absl::Status Reconcile(LedgerModel& model, SessionId id, const std::vector<Lease
     }
     model.regrants[{id, lease.request_id}].push_back(lease_id);
   }
+  ReleaseClaimsUnless(model, id, requests);
   // Mappings beyond its leases were being handed over or have been released: the session has none
   // of them.
   const bool busy = std::any_of(model.operations.begin(), model.operations.end(),

@@ -29,6 +29,7 @@ void ForgetSession(LedgerModel& model, SessionId id) {
   std::erase_if(model.imports, its);
   std::erase_if(model.events, its);
   std::erase_if(model.leases, [&](const auto& entry) { return its(entry.second); });
+  std::erase_if(model.claims, [&](const auto& entry) { return entry.second.first == id; });
 }
 
 void ForgetSegment(LedgerModel& model, SegmentId id) {
@@ -85,6 +86,7 @@ absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Resto
   model.regrants.clear();
   model.attach_waiters.clear();
   model.attachable.clear();
+  model.claims_given_up.clear();
   model.ended_publications.clear();
   model.last_versions.clear();
   model.gone_versions.clear();

@@ -16,6 +16,7 @@
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/attachments.h"
+#include "daemon/core/ledger/testing/model/claims.h"
 #include "daemon/core/ledger/testing/model/leases.h"
 #include "daemon/core/ledger/testing/model/model.h"
 #include "daemon/core/ledger/testing/model/publications.h"
@@ -67,6 +68,7 @@ void EndSession(LedgerModel& model, SessionId id) {
     model.refused.push_back(waiter);
   }
   EndAttachWaitsOf(model, id);
+  ReleaseClaimsUnless(model, id, {});
 }
 
 // True if nothing is left of a session that has ended.

@@ -62,6 +62,8 @@ class Chance {
         .max_leases_per_session = leases(5),
         .max_leases_per_tenant = leases(8),
         .max_leases = leases(12),
+        .max_claims_per_session = 2 + static_cast<uint32_t>(Below(3)),
+        .max_claims_per_tenant = 3 + static_cast<uint32_t>(Below(4)),
         .max_waiting = (long_queues_ ? 40 : 2) + static_cast<uint32_t>(Below(4)),
         .max_events = 6 + static_cast<uint32_t>(Below(6)),
         .max_events_per_tenant = 3 + static_cast<uint32_t>(Below(5)),

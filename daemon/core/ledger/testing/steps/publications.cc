@@ -13,6 +13,7 @@
 #include "daemon/core/ledger/testing/model/attachments.h"
 #include "daemon/core/ledger/testing/model/publications.h"
 #include "daemon/core/ledger/testing/model/segments.h"
+#include "daemon/core/ledger/testing/steps/claims.h"
 #include "daemon/core/ledger/testing/steps/course.h"
 #include "daemon/core/ledger/testing/steps/requests.h"
 #include "daemon/core/ledger/testing/steps/sessions.h"
@@ -42,6 +43,10 @@ absl::Status Publish(Course& course) {
                       .to_any = course.chance.In100(50),
                       .ephemeral = course.chance.In100(40)};
   if (course.chance.In100(50)) spec.expire_after = absl::Milliseconds(1 + course.chance.Below(60));
+  if (course.chance.In100(50)) spec.content_id = AnyContentId(course);
+  if (!course.model.claims.empty() && course.chance.In100(20)) {
+    spec.name = std::get<1>(course.chance.Of(course.model.claims).first);
+  }
   if (course.chance.In100(60)) spec.request = 1 + course.chance.Below(1000);
   if (course.chance.In100(5) && course.last_publish)
     spec = *course.last_publish;  // as if the answer were lost
@@ -107,7 +112,9 @@ absl::Status Attach(Course& course, SessionId session, const AttachSpec& spec) {
     if (!exposed.ok()) return absl::InternalError(exposed.message());
   }
   std::string told = !answer.ok()        ? course.Describe(answer.status())
-                     : answer->operation ? "attached"
+                     : answer->operation ? (spec.claims ? "attached to contents" : "attached")
+                     : answer->claimed   ? "claimed"
+                     : spec.claims       ? "waits for contents"
                                          : "waits for a version";
   if (answer.ok()) course.Cover(told);
   if (answer.ok() && answer->operation &&
@@ -123,7 +130,7 @@ absl::Status EndAttachWait(Course& course) {
   if (course.model.attach_waiters.empty()) return absl::OkStatus();
   const WaiterId waiter = course.chance.Of(course.model.attach_waiters).first;
   const bool expired = course.chance.In100(50);
-  const absl::Status answer = course.ledger.publications().EndWait(waiter, expired);
+  const absl::Status answer = course.ledger.publications().waiters().EndWait(waiter, expired);
   return course.After(model::EndAttachWait(course.model, waiter, expired, answer), "EndAttachWait ",
                       ToInt(waiter), " -> ", course.Describe(answer));
 }

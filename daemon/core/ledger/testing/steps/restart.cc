@@ -71,6 +71,8 @@ absl::Status CheckInherited(const Course& course, const JournalImage& before) {
     if (it->second.publisher == SessionId{}) publication.publisher = {};
   }
   if (!same(course.image.publications, publications) ||
+      !same(course.image.publication_contents, before.publication_contents) ||
+      !same(course.image.claims, before.claims) ||
       !same(course.image.publication_items, before.publication_items)) {
     return absl::InternalError("what is published is not what it was");
   }
@@ -102,6 +104,7 @@ void CoverMoment(Course& course) {
   }
   if (course.ledger.state().draining) course.Cover("killed while draining");
   if (course.ledger.endings().HasAny()) course.Cover("killed while a session ended");
+  if (!course.model.claims.empty()) course.Cover("killed while contents were claimed");
   if (!course.model.regrants.empty()) course.Cover("killed before all had come back");
   for (const auto& [id, operation] : course.model.operations) {
     if (operation.regrant) course.Cover("killed during a second handing over");
@@ -244,6 +247,9 @@ absl::Status Reconcile(Course& course) {
   }
   for (const auto& [key, granted] : course.model.regrants) {
     if (key.first == session && course.chance.In100(50)) requests.insert(key.second);
+  }
+  for (const auto& [contents, holder] : course.model.claims) {
+    if (holder.first == session && course.chance.In100(most)) requests.insert(holder.second);
   }
   if (course.chance.In100(20)) leases.push_back(course.AnyLeaseOf(session));
   if (course.chance.In100(15)) requests.insert(course.chance.Below(4));  // 0: no request

@@ -6,6 +6,7 @@
 
 #include "absl/time/time.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/steps/claims.h"
 #include "daemon/core/ledger/testing/steps/events.h"
 #include "daemon/core/ledger/testing/steps/leases.h"
 #include "daemon/core/ledger/testing/steps/memory.h"
@@ -66,7 +67,7 @@ constexpr Step kSteps[] = {
     {6, EndSocketAndProcess},
     {8, BeginCall},
     {27, EndCall},
-    {171, Acquire},
+    {157, Acquire},
     {17, EndWait},
     {25, TakeOverdue},
     {15, LetSomeTimePass},
@@ -78,9 +79,11 @@ constexpr Step kSteps[] = {
     {32, Publish},
     {38, Attach},
     {5, EndAttachWait},
+    {20, AttachOrClaim},
+    {8, ReleaseClaim},
     {5, Unpublish},
     {6, ExpirePublications},
-    {185, FinishOperation},
+    {171, FinishOperation},
     {60, Release},
     {30, Share},
     {14, Exchange},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/files/file_reader.h"
+#include "client/files/file_reader.h"
 
 #include <fcntl.h>
 #include <sys/uio.h>
@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace gpumem::cli {
+namespace gpumem::internal {
 
 absl::StatusOr<std::unique_ptr<FileReader>> FileReader::Open(const std::string& path) {
   // O_NONBLOCK: a FIFO must be refused, not waited for.
@@ -76,13 +76,15 @@ absl::Status FileReader::Read(uint64_t offset, uint64_t bytes, void* buffer) {
 
 absl::Status FileReader::CheckUnchanged() const {
   struct stat now = {};
+  const auto same = [](const timespec& a, const timespec& b) {
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+  };
   if (fstat(file_.get(), &now) == 0 && now.st_size == before_.st_size &&
-      now.st_mtim.tv_sec == before_.st_mtim.tv_sec &&
-      now.st_mtim.tv_nsec == before_.st_mtim.tv_nsec) {
+      same(now.st_mtim, before_.st_mtim) && same(now.st_ctim, before_.st_ctim)) {
     return absl::OkStatus();
   }
   return absl::AbortedError(
       absl::StrCat(path_, " changed while it was read: nothing was published; try again"));
 }
 
-}  // namespace gpumem::cli
+}  // namespace gpumem::internal

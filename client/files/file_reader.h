@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/unique_fd.h"
 
-namespace gpumem::cli {
+namespace gpumem::internal {
 
 // Reads through the kernel's page cache, and requests read-ahead well before each read. The disk is
 // thereby always busy, in order. (Reads past the cache, O_DIRECT, were slower in measurements:
@@ -26,6 +26,8 @@ class FileReader {
 
   const std::string& path() const { return path_; }
   std::string name() const;  // without its folder
+  // Its state when it was opened.
+  const struct stat& before() const { return before_; }
   uint64_t bytes() const { return static_cast<uint64_t>(before_.st_size); }
 
   // Reads `bytes` at `offset`. Offsets should roughly ascend from call to call.
@@ -52,4 +54,4 @@ class FileReader {
   std::atomic<uint64_t> asked_ = 0;  // the end of the requested part
 };
 
-}  // namespace gpumem::cli
+}  // namespace gpumem::internal
