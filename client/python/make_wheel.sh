@@ -43,6 +43,14 @@ Description-Content-Type: text/markdown
 END
 cat "$here/README.md" >>"$info/METADATA"
 
+cat >"$info/entry_points.txt" <<END
+[vllm.general_plugins]
+gpumem = gpumem._plugins:vllm
+
+[sglang.srt.plugins]
+gpumem = gpumem._plugins:sglang
+END
+
 install -m 644 "$here/../../LICENSE" "$info/LICENSE"
 if [[ -n $licenses ]]; then
   install -m 644 -D -t "$info/licenses" "$licenses"/*

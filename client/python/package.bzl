@@ -65,7 +65,7 @@ def gpumem_python_test(name, size = "medium", data = [], **kwargs):
         name = name,
         size = size,
         srcs = ["//client/python/tests:run_pytest.sh"],
-        args = ["client/python/tests/%s.py" % name],
+        args = ["%s/%s.py" % (native.package_name(), name)],
         data = data + [
             name + ".py",
             "//client/cli:gpumemctl",

@@ -49,15 +49,10 @@ class PublishedFiles:
     nbytes: int
 
 
-def _format_of(files: List[str], name: str) -> str:
-    """Returns the format of files; `name`: as the caller said."""
-    if name != "auto":
-        return name
-    found = {_EXTENSIONS.get(os.path.splitext(path)[1].lower(), "auto") for path in files}
-    if len(found) > 1:
-        raise InvalidArgumentError("the files are of several formats: publish them under several "
-                                   "names, or pass format=\"bytes\"")
-    return found.pop()
+def _check_format(name: str) -> None:
+    known = [*_FORMATS, *_PARSERS, "torch"]
+    if name not in known:
+        raise InvalidArgumentError(f"unknown format {name!r}: use one of {', '.join(known)}")
 
 
 def content_id(paths: Union[PathLike, Iterable[PathLike]], *,
@@ -71,9 +66,19 @@ def content_id(paths: Union[PathLike, Iterable[PathLike]], *,
     Raises NotFoundError, PermissionDeniedError, InvalidArgumentError, DataLossError, and
     AbortedError if a file changes meanwhile.
     """
-    if format not in (*_FORMATS, *_PARSERS, "torch"):
-        raise InvalidArgumentError(f"unknown format {format!r}")
+    _check_format(format)
     return _gpumem.content_id(files_of(paths), _FORMATS.get(format, _FORMATS["bytes"]))
+
+
+def _format_of(files: List[str], name: str) -> str:
+    """Returns the format of files; `name`: as the caller said."""
+    if name != "auto":
+        return name
+    found = {_EXTENSIONS.get(os.path.splitext(path)[1].lower(), "auto") for path in files}
+    if len(found) > 1:
+        raise InvalidArgumentError("the files are of several formats: publish them under several "
+                                   "names, or pass format=\"bytes\"")
+    return found.pop()
 
 
 def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[PathLike]], *,
@@ -82,9 +87,7 @@ def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[P
                   files_id: bytes, progress: Optional[Progress],
                   timeout: Optional[float]) -> PublishedFiles:
     """See Client.publish_files()."""
-    known = [*_FORMATS, *_PARSERS, "torch"]
-    if format not in known:
-        raise InvalidArgumentError(f"unknown format {format!r}: use one of {', '.join(known)}")
+    _check_format(format)
     files = files_of(paths)
     found = _format_of(files, format)
     options: Dict[str, Any] = {"access": access, "ephemeral": ephemeral,

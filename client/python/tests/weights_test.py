@@ -10,7 +10,7 @@ import pytest
 from conftest import MIB, charged, eventually
 from gpumem.serving import load_or_attach, push
 from gpumem.serving.slices import part_of
-from serving_fixtures import (_daemon, _torch, finish, start, tensor,  # noqa: F401
+from serving_fixtures import (REAL, _daemon, _torch, finish, start, tensor,  # noqa: F401
                               values)
 
 
@@ -84,7 +84,7 @@ def test_tied_parameters_that_differ_are_refused(torch):
 
 
 def test_a_module_without_memory(torch):
-    if not hasattr(torch, "device") or not hasattr(torch.device, "__enter__"):
+    if not REAL:
         pytest.skip("needs PyTorch")
     weights = load_or_attach("m", lambda: state(torch, 3), content_id="3")
     with torch.device("meta"):

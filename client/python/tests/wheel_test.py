@@ -36,6 +36,10 @@ def test_the_wheel_is_installed_and_works(daemon, tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(target))
     said = run_python("""
 import importlib.metadata, gpumem
+for group in ("vllm.general_plugins", "sglang.srt.plugins"):
+    entry, = [each for each in importlib.metadata.distribution("libgpumem").entry_points
+              if each.group == group]
+    assert entry.name == "gpumem" and callable(entry.load())
 with gpumem.connect() as client, client.acquire(1 << 20) as segment:
     memoryview(segment)[:2] = b"ok"
     print(gpumem.__file__, importlib.metadata.version("libgpumem"), bytes(memoryview(segment)[:2]))

@@ -39,7 +39,7 @@ import versions
 HERE = pathlib.Path(__file__).resolve().parent
 TESTS = ("test_arrays", "test_cupy", "test_cupy_calls", "test_numba", "test_numba_calls", "test_jax",
          "test_torch_use", "test_torch", "test_cuda_core", "test_cuda_runtime", "test_cuda_calls",
-         "test_works_with", "test_turns", "test_serving")
+         "test_works_with", "test_turns", "test_serving", "test_engines")
 EXAMPLES = ("two_frameworks", "inference_server", "pipeline", "numba_kernel", "jax_weights",
             "two_servers", "serve_model")
 NUMBA_OWN = ("cudadrv.test_cuda_memory", "cudadrv.test_cuda_ndarray",

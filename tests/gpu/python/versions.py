@@ -8,7 +8,8 @@ import sys
 def say():
     print("python", sys.version.split()[0], "root" if os.geteuid() == 0 else "not root")
     for name in ("libgpumem", "numpy", "torch", "jax", "jaxlib", "cupy-cuda13x", "cupy", "numba",
-                 "numba-cuda", "cuda-python", "cuda-bindings", "cuda-core", "cuda-pathfinder"):
+                 "numba-cuda", "cuda-python", "cuda-bindings", "cuda-core", "cuda-pathfinder",
+                 "transformers", "vllm", "sglang"):
         try:
             distribution = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of PyTorch that gpumem.torch uses, over NumPy: for machines with neither PyTorch nor a
+"""The parts of PyTorch that the package uses, over NumPy: for machines with neither PyTorch nor a
 GPU. Types that NumPy does not know are kept as the integers that PyTorch's view() would show."""
 import numpy as np
+
+__version__ = "0"
+strided = "strided"
 
 
 class dtype:
@@ -22,16 +25,38 @@ _OF_NUMPY = {kind.storage: kind for kind in list(globals().values())
 
 
 class device:
-    type, index = "cpu", None
+    """Also the block of a `with`, in which tensors are made on it."""
+    present = []
+
+    def __init__(self, type="cpu", index=None):
+        self.type, self.index = type, index
 
     def __eq__(self, other):
-        return isinstance(other, device)
+        return isinstance(other, device) and other.type == self.type
 
     def __hash__(self):
         return 0
 
+    def __enter__(self):
+        self.present.append(self)
+
+    def __exit__(self, *_):
+        self.present.pop()
+
+
+class Storage:
+    def __init__(self, array):
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        self.array = array
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
 
 class Tensor:
+    layout = strided
+
     def __init__(self, array, kind=None):
         self.array = np.asarray(array)
         self.dtype = kind or _OF_NUMPY[self.array.dtype]
@@ -40,8 +65,33 @@ class Tensor:
     shape = property(lambda self: self.array.shape)
     nbytes = property(lambda self: self.array.nbytes)
 
+    @classmethod
+    def _make_subclass(cls, kind, tensor, requires_grad):
+        made = kind.__new__(kind)
+        made.array, made.dtype, made.device = tensor.array, tensor.dtype, tensor.device
+        made.requires_grad = requires_grad
+        return made
+
     def detach(self):
         return Tensor(self.array, self.dtype)
+
+    def clone(self):
+        return Tensor(self.array.copy(), self.dtype)
+
+    def cpu(self):
+        return self
+
+    def numpy(self):
+        return self.array
+
+    def untyped_storage(self):
+        return Storage(self.array)
+
+    def storage_offset(self):
+        return (self.data_ptr() - self.untyped_storage().data_ptr()) // self.element_size()
+
+    def set_(self, storage):
+        return Tensor(storage.array.reshape(-1).view("u1"))
 
     @property
     def data(self):
@@ -90,6 +140,26 @@ class Tensor:
 
     def __getitem__(self, index):
         return Tensor(self.array[index], self.dtype)
+
+
+def empty(shape, dtype=None, device=None):
+    kind = dtype or float32  # noqa: F821
+    where = device or (globals()["device"].present or [None])[-1]
+    if where is not None and where.type == "meta":
+        made = Tensor(np.broadcast_to(np.zeros((), kind.storage), shape), kind)
+        made.device = where
+        return made
+    return Tensor(np.zeros(shape, kind.storage), kind)
+
+
+def frombuffer(source, dtype):
+    return Tensor(np.frombuffer(source, dtype.storage), dtype)
+
+
+def as_strided(tensor, shape, stride, offset):
+    return Tensor(np.lib.stride_tricks.as_strided(
+        tensor.array[offset:], shape, [step * tensor.array.itemsize for step in stride]),
+        tensor.dtype)
 
 
 def from_dlpack(source):

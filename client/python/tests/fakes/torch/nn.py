@@ -7,7 +7,7 @@ from . import Tensor
 class Parameter(Tensor):
     def __init__(self, tensor, requires_grad=True):
         super().__init__(tensor.array, tensor.dtype)
-        self.requires_grad = requires_grad
+        self.device, self.requires_grad = tensor.device, requires_grad
 
 
 class Module:
@@ -46,6 +46,12 @@ class Module:
 
     def named_parameters(self, remove_duplicate=True):
         return self._named("_parameters")
+
+    def parameters(self):
+        return [tensor for _, tensor in self.named_parameters()]
+
+    def eval(self):
+        return self
 
     def named_buffers(self, remove_duplicate=True):
         return self._named("_buffers")
