@@ -2,11 +2,10 @@
 // What a publication contains, as its metadata says: arrays by name, and the files that they came
 // from. The metadata is JSON, for any reader:
 //
-//   {"format": "gpumem-arrays/1", "single": false, "metadata": {…},
+//   {"format": "gpumem-arrays/1", "metadata": {…},
 //    "arrays": [{"name": "w", "dtype": "bfloat16", "shape": [2, 3], "strides": null,
-//                "segment": 0, "offset": 512, "framework": "", "xxh128": "99aa…"}],
-//    "files": [{"name": "model.safetensors", "bytes": 92,
-//               "header": {"segment": 0, "offset": 1024, "bytes": 80, "xxh128": "01cd…"},
+//                "segment": 0, "offset": 512, "xxh128": "99aa…"}],
+//    "files": [{"name": "model.safetensors", "bytes": 92, "header": {"segment": 0, …},
 //               "arrays": [0, 1]}]}
 //
 // An array lies in a segment, at an offset in bytes; without elements it has the segment null.
@@ -74,7 +73,7 @@ std::vector<Extent*> ExtentsOf(Contents& contents, const PublishedFile& file);
 std::vector<const Extent*> ExtentsOf(const Contents& contents, const PublishedFile& file);
 
 // Gives each array and header its place, and returns the sizes of the segments in bytes. A file of
-// bytes has a segment of its own; the arrays of others share segments of at most a GiB (one array
+// bytes has a separate segment; the arrays of others share segments of at most a GiB (one array
 // may take more), each aligned for every use on a GPU.
 std::vector<uint64_t> Place(Contents& contents);
 

@@ -43,7 +43,7 @@ inline constexpr uint64_t kSafetensorsLengthBytes = 8;
 // 8 bytes. INVALID_ARGUMENT: it is no safetensors file.
 absl::StatusOr<uint64_t> SafetensorsHeaderBytes(absl::string_view begin, uint64_t file_bytes);
 
-// `header`: the file's first SafetensorsHeaderBytes. INVALID_ARGUMENT, with what is wrong: no JSON,
+// `header`: the file's first SafetensorsHeaderBytes. INVALID_ARGUMENT, with the reason: no JSON,
 // a tensor outside the file, gaps, overlaps, a size that does not fit the shape, an unknown dtype,
 // a name that is empty, doubled, or has control characters.
 absl::StatusOr<Safetensors> ParseSafetensors(absl::string_view header, uint64_t file_bytes);

@@ -21,7 +21,7 @@ struct Sources {
 };
 
 // Reads the headers of the files, and no more. An index ("*.safetensors.index.json") stands for the
-// files that it names, in its own folder.
+// files that it names, in the index's folder.
 //   NOT_FOUND         a file, or one of the shards that a file's name or the index tells of
 //   INVALID_ARGUMENT  a file is empty, or not what its format says; arrays or files of one name
 // and statuses of FileReader.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies between files and mapped memory: chunks of kChunkBytes, which threads read, hash and copy
-// independently. The memory may be a GPU's: each thread goes through pinned memory of its own.
+// independently. The memory may be a GPU's: each thread goes through separate pinned memory.
 #pragma once
 
 #include <cstdint>

@@ -35,6 +35,7 @@ void TestPublishedFiles(void) {
   struct gpumem_published_files published = {.struct_size = sizeof(published)};
   struct gpumem_attachment_info info = {.struct_size = sizeof(info)};
   gpumem_attachment* attachment = NULL;
+  gpumem_claim* claim = NULL;
   gpumem_client* const client = Connect();
   unsigned char id[GPUMEM_CONTENT_ID_BYTES] = {0}, again[GPUMEM_CONTENT_ID_BYTES] = {0};
 
@@ -74,9 +75,21 @@ void TestPublishedFiles(void) {
   OK(gpumem_content_id_of(paths, 1, 0, NULL, NULL, id));
   OK(gpumem_content_id_of(paths, 1, 0, NULL, NULL, again));
   CHECK(memcmp(id, again, sizeof(id)) == 0);
+  steps.answer = GPUMEM_OK;
+  options.access = 0;
+  options.files_id = id;
+  options.content_id = "these";
+  options.content_id_bytes = 5;
+  OK(gpumem_client_publish_files(client, "files", paths, 1, &options, NULL));
+  OK(gpumem_client_attach_or_claim(client, "files", "these", 5, NULL, &attachment, &claim));
+  CHECK(attachment != NULL && claim == NULL);
+  OK(gpumem_attachment_release(attachment));
+  OK(gpumem_client_unpublish(client, "files", NULL));
   CHECK(write(fd, "d", 1) == 1);
   OK(gpumem_content_id_of(paths, 1, 0, NULL, NULL, again));
   CHECK(memcmp(id, again, sizeof(id)) != 0);
+  EXPECT(GPUMEM_ABORTED, gpumem_client_publish_files(client, "files", paths, 1, &options, NULL));
+  CHECK(strstr(gpumem_last_error(), "have changed since their content id was found") != NULL);
   EXPECT(GPUMEM_CANCELLED, gpumem_content_id_of(paths, 1, 0, Stop, NULL, id));
   EXPECT(GPUMEM_NOT_FOUND, gpumem_content_id_of(missing, 1, 0, NULL, NULL, id));
   EXPECT(GPUMEM_INVALID_ARGUMENT, gpumem_content_id_of(paths, 1, 3, NULL, NULL, id));

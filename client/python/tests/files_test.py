@@ -92,6 +92,22 @@ def test_lying_files_are_refused(client, tmp_path, damage, what):
     assert charged(client) == 0
 
 
+def test_files_that_have_changed_since_their_id_are_refused(client, model, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    found = gpumem.content_id(model[0])
+    client.publish_files("m", model[0], files_id=found, content_id=b"one")
+    publication = client.attach_or_claim("m", b"one")
+    assert isinstance(publication, gpumem.Publication) and publication.content_id == b"one"
+    publication.close()
+    write_safetensors(tmp_path / "m-00002-of-00002.safetensors", {"head": np.ones(7, "f2")})
+    with pytest.raises(gpumem.AbortedError, match="have changed"):
+        client.publish_files("m", model[0], files_id=found, content_id=b"one")
+    with pytest.raises(gpumem.InvalidArgumentError, match="files_id"):
+        client.publish_files("m", model[0], files_id=b"short")
+    client.unpublish("m")
+    assert gpumem.content_id(tmp_path) == gpumem.content_id(model[0]) != found
+
+
 def test_missing_files_are_named(client, model, tmp_path):
     os.unlink(tmp_path / "m-00002-of-00002.safetensors")
     for paths in (model[0], tmp_path / "m-00001-of-00002.safetensors"):
