@@ -108,7 +108,8 @@ absl::StatusOr<PublishedFiles> PublishFiles(Client& client, absl::string_view na
   auto metadata = internal::EncodeContents(contents);
   if (!metadata.ok()) return metadata.status();
   auto version = client.Publish(name, *segments,
-                                {.metadata = *std::move(metadata),
+                                {.content_id = options.content_id,
+                                 .metadata = *std::move(metadata),
                                  .access = options.access,
                                  .ephemeral = options.ephemeral,
                                  .expire_after = options.expire_after,

@@ -46,6 +46,7 @@ absl::StatusOr<gpumem::PublishFilesOptions> ToOptions(const gpumem_publish_files
   if (!format.ok()) return format.status();
   auto kind = ToKind(c.kind);
   if (!kind.ok()) return kind.status();
+  if (c.content_id == nullptr && c.content_id_bytes > 0) return NullError("content_id");
   if (c.access < GPUMEM_PUBLICATION_ACCESS_TENANT || c.access > GPUMEM_PUBLICATION_ACCESS_ANY) {
     return absl::InvalidArgumentError(absl::StrCat("there is no publication access ", c.access));
   }
@@ -54,6 +55,9 @@ absl::StatusOr<gpumem::PublishFilesOptions> ToOptions(const gpumem_publish_files
       .device = Text(c.device),
       .kind = *kind,
       .checksums = c.without_checksums == 0,
+      .content_id = c.content_id_bytes == 0
+                        ? std::string()
+                        : std::string(static_cast<const char*>(c.content_id), c.content_id_bytes),
       .access = static_cast<gpumem::PublicationAccess>(c.access),
       .ephemeral = c.ephemeral != 0,
       .expire_after = c.expire_after_ms == 0 ? absl::InfiniteDuration() : Time(c.expire_after_ms),

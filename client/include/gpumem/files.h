@@ -38,7 +38,8 @@ struct PublishFilesOptions {
   Kind kind = Kind::kDefault;  // VMM or PINNED
   // Computes a checksum of each array while it is copied.
   bool checksums = true;
-  // As in PublishOptions.
+  // These as in PublishOptions.
+  std::string content_id;
   PublicationAccess access = PublicationAccess::kTenant;
   bool ephemeral = false;
   absl::Duration expire_after = absl::InfiniteDuration();

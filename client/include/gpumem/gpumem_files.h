@@ -32,6 +32,9 @@ struct gpumem_publish_files_options {
   int (*progress)(void* context, uint64_t done, uint64_t total);
   void* context;
   uint64_t timeout_ms; /* for each answer of the daemon */
+  /* As in gpumem_publish_options: at most 64 bytes of any value; 0 bytes: none. */
+  const void* content_id;
+  size_t content_id_bytes;
 };
 
 struct gpumem_published_files {

@@ -45,21 +45,26 @@ PyObject* RaiseEither(int status, Progress& progress) {
 }
 
 // (client, name, [path], format, kind, device, without_checksums, access, ephemeral,
-//  expire_after_ms, progress or None, timeout_ms) -> (version, files, arrays, bytes)
+//  expire_after_ms, progress or None, timeout_ms, content_id) -> (version, files, arrays, bytes)
 PyObject* PublishFiles(PyObject*, PyObject* args) {
   Use client;
   TextList paths;
   const char* name;
   int format, kind, without_checksums, access, ephemeral;
+  const char* content_id;
+  Py_ssize_t content_id_bytes;
   Progress progress;
   gpumem_publish_files_options options = {};
   options.struct_size = sizeof(options);
-  if (!PyArg_ParseTuple(args, "O&sO&iizpipO&OO&", Use::Parse<Holds::kClient>, &client, &name,
+  if (!PyArg_ParseTuple(args, "O&sO&iizpipO&OO&y#", Use::Parse<Holds::kClient>, &client, &name,
                         TextList::Parse, &paths, &format, &kind, &options.device,
                         &without_checksums, &access, &ephemeral, ToUint64, &options.expire_after_ms,
-                        &progress.function, ToUint64, &options.timeout_ms)) {
+                        &progress.function, ToUint64, &options.timeout_ms, &content_id,
+                        &content_id_bytes)) {
     return nullptr;
   }
+  options.content_id = content_id;
+  options.content_id_bytes = static_cast<size_t>(content_id_bytes);
   options.format = format;
   options.kind = kind;
   options.without_checksums = without_checksums;

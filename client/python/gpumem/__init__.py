@@ -51,9 +51,9 @@ __all__ = [
     "InternalError", "InvalidArgumentError", "Layout", "Notice", "NotFoundError", "OutOfRangeError",
     "Peer", "PermissionDeniedError", "Pool", "PoolStats", "Publication", "PublicationInfo",
     "PublishedFiles", "Quota", "ResourceExhaustedError", "Segment", "Serving", "Ticket",
-    "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray",
-    "attach", "attach_or_claim", "connect", "content_id", "copy", "default_client", "empty", "errors",
-    "from_dlpack", "library_path", "open", "publish", "set_default_client", "share", "unpublish",
+    "UnauthenticatedError", "UnavailableError", "UnimplementedError", "UnknownError", "Usage",
+    "Watch", "aio", "asarray", "attach", "attach_or_claim", "connect", "content_id", "copy",
+    "default_client", "empty", "errors", "from_dlpack", "library_path", "open", "publish", "set_default_client", "share", "unpublish",
 ]
 
 _lock = _threading.Lock()

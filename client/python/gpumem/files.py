@@ -88,10 +88,8 @@ def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[P
     _check_format(format)
     files = files_of(paths)
     found = _format_of(files, format)
-    options: Dict[str, Any] = {"access": access, "ephemeral": ephemeral,
-                               "expire_after": expire_after, "timeout": timeout}
-    if content_id:
-        options["content_id"] = content_id
+    options: Dict[str, Any] = {"access": access, "ephemeral": ephemeral, "timeout": timeout,
+                               "expire_after": expire_after, "content_id": content_id}
     if found in _FORMATS:
         return _publish_natively(client, name, files, _FORMATS[found], checksums, kind, device,
                                  progress, **options)
@@ -107,13 +105,11 @@ def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[P
 def _publish_natively(client: "Client", name: str, files: List[str], form: int, checksums: bool,
                       kind: Optional[str], device: DeviceLike, progress: Optional[Progress], *,
                       access: str, ephemeral: bool, expire_after: float, timeout: Optional[float],
-                      content_id: bytes = b"") -> PublishedFiles:
+                      content_id: bytes) -> PublishedFiles:
     """Has the library load safetensors and bytes."""
-    publish: Any = _gpumem.publish_files
-    more = (content_id,) if content_id else ()
-    return PublishedFiles(*publish(
+    return PublishedFiles(*_gpumem.publish_files(
         client.handle, name, files, form, to_kind(kind), to_device(device), not checksums,
-        to_scope(access), ephemeral, to_ms(expire_after), progress, to_ms(timeout), *more))
+        to_scope(access), ephemeral, to_ms(expire_after), progress, to_ms(timeout), content_id))
 
 
 def _load(client: "Client", files: List[str], form: str, kind: Optional[str], device: DeviceLike,
