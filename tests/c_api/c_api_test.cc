@@ -80,8 +80,8 @@ INSTANTIATE_TEST_SUITE_P(Parts, CApi,
                          ::testing::Values("errors", "nulls", "struct_sizes", "client", "segments",
                                            "raw_handles", "events", "lost_segments", "daemon_gone",
                                            "waiting", "revocable", "publications",
-                                           "publication_list", "publication_mistakes", "pool",
-                                           "shared_blocks", "trying_pool", "pool_limits",
+                                           "publication_list", "publication_mistakes", "claims",
+                                           "pool", "shared_blocks", "trying_pool", "pool_limits",
                                            "pool_pressure", "pool_callbacks", "pool_suspension",
                                            "suspension_requests", "suspension_requests_of_pools",
                                            "suspended_publication", "frameworks", "environment",
@@ -114,8 +114,8 @@ std::string CHeaders() {
 
 TEST(CApiProgram, CallsEveryFunction) {
   std::string program;
-  for (const char* part : {"main", "errors", "client", "events", "waiting", "publications", "pool",
-                           "suspension", "frameworks"}) {
+  for (const char* part : {"main", "errors", "client", "events", "waiting", "publications",
+                           "claims", "pool", "suspension", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
   const std::string headers = CHeaders();

@@ -57,6 +57,7 @@ void TestRevocable(void);
 void TestPublications(void);
 void TestPublicationList(void);
 void TestPublicationMistakes(void);
+void TestClaims(void);
 void TestPool(void);
 void TestTryingPool(void);
 void TestSharedBlocks(void);

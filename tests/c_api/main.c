@@ -52,6 +52,7 @@ int main(int argc, char** argv) {
       {"publications", TestPublications},
       {"publication_list", TestPublicationList},
       {"publication_mistakes", TestPublicationMistakes},
+      {"claims", TestClaims},
       {"pool", TestPool},
       {"trying_pool", TestTryingPool},
       {"shared_blocks", TestSharedBlocks},
