@@ -107,5 +107,40 @@ TEST(LeaseBookTest, HeldLeasesAreDroppedFromAList) {
   EXPECT_THAT(ids, ElementsAre(6, 8));
 }
 
+TEST(LeaseBookTest, AStatementNamesTheRequestsOfHeldClaims) {
+  LeaseBook book;
+  uint64_t claimed = 0;
+  {
+    LeaseBook::Request request(&book), other(&book);
+    claimed = request.id();
+    request.Claimed({"weights", "id"});
+  }
+  EXPECT_THAT(book.MakeStatement().request_ids, ElementsAre(claimed));
+  EXPECT_THAT(book.ClaimsOn({"weights", "id"}), ElementsAre(claimed));
+  EXPECT_THAT(book.ClaimsOn({"weights", "other"}), IsEmpty());
+  const LeaseBook::PendingRelease pending = book.GiveUpClaim(claimed);
+  EXPECT_THAT(pending.claims, ElementsAre(claimed));
+  EXPECT_EQ(pending.statement, 1u);
+  EXPECT_TRUE(book.GiveUpClaim(claimed).empty());
+  EXPECT_THAT(book.MakeStatement().request_ids, IsEmpty());
+}
+
+TEST(LeaseBookTest, APublishedClaimIsNoPendingRelease) {
+  LeaseBook book;
+  LeaseBook::Request request(&book);
+  request.Claimed({"weights", "id"});
+  book.Published({request.id()});
+  EXPECT_TRUE(book.GiveUpClaim(request.id()).empty());
+}
+
+TEST(LeaseBookTest, AStatementSettlesAnUnheardClaim) {
+  LeaseBook book;
+  book.AddPending(book.GiveUpUnheard(5));
+  EXPECT_EQ(book.TakePending(0).size(), 1u);
+  book.AddPending(book.GiveUpUnheard(5));
+  book.MakeStatement();
+  EXPECT_THAT(book.TakePending(1), IsEmpty());
+}
+
 }  // namespace lease_book_test
 }  // namespace gpumem::internal

@@ -81,8 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("errors", "nulls", "struct_sizes", "client", "segments", "raw_handles",
                       "events", "lost_segments", "daemon_gone", "waiting", "revocable",
                       "publications", "publication_list", "publication_mistakes", "published_files",
-                      "pool", "shared_blocks", "trying_pool", "pool_limits", "pool_pressure",
-                      "pool_callbacks", "pool_suspension", "suspension_requests",
+                      "claims", "pool", "shared_blocks", "trying_pool", "pool_limits",
+                      "pool_pressure", "pool_callbacks", "pool_suspension", "suspension_requests",
                       "suspension_requests_of_pools", "suspended_publication", "frameworks",
                       "environment", "fork", "exit"),
     [](const auto& part) { return std::string(part.param); });
@@ -114,7 +114,7 @@ std::string CHeaders() {
 TEST(CApiProgram, CallsEveryFunction) {
   std::string program;
   for (const char* part : {"main", "errors", "client", "events", "files", "waiting", "publications",
-                           "pool", "suspension", "frameworks"}) {
+                           "claims", "pool", "suspension", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
   const std::string headers = CHeaders();

@@ -58,6 +58,7 @@ void TestPublications(void);
 void TestPublicationList(void);
 void TestPublicationMistakes(void);
 void TestPublishedFiles(void);
+void TestClaims(void);
 void TestPool(void);
 void TestTryingPool(void);
 void TestSharedBlocks(void);

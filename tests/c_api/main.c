@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
       {"publication_list", TestPublicationList},
       {"publication_mistakes", TestPublicationMistakes},
       {"published_files", TestPublishedFiles},
+      {"claims", TestClaims},
       {"pool", TestPool},
       {"trying_pool", TestTryingPool},
       {"shared_blocks", TestSharedBlocks},

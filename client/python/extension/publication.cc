@@ -184,7 +184,7 @@ PyObject* PublicationAt(const gpumem_publication_list* publications, size_t inde
   const int status = gpumem_publication_list_get(publications, index, &of);
   if (status != GPUMEM_OK) return Raise(status);
   return Py_BuildValue(
-      "NNKKKIIiNKKKKNiNK", Text(of.tenant), Text(of.name), static_cast<U64>(of.version),
+      "NNKKKIIiNKKKKNiNKN", Text(of.tenant), Text(of.name), static_cast<U64>(of.version),
       static_cast<U64>(of.bytes), static_cast<U64>(of.metadata_bytes), of.segments,
       of.attached_sessions, int{of.access}, PyBool_FromLong(of.ephemeral),
       static_cast<U64>(of.age_ms), static_cast<U64>(of.expire_after_ms),

@@ -90,10 +90,8 @@ def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[P
     _check_format(format)
     files = files_of(paths)
     found = _format_of(files, format)
-    options: Dict[str, Any] = {"access": access, "ephemeral": ephemeral,
-                               "expire_after": expire_after, "timeout": timeout}
-    if content_id:
-        options["content_id"] = content_id
+    options: Dict[str, Any] = {"access": access, "ephemeral": ephemeral, "timeout": timeout,
+                               "expire_after": expire_after, "content_id": content_id}
     if found in _FORMATS:
         return _publish_natively(client, name, files, _FORMATS[found], checksums, kind, device,
                                  progress, files_id, **options)
@@ -111,7 +109,7 @@ def publish_files(client: "Client", name: str, paths: Union[PathLike, Iterable[P
 def _publish_natively(client: "Client", name: str, files: List[str], form: int, checksums: bool,
                       kind: Optional[str], device: DeviceLike, progress: Optional[Progress],
                       files_id: bytes, *, access: str, ephemeral: bool, expire_after: float,
-                      timeout: Optional[float], content_id: bytes = b"") -> PublishedFiles:
+                      timeout: Optional[float], content_id: bytes) -> PublishedFiles:
     """Has the library load safetensors and bytes."""
     return PublishedFiles(*_gpumem.publish_files(
         client.handle, name, files, form, to_kind(kind), to_device(device), not checksums,

@@ -84,9 +84,10 @@ def test_a_waiter_gets_it(client, other):
     assert isinstance(found[0], gpumem.Claim)
     with pytest.raises(gpumem.DeadlineExceededError, match="has the claim"):
         client.attach_or_claim("weights", ID, wait=0.01)
-    assert found[0].publish(np.arange(3), metadata={"step": 1}) == 1
+    version = found[0].publish(np.arange(3), metadata={"step": 1})
     attached = client.attach_or_claim("weights", ID, writable=True)
     assert attached.metadata == {"step": 1} and attached.content_id == ID
+    assert attached.version == version
     assert not attached.readonly
     del attached
     client.unpublish("weights")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """client.publish_files(): .npy, .npz, GGUF and PyTorch's checkpoints, and files that lie."""
 import io
+import itertools
 import os
 import pickle
 import random
@@ -100,7 +101,8 @@ def test_headers_of_npy(text, version):
     header(GOOD.replace("(2, 3)", "(" + "1," * 40 + ")")), header(GOOD.replace("(2, 3)", "(" * 900)),
     header(GOOD.replace("'shape'", "'descr'")), header(GOOD.replace(", }", ", 'x': 1}")),
     header(GOOD.replace("{", "{**")), header("{}"), header("__import__('os')"), header("[" * 5000),
-    header(GOOD.replace("(2, 3)", f"({1 << 62}, {1 << 62})"))])
+    header(GOOD.replace("(2, 3)", f"({1 << 62}, {1 << 62})"))],
+    ids=itertools.count())
 def test_bad_headers_of_npy(said):
     with pytest.raises(gpumem.InvalidArgumentError):
         npy.read_header(io.BytesIO(said))
@@ -246,7 +248,8 @@ def tensor(name="a", sizes=(6,), kind=0, content=bytes(24)):
     gguf_file(tensors=[tensor(sizes=(1 << 62, 4))]), gguf_file(tensors=[tensor(sizes=(1 << 63,) * 4)]),
     gguf_file(tensors=[tensor(kind=4)]), gguf_file(tensors=[tensor(kind=12)]),
     gguf_file(offsets=[0, 0, 64, 1024]), gguf_file(offsets=[1, 64, 128, 1024]),
-    gguf_file(offsets=[0, 64, 128, 1 << 40]), gguf_file(offsets=[0, 64, 128, (1 << 64) - 64])])
+    gguf_file(offsets=[0, 64, 128, 1 << 40]), gguf_file(offsets=[0, 64, 128, (1 << 64) - 64])],
+    ids=itertools.count())
 def test_bad_gguf(client, tmp_path, said):
     path = tmp_path / "x.gguf"
     path.write_bytes(said)

@@ -28,7 +28,7 @@ def _publish(client):
         if blob is None:
             blob = json.dumps({"format": "gpumem-arrays/1", "single": single, "metadata": None,
                                "arrays": list(rows)}).encode()
-        _gpumem.publish(client.handle, "x", [segment.handle], blob, 0, True, 0, 0)
+        _gpumem.publish(client.handle, "x", [segment.handle], blob, 0, True, 0, 0, b"")
 
     yield publish
     segment.close(defer=True)

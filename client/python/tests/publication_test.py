@@ -151,7 +151,7 @@ def test_what_the_command_line_publishes(client, daemon):
              {"dtype": "none"}, {"offset": 0.5}, {"segment": 0.0}, {"shape": [0, 1 << 70]}, {"segment": None}, {"shape": None}, {"strides": "x"}))])
 def test_metadata_that_lies_is_refused(client, blob):
     segment = client.acquire(MIB)
-    gpumem._gpumem.publish(client.handle, "lies", [segment.handle], blob, 0, False, 0, 0)
+    gpumem._gpumem.publish(client.handle, "lies", [segment.handle], blob, 0, False, 0, 0, b"")
     with pytest.raises(gpumem.DataLossError, match="not well-formed"):
         client.attach("lies")
 
@@ -160,7 +160,7 @@ def test_metadata_that_lies_is_refused(client, blob):
 def test_others_metadata_is_theirs(client, blob):
     segment = client.acquire(MIB)
     memoryview(segment)[:2] = b"hi"
-    gpumem._gpumem.publish(client.handle, "others", [segment.handle], blob, 0, False, 0, 0)
+    gpumem._gpumem.publish(client.handle, "others", [segment.handle], blob, 0, False, 0, 0, b"")
     publication = client.attach("others")
     assert len(publication) == 0 and publication.blob == blob and publication.arrays == {}
     assert bytes(memoryview(publication.segments[0])[:2]) == b"hi"

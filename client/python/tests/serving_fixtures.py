@@ -14,13 +14,13 @@ import pytest
 from conftest import CONFIG, FAKES, PATIENCE_S, Daemon, charged, eventually
 
 REAL = importlib.util.find_spec("torch") is not None
-HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 @pytest.fixture(scope="module", name="daemon")
 def _daemon():
     daemon = Daemon(config=CONFIG)
     os.environ["GPUMEM_RUNTIME_DIR"] = daemon.runtime_dir
+    os.environ["XDG_CACHE_HOME"] = str(daemon.folder / "cache")  # of content ids
     if not REAL:
         sys.path.insert(0, FAKES)
     yield daemon
@@ -73,8 +73,8 @@ def write_safetensors(path, arrays):
 
 
 def start(code, *arguments, runtime_dir):
-    """Starts Python code in another process, with these fixtures at hand."""
-    paths = [HERE, *([] if REAL else [FAKES]), os.environ.get("PYTHONPATH", "")]
+    """Starts Python code in another process."""
+    paths = [*([] if REAL else [FAKES]), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         env={**os.environ, "GPUMEM_RUNTIME_DIR": runtime_dir, "PYTHONPATH": os.pathsep.join(paths)},

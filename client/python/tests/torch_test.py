@@ -148,7 +148,8 @@ def test_a_publisher_cannot_make_unaligned_tensors(adapter, row, dtype):
             "metadata": {"format": "gpumem-torch/1", "single": False, "metadata": None,
                          "dtypes": {"w": dtype}},
             "arrays": [{"name": "w", "strides": None, "segment": 0, "framework": "torch", **row}]}
-    _gpumem.publish(client.handle, "wrong", [segment.handle], json.dumps(blob).encode(), 0, True, 0, 0)
+    _gpumem.publish(client.handle, "wrong", [segment.handle], json.dumps(blob).encode(), 0, True, 0,
+                    0, b"")
     with pytest.raises(gpumem.InvalidArgumentError, match="not aligned"):
         adapter.attach("wrong")
 

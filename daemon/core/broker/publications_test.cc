@@ -244,6 +244,57 @@ TEST_F(BrokerPublicationsTest, CancelledAttachmentHoldsNothing) {
   EXPECT_EQ(LeasesOfSession(), 1u);
 }
 
+AttachSpec Contents(uint64_t request) {
+  return {.name = "w", .request_id = request, .waits = true, .claims = true, .content_id = "v1"};
+}
+
+TEST_F(BrokerPublicationsTest, AClaimPassesOnWithoutAThread) {
+  const auto first = Advance(*NewAttach(Contents(1)));
+  ASSERT_TRUE(first.attached.ok() && first.attached->claimed) << first.attached.status();
+  const Broker::NewSession holder = std::exchange(session_, Open());
+  const auto waits = NewAttach(Contents(1)), too = NewAttach(Contents(2));
+  EXPECT_EQ(Advance(*waits).state, State::kWaits);
+  EXPECT_EQ(Advance(*too).state, State::kWaits);
+  broker_->SocketClosed(holder.id);
+  EXPECT_EQ(waits->Resumed(), 1);
+  EXPECT_EQ(too->Resumed(), 0);
+  const auto next = Advance(*waits);
+  ASSERT_TRUE(next.attached.ok() && next.attached->claimed) << next.attached.status();
+  Publish({.name = "w", .content_id = "v1", .leases = Acquire(1)});
+  EXPECT_EQ(too->Resumed(), 1);
+  const auto attached = Advance(*too);
+  ASSERT_TRUE(attached.attached.ok()) << attached.attached.status();
+  EXPECT_FALSE(attached.attached->claimed);
+  EXPECT_EQ(attached.attached->publication.content_id, "v1");
+}
+
+// A client that is gone when its call gets the claim does not keep it.
+TEST_F(BrokerPublicationsTest, ARequestThatWasGivenUpLeavesItsClaim) {
+  ASSERT_TRUE(Advance(*NewAttach(Contents(1))).attached.ok());
+  const auto given_up = NewAttach(Contents(2)), next = NewAttach(Contents(3));
+  EXPECT_EQ(Advance(*given_up).state, State::kWaits);
+  EXPECT_EQ(Advance(*next).state, State::kWaits);
+  broker_->ReleaseClaim(CallOf(session_), 1);
+  EXPECT_EQ(given_up->Resumed(), 1);
+  broker_->GiveUp(given_up->attachment);
+  EXPECT_EQ(next->Resumed(), 0);
+  EXPECT_TRUE(absl::IsCancelled(Advance(*given_up).attached.status()));
+  EXPECT_EQ(next->Resumed(), 1);
+  EXPECT_TRUE(Advance(*next).attached->claimed);
+  // It may be repeated: only its connection was lost.
+  broker_->ReleaseClaim(CallOf(session_), 3);
+  EXPECT_TRUE(Advance(*NewAttach(Contents(2))).attached->claimed);
+  EXPECT_TRUE(absl::IsCancelled(Advance(*NewAttach(Contents(3))).attached.status()));
+}
+
+TEST_F(BrokerPublicationsTest, TheClockEndsAWaitForContents) {
+  ASSERT_TRUE(Advance(*NewAttach(Contents(1))).attached.ok());
+  const auto it = NewAttach(Contents(2), Sent, absl::Milliseconds(20));
+  EXPECT_EQ(Advance(*it).state, State::kWaits);
+  it->AwaitResumed(1);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Advance(*it).attached.status()));
+}
+
 TEST_F(BrokerPublicationsTest, ASessionThatEndsEndsItsWaits) {
   const auto it = NewAttach({.name = "w", .version = 1});
   EXPECT_EQ(Advance(*it).state, State::kWaits);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import (TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Mapping, Optional,
+from typing import (TYPE_CHECKING, Any, Callable, Iterable, List, Mapping, Optional,
                     Sequence, Tuple, Union)
 
 from .. import files
@@ -142,6 +142,5 @@ def push(name: str, tensors: Any, *, framework: str = "torch", client: Optional[
     session, adapter = _client_of(client), framework_of(framework)
     found = content_id.encode() if isinstance(content_id, str) else content_id
     value, metadata = adapter.copy(session, tensors, kind, device, None)
-    more: Dict[str, Any] = {"content_id": found} if found else {}
-    return session.publish(name, value, metadata=metadata, kind=kind, device=device, **more,
-                           **options)
+    return session.publish(name, value, metadata=metadata, kind=kind, device=device,
+                           content_id=found, **options)
