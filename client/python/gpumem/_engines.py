@@ -65,11 +65,29 @@ def gpu_of(target: Any) -> Tuple[Optional[str], Dict[str, Any]]:
                   "cuda": torch.version.cuda}
 
 
-def content_id(engine: str, paths: List[str], facts: Mapping[str, Any]) -> str:
+def _hashes(paths: List[str]) -> Dict[str, str]:
+    """Returns the hashes of files, the larger ones of a folder together: several threads read them,
+    and an unchanged file is not read again."""
+    made: Dict[str, str] = {}
+    folders: Dict[str, List[str]] = {}
+    top = os.path.commonpath([os.path.dirname(path) for path in paths])
+    for path in paths:
+        if path.endswith((".json", ".py")):
+            with open(path, "rb") as file:
+                made[os.path.relpath(path, top)] = hashlib.sha256(file.read()).hexdigest()
+        else:
+            folders.setdefault(os.path.relpath(os.path.dirname(path), top), []).append(path)
+    for folder, inside in folders.items():
+        made[f"{folder}/"] = files.content_id(inside, format="bytes").hex()
+    return made
+
+
+def content_id(engine: str, paths: List[str], facts: Mapping[str, Any], given: str = "") -> str:
     """Returns the hash of all that decides the bytes of the weights: the files, the versions of the
-    engine and of PyTorch, and `facts`, which JSON can express."""
+    engine and of PyTorch, and `facts`, which JSON can express. given: a name of the files' content,
+    in place of their hashes."""
     text = json.dumps({"engine": engine, "torch": str(torch.__version__), **facts,
-                       "files": files.content_id(paths).hex()}, sort_keys=True)
+                       "files": given or _hashes(paths)}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -82,12 +100,13 @@ class Options(NamedTuple):
     name: str  # the prefix
     wait: float  # seconds to wait for another process that loads
     expire_after: float  # seconds without a process that uses the weights; 0: they stay
+    content_id: str  # of the files; "": their hashes
 
     @classmethod
     def take(cls, extra: Dict[str, Any], name: str) -> "Options":
         """Takes the options out of a dict. name: the default one."""
         return cls(str(extra.pop("name", name)), float(extra.pop("wait", math.inf)),
-                   float(extra.pop("expire_after", 0)))
+                   float(extra.pop("expire_after", 0)), str(extra.pop("content_id", "")))
 
     def name_of(self, content: str) -> str:
         """Returns the name of a publication. Weights that differ never meet under one name."""

@@ -9,7 +9,8 @@ choice of a loader in each process. See docs/how-to/serve-with-engines.md.
 
 Options, in the object "gpumem": "name" (the publication's prefix; "sglang"), "wait" (seconds for
 another worker that loads; no limit), "expire_after" (seconds that weights stay without a worker;
-for ever). --load-format and the other keys are for the first worker.
+for ever), "content_id" (a name of the files' content, in place of their hashes). --load-format and
+the other keys are for the first worker.
 """
 from __future__ import annotations
 
@@ -135,7 +136,8 @@ class ModelLoader(loaders.BaseModelLoader):  # type: ignore[misc]
             **_engines.gpu_of(target)[1]}
         files = _engines.files_of(model_config.model_path, model_config.revision,
                                   self._inner.download_dir)
-        return _engines.content_id(f"sglang {sglang.__version__}", files, facts)
+        return _engines.content_id(f"sglang {sglang.__version__}", files, facts,
+                                   self._options.content_id)
 
 
 def _facts(bag: Any) -> Dict[str, Any]:

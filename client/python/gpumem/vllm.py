@@ -9,7 +9,8 @@ registers the format in each process of vLLM. See docs/how-to/serve-with-engines
 
 Options (--model-loader-extra-config, JSON): "load_format" (vLLM's, for the first worker; "auto"),
 "name" (the publication's prefix; "vllm"), "wait" (seconds for another worker that loads; no limit),
-"expire_after" (seconds that weights stay without a worker; for ever). Others are for that format.
+"expire_after" (seconds that weights stay without a worker; for ever), "content_id" (a name of the
+files' content, in place of their hashes). Others are for that format.
 """
 from __future__ import annotations
 
@@ -136,7 +137,8 @@ class ModelLoader(BaseModelLoader):  # type: ignore[misc]
             "environment": envs.compile_factors(),
             **_engines.gpu_of(_target(vllm_config, self.load_config))[1]}
         files = _engines.files_of(model, model_config.revision, self._inner.download_dir)
-        return _engines.content_id(f"vllm {vllm.__version__}", files, facts)
+        return _engines.content_id(f"vllm {vllm.__version__}", files, facts,
+                                   self._options.content_id)
 
 
 def _target(vllm_config: Any, load_config: Any) -> Any:

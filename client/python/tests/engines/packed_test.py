@@ -179,11 +179,29 @@ def test_all_of_it_counts(engines, folder):
            engines.content_id("vllm 1", paths, {"rank": 1})]
     (folder / "model.safetensors").write_bytes(b"others")
     ids.append(engines.content_id("vllm 1", paths, {"rank": 0}))
-    assert len(set(ids)) == 4
     assert ids[3] == engines.content_id("vllm 1", paths, {"rank": 0})
+    (folder / "config.json").write_text("[]")
+    ids.append(engines.content_id("vllm 1", paths, {"rank": 0}))
+    ids.append(engines.content_id("vllm 1", paths, {"rank": 0}, "a revision"))
+    assert len(set(ids)) == 6
     options = engines.Options.take({}, "vllm")
-    assert options == ("vllm", float("inf"), 0)
-    assert len({options.name_of(each) for each in ids}) == 4
+    assert options == ("vllm", float("inf"), 0, "")
+    assert len({options.name_of(each) for each in ids}) == 6
+
+
+def test_files_of_the_same_name(engines, folder):
+    """Shards beside their index, and models in folders of a model."""
+    (folder / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"w": "model.safetensors"}}')
+    (folder / "draft").mkdir()
+    for name in ("model.safetensors", "config.json"):
+        (folder / "draft" / name).write_bytes((folder / name).read_bytes())
+    seen = set()
+    for path in (folder / "draft" / "model.safetensors", folder / "model.safetensors",
+                 folder / "model.safetensors.index.json"):
+        path.write_bytes(path.read_bytes() + b" ")
+        seen.add(engines.content_id("vllm 1", engines.files_of(str(folder), None, None), {}))
+    assert len(seen) == 3
 
 
 def test_ranks_that_would_wait_for_each_other(engines):
