@@ -6,8 +6,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "client/cli/effects/effects.h"
 #include "client/cli/options/command_line.h"
-#include "client/cli/views/effects.h"
 
 namespace gpumem::cli {
 

@@ -7,10 +7,10 @@
 #include "client/cli/commands/caution.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
+#include "client/cli/effects/effects.h"
 #include "client/cli/text/format.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
-#include "client/cli/views/effects.h"
 #include "client/cli/views/views.h"
 
 namespace gpumem::cli {

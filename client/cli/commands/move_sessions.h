@@ -7,8 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "client/cli/effects/session_effects.h"
 #include "client/cli/options/command_line.h"
-#include "client/cli/views/session_effects.h"
 
 namespace gpumem::cli {
 

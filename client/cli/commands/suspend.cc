@@ -10,13 +10,13 @@
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
 #include "client/cli/commands/move_sessions.h"
+#include "client/cli/effects/effects.h"
+#include "client/cli/effects/session_effects.h"
 #include "client/cli/process/command.h"
 #include "client/cli/text/format.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
 #include "client/cli/text/printable.h"
-#include "client/cli/views/effects.h"
-#include "client/cli/views/session_effects.h"
 
 namespace gpumem::cli {
 namespace {

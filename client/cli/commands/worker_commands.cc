@@ -8,9 +8,9 @@
 #include "client/cli/commands/caution.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/output.h"
+#include "client/cli/effects/effects.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
-#include "client/cli/views/effects.h"
 #include "client/cli/views/views.h"
 #include "client/session/session.h"
 

@@ -17,10 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/cli/effects/effects.h"
 #include "client/cli/process/examine.h"
 #include "client/cli/process/record.h"
 #include "client/cli/process/target.h"
-#include "client/cli/views/effects.h"
 #include "common/cuda/checkpoint.h"
 #include "proto/gpumem/v1/admin.pb.h"
 

@@ -21,14 +21,14 @@ import weakref
 from collections import deque
 from typing import Any, Deque, Dict, Hashable, Iterator, List, Optional, Sequence, Tuple
 
-from . import _gpumem
-from ._kv_blocks import Block, BlockPool, KVCacheSpec, KVCacheStats, SharedPrefix
-from .arrays import Array
-from .client import Client
-from .errors import (AlreadyExistsError, Error, FailedPreconditionError, InvalidArgumentError,
+from .. import _gpumem
+from .blocks import Block, BlockPool, KVCacheSpec, KVCacheStats, SharedPrefix
+from ..arrays import Array
+from ..client import Client
+from ..errors import (AlreadyExistsError, Error, FailedPreconditionError, InvalidArgumentError,
                      NotFoundError, ResourceExhaustedError, of_status)
-from .segment import Segment, Ticket
-from .watch import Notice, Watch
+from ..segment import Segment, Ticket
+from ..watch import Notice, Watch
 
 __all__ = ["KVCacheSpec", "KVCacheStats", "PagedKVCache", "SharedPrefix"]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/views/session_effects.h"
+#include "client/cli/effects/session_effects.h"
 
 #include <map>
 #include <set>

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/cli/views/effects.h"
+#include "client/cli/effects/effects.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumem::cli {

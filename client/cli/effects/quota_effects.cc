@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "client/cli/effects/effects.h"
 #include "client/cli/text/format.h"
-#include "client/cli/views/effects.h"
 #include "client/cli/views/quota_values.h"
 #include "common/quota_keys.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/cli/views/effects.h"
+#include "client/cli/effects/effects.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

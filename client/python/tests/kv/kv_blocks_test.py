@@ -5,7 +5,7 @@ import random
 
 import gpumem
 import pytest
-from gpumem._kv_blocks import BlockPool, KVCacheSpec
+from gpumem.kv_cache.blocks import BlockPool, KVCacheSpec
 
 SPEC = KVCacheSpec("model", layers=2, heads=2, head_size=8, block_size=4, blocks_per_segment=3)
 

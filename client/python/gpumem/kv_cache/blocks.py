@@ -10,9 +10,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Dict, Hashable, List, Optional, Sequence, Tuple
 
-from ._dtypes import parse
-from .errors import InvalidArgumentError
-from .segment import Ticket
+from .._dtypes import parse
+from ..errors import InvalidArgumentError
+from ..segment import Ticket
 
 
 @dataclass(frozen=True)
