@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import MIB, charged, eventually
 from gpumem.serving import load_or_attach
-from serving_fixtures import (_daemon, _torch, finish, start, tensor, values,  # noqa: F401
+from fixtures import (_daemon, _torch, finish, start, tensor, values,  # noqa: F401
                               write_safetensors)
 
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import MIB, charged, eventually
 from gpumem.serving import load_or_attach, push
 from gpumem.serving.slices import part_of
-from serving_fixtures import (_daemon, _torch, finish, start, tensor,  # noqa: F401
+from fixtures import (_daemon, _torch, finish, start, tensor,  # noqa: F401
                               values)
 
 

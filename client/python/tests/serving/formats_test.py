@@ -14,7 +14,7 @@ import pytest
 from conftest import MIB, charged
 from gpumem._formats import gguf, npy
 from gpumem.serving import load_or_attach
-from serving_fixtures import REAL, _daemon, _torch, values, write_safetensors  # noqa: F401
+from fixtures import REAL, _daemon, _torch, values, write_safetensors  # noqa: F401
 
 ARRAYS = {"f4": np.arange(6, dtype="float32").reshape(2, 3), "i8": np.arange(5),
           "fortran": np.asfortranarray(np.arange(24, dtype="<u2").reshape(2, 3, 4)),
