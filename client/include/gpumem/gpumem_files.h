@@ -54,7 +54,8 @@ int gpumem_client_publish_files(gpumem_client* client, const char* name, const c
 #define GPUMEM_CONTENT_ID_BYTES 32
 
 /* Writes the content id of files, GPUMEM_CONTENT_ID_BYTES bytes. `poll` is called with `context`
- * several times a second while files are read, and may end the call as `progress`; it may be null. */
+ * several times a second while files are read, and may end the call as `progress`; it may be null.
+ */
 int gpumem_content_id_of(const char* const* paths, size_t count, int32_t format,
                          int (*poll)(void* context), void* context, void* content_id);
 
