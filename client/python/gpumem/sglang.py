@@ -7,10 +7,10 @@ The first worker of a node loads the model as SGLang does, and publishes the wei
 worker with the same weights, and every restart, maps them. The package's entry point hooks SGLang's
 choice of a loader in each process. See docs/how-to/serve-with-engines.md.
 
-Options, in the object "gpumem": "name" (the publication's prefix; "sglang"), "wait" (seconds for
-another worker that loads; no limit), "expire_after" (seconds that weights stay without a worker;
-for ever), "content_id" (a name of the files' content, in place of their hashes). --load-format and
-the other keys are for the first worker.
+The object "gpumem" has options. "name" is the publication's prefix ("sglang"). "wait" is in
+seconds, for another worker that loads (no limit). "expire_after" is how many seconds weights stay
+without a worker (for ever). "content_id" names the files' content, in place of their hashes.
+--load-format and the other keys are for the first worker.
 """
 from __future__ import annotations
 

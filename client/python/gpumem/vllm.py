@@ -7,10 +7,11 @@ The first worker of a node loads the model as vLLM does, processes its weights, 
 Every other worker with the same weights, and every restart, maps them. The package's entry point
 registers the format in each process of vLLM. See docs/how-to/serve-with-engines.md.
 
-Options (--model-loader-extra-config, JSON): "load_format" (vLLM's, for the first worker; "auto"),
-"name" (the publication's prefix; "vllm"), "wait" (seconds for another worker that loads; no limit),
-"expire_after" (seconds that weights stay without a worker; for ever), "content_id" (a name of the
-files' content, in place of their hashes). Others are for that format.
+--model-loader-extra-config has options, as JSON. "load_format" is vLLM's format for the first
+worker ("auto"). "name" is the publication's prefix ("vllm"). "wait" is in seconds, for another
+worker that loads (no limit). "expire_after" is how many seconds weights stay without a worker (for
+ever). "content_id" names the files' content, in place of their hashes. Others are for that load
+format.
 """
 from __future__ import annotations
 
