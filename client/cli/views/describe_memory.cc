@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/text/format.h"
@@ -200,6 +201,10 @@ std::string Describer::Publication(const std::string& name) {
     absl::StrAppend(&about, "until it is unpublished");
   }
   absl::StrAppend(&about, ". Its metadata has ", Bytes(publication.metadata_bytes()), ".");
+  if (!publication.content_id().empty()) {
+    absl::StrAppend(&about, " Its content id is ", absl::BytesToHexString(publication.content_id()),
+                    ".");
+  }
   absl::StrAppend(&text, Paragraph(about));
   if (publication.suspended_segments() > 0) {
     absl::StrAppend(

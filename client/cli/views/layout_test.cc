@@ -76,11 +76,12 @@ TEST(LayoutTest, TheWideFormHasWhatTablesHide) {
   publication->set_metadata_bytes(kMiB);
   publication->set_expire_after_ms(60'000);
   publication->set_publisher_session_id(7);
+  publication->set_content_id("digest of many bytes");
   publications.add_publications();
   EXPECT_THAT(PublicationsView(publications, false, wide),
-              AllOf(HasSubstr("  METADATA  EXPIRES AFTER  PUBLISHED BY\n"),
-                    HasSubstr("  1.00 MiB          1m00s     session 7\n"),
-                    HasSubstr("       0 B              -             -\n")));
+              AllOf(HasSubstr("  METADATA  EXPIRES AFTER  PUBLISHED BY  CONTENT\n"),
+                    HasSubstr("  1.00 MiB          1m00s     session 7  646967657374206f\n"),
+                    HasSubstr("       0 B              -             -  -\n")));
 
   DeviceList devices = GpusAndPinnedMemory();
   devices[0].set_pci_bus_id("00000000:1B:00.0");

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/cli/text/format.h"
@@ -327,7 +328,8 @@ std::string PublicationsView(const v1::ListPublicationsResponse& response, bool 
                {"AGE", Align::kRight},
                Detail("METADATA", Align::kRight),
                Detail("EXPIRES AFTER", Align::kRight),
-               Detail("PUBLISHED BY", Align::kRight)});
+               Detail("PUBLISHED BY", Align::kRight),
+               Detail("CONTENT", Align::kLeft)});
   for (const v1::PublicationInfo& each : response.publications()) {
     std::string stays = each.ephemeral() ? "with its publisher" : "until unpublished";
     if (each.expires_in_ms() > 0) {
@@ -348,7 +350,9 @@ std::string PublicationsView(const v1::ListPublicationsResponse& response, bool 
          stays, publisher, Age(each.age_ms()), Size(each.metadata_bytes(), exact),
          each.expire_after_ms() == 0 ? kNone : Age(each.expire_after_ms()),
          each.publisher_session_id() == 0 ? kNone
-                                          : absl::StrCat("session ", each.publisher_session_id())});
+                                          : absl::StrCat("session ", each.publisher_session_id()),
+         each.content_id().empty() ? kNone
+                                   : absl::BytesToHexString(each.content_id()).substr(0, 16)});
   }
   return table.ToString(layout);
 }

@@ -76,7 +76,11 @@ void Fuzzer::Note(const std::string& what, const absl::Status& status, bool word
       if (!words || !status.message().empty()) return;
       break;
     case absl::StatusCode::kDeadlineExceeded:
-      if (what == "Attach") return;  // no such version in time
+      if (what == "Attach") return;         // no such version in time
+      if (what == "AttachOrClaim") return;  // another session has the claim
+      break;
+    case absl::StatusCode::kCancelled:
+      if (what == "AttachOrClaim") return;  // its claim was released before
       break;
     default:
       break;
