@@ -214,7 +214,7 @@ TEST(SharedLibraryTest, ExportsNothingElse) {
   ASSERT_EQ(dlinfo(library, RTLD_DI_LINKMAP, &map), 0);
   const std::set<std::string> functions = CFunctions();
   const std::regex cpp(
-      R"(gpumem::(Attachment|CancelToken|Client|Segment|Event|Pool)::[A-Za-z_~=]+(\[abi:cxx11\])?\(.*)"
+      R"(gpumem::(Attachment|CancelToken|Claim|Client|Segment|Event|Pool)::[A-Za-z_~=]+(\[abi:cxx11\])?\(.*)"
       R"(|gpumem::(KindName|GetDenial|OpenBlock)\(.*)");
   std::set<std::string> exports = Exports(map->l_name);
   EXPECT_GT(exports.size(), functions.size());
@@ -223,9 +223,9 @@ TEST(SharedLibraryTest, ExportsNothingElse) {
     EXPECT_TRUE(is_ours) << name << " " << Demangled(name);
   }
   // Private symbols are not exported either.
-  for (const char* name :
-       {"gpumem::Client::Client(", "gpumem::Client::Mapped(", "gpumem::Client::AcquireIn(",
-        "gpumem::Pool::Pool(", "gpumem::Attachment::Attachment(std::"}) {
+  for (const char* name : {"gpumem::Client::Client(", "gpumem::Client::Mapped(",
+                           "gpumem::Client::AcquireIn(", "gpumem::Pool::Pool(",
+                           "gpumem::Attachment::Attachment(std::", "gpumem::Claim::Claim(std::"}) {
     for (const std::string& one : exports) {
       EXPECT_THAT(Demangled(one), ::testing::Not(::testing::StartsWith(name)));
     }
