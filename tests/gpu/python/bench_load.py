@@ -4,6 +4,8 @@
 
     bench_load.py --work DIR [--gib 30] [--attach-gib 56]   # with a daemon at $GPUMEM_RUNTIME_DIR
 
+--gib 0 leaves the loaders out.
+
 Makes sharded safetensors of random tensors in DIR, which should be on a disk's file system. Rows:
 - Loaders, each in new processes that have imported their libraries and have a CUDA context: from the
   call until all tensors can be used, the median of three, from the page cache. Those that are not
@@ -227,14 +229,19 @@ def main():
     elif args.be:
         load(args.be, folder)
     else:
-        try:
-            # In another process, whose context ends with it.
-            subprocess.run([sys.executable, __file__, "--work", args.work, "--be", "maker", "--gib",
-                            str(args.gib)], check=True)
-            compare_loaders(args, folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        if args.gib > 0:
+            compare(args, folder)
         measure_attach(args)
+
+
+def compare(args, folder):
+    try:
+        # In another process, whose context ends with it.
+        subprocess.run([sys.executable, __file__, "--work", args.work, "--be", "maker", "--gib",
+                        str(args.gib)], check=True)
+        compare_loaders(args, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
