@@ -223,7 +223,7 @@ def _stream(flat: Dict[str, Any], weights: Set[str]) -> Iterator[Tuple[str, Any]
 def _read(weights: Mapping[str, Any]) -> Dict[str, Any]:
     if DESCRIPTION not in weights:
         raise DataLossError("the publication is not of an inference engine's weights")
-    said = json.loads(weights[DESCRIPTION].cpu().numpy().tobytes())
+    said: Dict[str, Any] = json.loads(weights[DESCRIPTION].cpu().numpy().tobytes())
     if said["format"] != _FORMAT:
         raise DataLossError(f"the publication has the format {said['format']!r:.60}, not {_FORMAT}")
     return said

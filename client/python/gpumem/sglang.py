@@ -186,11 +186,12 @@ def register() -> None:
         hooks[f"{updater}.{name}"] = _unless_shared(lambda updater: updater.get_model(),
                                                     lambda *_, **__: (False, refused))
     manager = "managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-    for name, answer in (
-            ("begin_weight_update",
-             lambda *_: BeginWeightUpdateReqOutput(success=False, message=refused)),
-            ("release_memory_occupation", _all_but_weights(ReleaseMemoryOccupationReqOutput)),
-            ("resume_memory_occupation", _all_but_weights(ResumeMemoryOccupationReqOutput))):
+    answers: Dict[str, Callable[..., Any]] = {
+        "begin_weight_update":
+            lambda *_: BeginWeightUpdateReqOutput(success=False, message=refused),
+        "release_memory_occupation": _all_but_weights(ReleaseMemoryOccupationReqOutput),
+        "resume_memory_occupation": _all_but_weights(ResumeMemoryOccupationReqOutput)}
+    for name, answer in answers.items():
         hooks[f"{manager}.{name}"] = _unless_shared(
             lambda manager: manager.tp_worker.model_runner.model, answer)
     for name, hook in hooks.items():
