@@ -181,18 +181,23 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(const Asker&
     absl::Status room = CheckLeaseCount(state_, *state_.sessions.at(session), request.count);
     if (!room.ok()) return room;
   }
-  std::vector<SegmentId> segments;
-  while (segments.size() < reused) {
-    segments.push_back(*reusable.TakeFit(request.kind, request.bytes));
+  std::vector<RetainedPool::SetAside> aside;
+  while (aside.size() < reused) {
+    aside.push_back(*reusable.SetAsideFit(request.kind, request.bytes));
   }
   if (decision->fit == Fit::kNow) {
+    std::vector<SegmentId> segments;
+    for (const RetainedPool::SetAside& each : aside) segments.push_back(each.id);
     return std::optional(operations_.Grant(session, request, std::move(segments)));
   }
   // Takes the segments to reuse out of the pool, so that making room for the others does not doom
   // them. Their charges do not move: moving them there and back would count as a change of the
-  // device. Two waiters that each do so would then be checked in turn for ever.
+  // device. Two waiters that each do so would then be checked in turn for ever. They keep their
+  // age: which segment is given up next must not depend on how often a waiter was checked.
   TrimForShortfall(state_, segments_, request, request.count - reused, claims);
-  for (SegmentId id : segments) reusable.Add(id, request.kind, request.bytes);
+  for (const RetainedPool::SetAside& each : aside) {
+    reusable.PutBack(each, request.kind, request.bytes);
+  }
   const bool revokes =
       decision->fit == Fit::kRevoked && !(waits && AwaitsSuspensions(asker, claims, *decision));
   if (revokes) revocations_.Revoke(decision->candidates, request);

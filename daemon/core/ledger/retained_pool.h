@@ -36,6 +36,26 @@ class RetainedPool {
     return id;
   }
 
+  // A segment that is out of the pool for a moment, with its age.
+  struct SetAside {
+    SegmentId id{};
+    uint64_t age = 0;
+  };
+  // As TakeFit, for a segment that PutBack may return to its place.
+  std::optional<SetAside> SetAsideFit(Kind kind, uint64_t bytes) {
+    auto it = by_size_.find({kind, bytes});
+    if (it == by_size_.end()) return std::nullopt;
+    const SetAside aside{it->second.begin()->first, it->second.begin()->second};
+    Remove(aside.id, kind, bytes);
+    return aside;
+  }
+  // Returns a segment to its place by age: it was not used.
+  void PutBack(const SetAside& aside, Kind kind, uint64_t bytes) {
+    by_size_[{kind, bytes}].emplace(aside.id, aside.age);
+    by_age_.emplace(aside.age, Entry{aside.id, kind, bytes});
+    SetBytes(bytes_ + bytes);
+  }
+
   // Takes the one that was retained first.
   std::optional<SegmentId> TakeOldest() {
     if (by_age_.empty()) return std::nullopt;

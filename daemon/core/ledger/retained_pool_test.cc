@@ -61,6 +61,21 @@ TEST(RetainedPoolTest, EachChangeOfItsBytesIsTold) {
             (std::vector<std::pair<uint64_t, uint64_t>>{{0, 512}, {512, 576}, {576, 64}, {64, 0}}));
 }
 
+TEST(RetainedPoolTest, OneThatIsPutBackKeepsItsAge) {
+  RetainedPool pool;
+  pool.Add(SegmentId{1}, Kind::kVmm, 512);
+  pool.Add(SegmentId{2}, Kind::kVmm, 64);
+  const auto aside = pool.SetAsideFit(Kind::kVmm, 512);
+  ASSERT_TRUE(aside.has_value());
+  EXPECT_EQ(aside->id, SegmentId{1});
+  EXPECT_EQ(pool.bytes(), 64u);
+  EXPECT_FALSE(pool.SetAsideFit(Kind::kVmm, 512).has_value());
+  pool.PutBack(*aside, Kind::kVmm, 512);
+  EXPECT_EQ(pool.bytes(), 576u);
+  EXPECT_EQ(pool.Fits(Kind::kVmm, 512), 1u);
+  EXPECT_EQ(pool.TakeOldest(), SegmentId{1});
+}
+
 TEST(RetainedPoolTest, SegmentTakenForReuseIsNoLongerTheOldest) {
   RetainedPool pool;
   pool.Add(SegmentId{1}, Kind::kVmm, 512);

@@ -2,8 +2,10 @@
 #include "daemon/core/ledger/testing/model/requests.h"
 
 #include <iterator>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -116,10 +118,13 @@ absl::Status BeginAcquire(LedgerModel& model, SessionId id, const AcquireSpec& s
 void MakeRoom(LedgerModel& model, const Request& request, const std::set<SegmentId>& reused,
               const Decision& decision, const Claims& claims, absl::Time now) {
   if (decision.fit == Fit::kBlocked || decision.awaits_end) return;
-  // Segments that it would reuse must not be given up for it, and count as used just now.
-  for (SegmentId id : reused) model.segments.at(id).kept_since = 0;
+  // Segments that it would reuse must not be given up for it.
+  std::map<SegmentId, uint64_t> kept_since;
+  for (SegmentId id : reused) {
+    kept_since[id] = std::exchange(model.segments.at(id).kept_since, 0);
+  }
   GiveUpFor(model, request, request.count - static_cast<uint32_t>(reused.size()), claims);
-  for (SegmentId id : reused) SettleUnheld(model, id);
+  for (const auto& [id, since] : kept_since) model.segments.at(id).kept_since = since;
   for (SegmentId id : decision.to_revoke) BeginRevocation(model, id, now);
 }
 
