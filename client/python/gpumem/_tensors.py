@@ -9,7 +9,7 @@ import torch  # type: ignore[import]
 from . import _cuda
 from .arrays import Array
 from .errors import DataLossError, InvalidArgumentError
-from .publication import Publication
+from .publication import Publication, paused_collection
 from .segment import Segment
 
 if TYPE_CHECKING:
@@ -119,16 +119,18 @@ def mapped(publication: Publication) -> Tuple[Dict[str, Any], bool, Any]:
     """
     said = publication.metadata
     if not isinstance(said, dict) or said.get("format") != FORMAT:
-        return ({name: from_array(array) for name, array in publication.items()},
-                publication.single, said)
+        with paused_collection():
+            return ({name: from_array(array) for name, array in publication.items()},
+                    publication.single, said)
     dtypes, single = said.get("dtypes"), said.get("single")
     if (not isinstance(dtypes, dict) or not isinstance(single, bool)
             or dtypes.keys() != publication.keys() or (single and list(dtypes) != [""])
             or not all(isinstance(dtype, str) for dtype in dtypes.values())):
         raise DataLossError(f"the metadata of publication {publication.name!r} names the format "
                             f"{FORMAT}, but is not well-formed")
-    return ({name: tensor_of(publication[name], dtype) for name, dtype in dtypes.items()}, single,
-            said.get("metadata"))
+    with paused_collection():
+        return ({name: tensor_of(publication[name], dtype) for name, dtype in dtypes.items()},
+                single, said.get("metadata"))
 
 
 # ---- Copies --------------------------------------------------------------------------------------

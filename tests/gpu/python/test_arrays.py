@@ -157,4 +157,4 @@ def test_interprocess_events_order_two_processes(cupy, client):
 def test_a_denial_says_why(client):
     with pytest.raises(MemoryError) as denied:
         client.acquire(70 << 30)
-    assert denied.value.denial.limit > 0 and denied.value.denial.asked == 100 << 30
+    assert denied.value.denial.limit > 0 and denied.value.denial.asked == 70 << 30
