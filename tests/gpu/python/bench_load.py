@@ -148,7 +148,7 @@ def attach_once():
     connected = time.perf_counter()
     tensors = gpumem.torch.attach(NAME, client=client)
     ended = time.perf_counter()
-    next(iter(tensors.values()))[0, 0].item()
+    next(iter(tensors.tensors.values()))[0, 0].item()
     # The part of it that is not Python's.
     handle = gpumem._gpumem.attach(client.handle, NAME, 0, 0, None, [], 0, 0, False, False)
     again = time.perf_counter()
