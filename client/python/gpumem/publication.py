@@ -277,9 +277,9 @@ class Publication(Mapping[str, Array]):
             arrays.check_alignment(offset, shape, strides, dtype)
         elif high > low:
             raise ValueError("an array with elements has no segment")
-        if row["strides"] is None:
-            strides = None  # in C order
-        return {"dtype": dtype, "shape": shape, "strides": strides, "segment": segment,
+        # None: in C order
+        steps = None if row["strides"] is None else strides
+        return {"dtype": dtype, "shape": shape, "strides": steps, "segment": segment,
                 "offset": offset, "framework": _of_type(row["framework"], str, "a framework")}
 
     def _place(self, index: int) -> Tuple[int, Place]:
