@@ -86,7 +86,7 @@ struct PublishCommand {
 struct FetchCommand {
   std::string name;
   bool safetensors = false;  // as files of this format
-  std::string out;  // a path, "-" for stdout
+  std::string out;           // a path, "-" for stdout
   bool force = false;
   bool allow_dotfiles = false;
   std::string as;  // as in WhoamiCommand

@@ -148,8 +148,8 @@ struct SuspensionHandlers {
   // names.
   std::function<std::vector<Segment*>()> demotable;
   // Called last for each request, also if there was nothing to do: the library no longer uses the
-  // segments and pools. A program that locks them in `segments`, and in `demotable`, which is called
-  // in its place, unlocks them here. `pause` is called in between: it takes another lock.
+  // segments and pools. A program that locks them in `segments`, and in `demotable`, which is
+  // called in its place, unlocks them here. `pause` is called in between: it takes another lock.
   std::function<void()> done;
   // As WatchHandlers::ended.
   std::function<void(const absl::Status&)> ended;
