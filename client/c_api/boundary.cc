@@ -151,6 +151,32 @@ std::optional<absl::Duration> Timeout(uint64_t milliseconds) {
   return Time(milliseconds);
 }
 
+absl::Duration TimeOrNone(uint64_t milliseconds) {
+  return milliseconds == 0 ? absl::InfiniteDuration() : Time(milliseconds);
+}
+
+absl::StatusOr<std::string> Bytes(const void* data, size_t size, absl::string_view name) {
+  if (size == 0) return std::string();
+  if (data == nullptr) return NullError(name);
+  return std::string(static_cast<const char*>(data), size);
+}
+
+absl::Status OfProgram(int code, absl::string_view name) {
+  if (code == GPUMEM_OK) return absl::OkStatus();
+  return absl::Status(static_cast<absl::StatusCode>(code),
+                      absl::StrCat("the program's ", name, " function returned ", code));
+}
+
+static_assert(GPUMEM_PUBLICATION_ACCESS_TENANT == static_cast<int>(PublicationAccess::kTenant));
+static_assert(GPUMEM_PUBLICATION_ACCESS_ANY == static_cast<int>(PublicationAccess::kAny));
+
+absl::StatusOr<PublicationAccess> ToAccess(int32_t access) {
+  if (access < GPUMEM_PUBLICATION_ACCESS_TENANT || access > GPUMEM_PUBLICATION_ACCESS_ANY) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no publication access ", access));
+  }
+  return static_cast<PublicationAccess>(access);
+}
+
 uint64_t ToMilliseconds(absl::Duration time) {
   if (time == absl::InfiniteDuration()) return GPUMEM_UNLIMITED;
   return static_cast<uint64_t>(absl::ToInt64Milliseconds(time));

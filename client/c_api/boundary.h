@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "gpumem/client.h"
 #include "gpumem/gpumem.h"
+#include "gpumem/publication.h"
 
 namespace gpumem::c_api {
 
@@ -104,17 +105,28 @@ inline absl::Status GiveNumber(const absl::StatusOr<uint64_t>& from, uint64_t* t
 // Returns "" for null.
 inline std::string Text(const char* text) { return text == nullptr ? "" : text; }
 
+// Returns any bytes. INVALID_ARGUMENT: null, and not 0 of them; `name`: of the pointer.
+absl::StatusOr<std::string> Bytes(const void* data, size_t size, absl::string_view name);
+
+// Returns the status that a function of the program returned as `code`. `name`: of the function.
+absl::Status OfProgram(int code, absl::string_view name);
+
 //   INVALID_ARGUMENT  one of them is null
 absl::StatusOr<std::vector<std::string>> Texts(const char* const* texts, size_t count);
 
 absl::Duration Time(uint64_t milliseconds);
 // As above, but 0 means none.
 std::optional<absl::Duration> Timeout(uint64_t milliseconds);
+// As Time, but 0 is infinite.
+absl::Duration TimeOrNone(uint64_t milliseconds);
 // Rounds down; infinity becomes GPUMEM_UNLIMITED.
 uint64_t ToMilliseconds(absl::Duration time);
 
 //   INVALID_ARGUMENT  not in enum gpumem_kind
 absl::StatusOr<Kind> ToKind(int32_t kind);
+
+//   INVALID_ARGUMENT  not in enum gpumem_publication_access
+absl::StatusOr<PublicationAccess> ToAccess(int32_t access);
 
 absl::StatusOr<OpenOptions> ToOptions(const gpumem_open_options* from);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/c_api/boundary.h"
@@ -12,13 +13,16 @@
 #include "gpumem/gpumem.h"
 
 using gpumem::c_api::AnyNull;
+using gpumem::c_api::Bytes;
 using gpumem::c_api::Call;
 using gpumem::c_api::NullError;
+using gpumem::c_api::OfProgram;
 using gpumem::c_api::Read;
 using gpumem::c_api::Text;
 using gpumem::c_api::Texts;
-using gpumem::c_api::Time;
+using gpumem::c_api::TimeOrNone;
 using gpumem::c_api::Timeout;
+using gpumem::c_api::ToAccess;
 using gpumem::c_api::ToKind;
 using gpumem::c_api::Write;
 
@@ -27,12 +31,6 @@ namespace {
 static_assert(GPUMEM_FILE_FORMAT_BY_NAME == static_cast<int>(gpumem::FileFormat::kByName));
 static_assert(GPUMEM_FILE_FORMAT_BYTES == static_cast<int>(gpumem::FileFormat::kBytes));
 static_assert(GPUMEM_FILE_FORMAT_SAFETENSORS == static_cast<int>(gpumem::FileFormat::kSafetensors));
-
-absl::Status EndedBy(const char* function, int code) {
-  if (code == GPUMEM_OK) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(code),
-                      absl::StrCat("the program's ", function, " function returned ", code));
-}
 
 absl::StatusOr<gpumem::FileFormat> ToFormat(int32_t format) {
   if (format < GPUMEM_FILE_FORMAT_BY_NAME || format > GPUMEM_FILE_FORMAT_SAFETENSORS) {
@@ -46,28 +44,25 @@ absl::StatusOr<gpumem::PublishFilesOptions> ToOptions(const gpumem_publish_files
   if (!format.ok()) return format.status();
   auto kind = ToKind(c.kind);
   if (!kind.ok()) return kind.status();
-  if (c.access < GPUMEM_PUBLICATION_ACCESS_TENANT || c.access > GPUMEM_PUBLICATION_ACCESS_ANY) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no publication access ", c.access));
-  }
-  gpumem::PublishFilesOptions options{
-      .format = *format,
-      .device = Text(c.device),
-      .kind = *kind,
-      .checksums = c.without_checksums == 0,
-      .access = static_cast<gpumem::PublicationAccess>(c.access),
-      .ephemeral = c.ephemeral != 0,
-      .expire_after = c.expire_after_ms == 0 ? absl::InfiniteDuration() : Time(c.expire_after_ms),
-      .timeout = Timeout(c.timeout_ms)};
-  if (c.content_id == nullptr && c.content_id_bytes > 0) return NullError("content_id");
-  if (c.content_id_bytes > 0) {
-    options.content_id.assign(static_cast<const char*>(c.content_id), c.content_id_bytes);
-  }
+  auto access = ToAccess(c.access);
+  if (!access.ok()) return access.status();
+  auto content_id = Bytes(c.content_id, c.content_id_bytes, "content_id");
+  if (!content_id.ok()) return content_id.status();
+  gpumem::PublishFilesOptions options{.format = *format,
+                                      .device = Text(c.device),
+                                      .kind = *kind,
+                                      .checksums = c.without_checksums == 0,
+                                      .access = *access,
+                                      .ephemeral = c.ephemeral != 0,
+                                      .expire_after = TimeOrNone(c.expire_after_ms),
+                                      .content_id = *std::move(content_id),
+                                      .timeout = Timeout(c.timeout_ms)};
   if (c.files_id != nullptr) {
     options.files_id.assign(static_cast<const char*>(c.files_id), GPUMEM_CONTENT_ID_BYTES);
   }
   if (c.progress != nullptr) {
     options.progress = [c](uint64_t done, uint64_t total) {
-      return EndedBy("progress", c.progress(c.context, done, total));
+      return OfProgram(c.progress(c.context, done, total), "progress");
     };
   }
   return options;
@@ -111,7 +106,7 @@ int gpumem_content_id_of(const char* const* paths, size_t count, int32_t format,
     auto of = ToFormat(format);
     if (!of.ok()) return of.status();
     std::function<absl::Status()> stops;
-    if (poll != nullptr) stops = [&] { return EndedBy("poll", poll(context)); };
+    if (poll != nullptr) stops = [&] { return OfProgram(poll(context), "poll"); };
     auto id = gpumem::ContentIdOf(*files, *of, stops);
     if (!id.ok()) return id.status();
     if (id->size() != GPUMEM_CONTENT_ID_BYTES) return absl::InternalError("a content id's size");

@@ -15,6 +15,7 @@
 #include "gpumem/gpumem.h"
 
 using gpumem::c_api::AnyNull;
+using gpumem::c_api::Bytes;
 using gpumem::c_api::Call;
 using gpumem::c_api::CheckIndex;
 using gpumem::c_api::GiveNumber;
@@ -24,7 +25,9 @@ using gpumem::c_api::Read;
 using gpumem::c_api::Text;
 using gpumem::c_api::Texts;
 using gpumem::c_api::Time;
+using gpumem::c_api::TimeOrNone;
 using gpumem::c_api::Timeout;
+using gpumem::c_api::ToAccess;
 using gpumem::c_api::ToMilliseconds;
 using gpumem::c_api::Write;
 
@@ -42,31 +45,18 @@ struct gpumem_publication_list {
 
 namespace {
 
-static_assert(GPUMEM_PUBLICATION_ACCESS_TENANT ==
-              static_cast<int>(gpumem::PublicationAccess::kTenant));
-static_assert(GPUMEM_PUBLICATION_ACCESS_ANY == static_cast<int>(gpumem::PublicationAccess::kAny));
-
-// 0 means none.
-absl::Duration TimeOrNone(uint64_t milliseconds) {
-  return milliseconds == 0 ? absl::InfiniteDuration() : Time(milliseconds);
-}
-
-// Null for no bytes is allowed.
-std::string Bytes(const void* data, size_t size) {
-  return size == 0 ? std::string() : std::string(static_cast<const char*>(data), size);
-}
-
 absl::StatusOr<gpumem::PublishOptions> ToPublishOptions(const gpumem_publish_options* from) {
   auto c = Read(from);
   if (!c.ok()) return c.status();
-  if (c->metadata == nullptr && c->metadata_bytes > 0) return NullError("metadata");
-  if (c->access < GPUMEM_PUBLICATION_ACCESS_TENANT || c->access > GPUMEM_PUBLICATION_ACCESS_ANY) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no publication access ", c->access));
-  }
-  if (c->content_id == nullptr && c->content_id_bytes > 0) return NullError("content_id");
-  return gpumem::PublishOptions{.content_id = Bytes(c->content_id, c->content_id_bytes),
-                                .metadata = Bytes(c->metadata, c->metadata_bytes),
-                                .access = static_cast<gpumem::PublicationAccess>(c->access),
+  auto metadata = Bytes(c->metadata, c->metadata_bytes, "metadata");
+  if (!metadata.ok()) return metadata.status();
+  auto access = ToAccess(c->access);
+  if (!access.ok()) return access.status();
+  auto content_id = Bytes(c->content_id, c->content_id_bytes, "content_id");
+  if (!content_id.ok()) return content_id.status();
+  return gpumem::PublishOptions{.content_id = *std::move(content_id),
+                                .metadata = *std::move(metadata),
+                                .access = *access,
                                 .ephemeral = c->ephemeral != 0,
                                 .expire_after = TimeOrNone(c->expire_after_ms),
                                 .timeout = Timeout(c->timeout_ms)};
@@ -150,10 +140,11 @@ int gpumem_client_attach_or_claim(gpumem_client* client, const char* name, const
     if (AnyNull(client, name, attachment, claim)) {
       return NullError("client, name, attachment or claim");
     }
-    if (content_id == nullptr && content_id_bytes > 0) return NullError("content_id");
+    auto contents = Bytes(content_id, content_id_bytes, "content_id");
+    if (!contents.ok()) return contents.status();
     auto attach = ToAttachOptions(options, /*no_wait=*/absl::ZeroDuration());
     if (!attach.ok()) return attach.status();
-    auto found = client->client->AttachOrClaim(name, Bytes(content_id, content_id_bytes), *attach);
+    auto found = client->client->AttachOrClaim(name, *contents, *attach);
     if (!found.ok()) return found.status();
     *attachment = nullptr;
     *claim = nullptr;

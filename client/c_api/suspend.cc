@@ -21,6 +21,7 @@
 using gpumem::c_api::AnyNull;
 using gpumem::c_api::Call;
 using gpumem::c_api::NullError;
+using gpumem::c_api::OfProgram;
 using gpumem::c_api::Read;
 using gpumem::c_api::Time;
 using gpumem::c_api::Timeout;
@@ -45,18 +46,10 @@ absl::StatusOr<std::vector<gpumem::Segment*>> ToSegments(gpumem_segment* const* 
   return list;
 }
 
-// Calls the program's function and converts its status. `name`: of the function.
-absl::Status CallProgram(int (*function)(void*), void* context, const char* name) {
-  const int code = function(context);
-  if (code == GPUMEM_OK) return absl::OkStatus();
-  return absl::Status(static_cast<absl::StatusCode>(code),
-                      absl::StrCat("the program's ", name, " function returned ", code));
-}
-
 // Returns an empty function for null.
 std::function<absl::Status()> ToQuiesce(int (*quiesce)(void*), void* context) {
   if (quiesce == nullptr) return nullptr;
-  return [quiesce, context] { return CallProgram(quiesce, context, "quiesce"); };
+  return [quiesce, context] { return OfProgram(quiesce(context), "quiesce"); };
 }
 
 gpumem::SuspendOptions ToSuspend(const gpumem_suspend_options& c) {
@@ -73,7 +66,7 @@ gpumem::ResumeOptions ToResume(const gpumem_resume_options& c) {
 gpumem::DemoteOptions ToDemote(const gpumem_demote_options& c) {
   gpumem::DemoteOptions options{.wait = Time(c.wait_ms), .timeout = Timeout(c.timeout_ms)};
   if (c.pause != nullptr) {
-    options.pause = [&c] { return CallProgram(c.pause, c.context, "pause"); };
+    options.pause = [&c] { return OfProgram(c.pause(c.context), "pause"); };
   }
   if (c.proceed != nullptr) options.proceed = [&c] { c.proceed(c.context); };
   if (c.longest_pause_ms != 0) options.longest_pause = Time(c.longest_pause_ms);
@@ -130,7 +123,7 @@ absl::StatusOr<gpumem::SuspensionHandlers> ToSuspensionHandlers(
   handlers.pools = ToOffer<gpumem::Pool>(c.pools, c.context);
   handlers.demotable = ToOffer<gpumem::Segment>(c.demotable, c.context);
   if (c.pause != nullptr) {
-    handlers.pause = [c] { return CallProgram(c.pause, c.context, "pause"); };
+    handlers.pause = [c] { return OfProgram(c.pause(c.context), "pause"); };
   }
   handlers.proceed = ToCall(c.proceed, c.context);
   if (c.suspended != nullptr) {
