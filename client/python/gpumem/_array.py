@@ -122,13 +122,17 @@ class Array(Placed, _gpumem.Memory):
 
     def view(self, dtype: Any) -> "Array":
         """Returns the same bytes as elements of another type of the same size."""
+        return self._like(dtype=self._viewed_as(dtype))
+
+    def _viewed_as(self, dtype: Any) -> _dtypes.DType:
+        """Returns the type, checked for view()."""
         found = _dtypes.parse(dtype)
         if found.itemsize != self.itemsize:
             raise InvalidArgumentError(
                 f"{found.name} has {found.itemsize} bytes, but the elements of {self.dtype} have "
                 f"{self.itemsize}: a view needs a type of the same size")
         check_alignment(self.ptr, self.shape, self.strides, found)
-        return self._like(dtype=found)
+        return found
 
     def view_as(self, other: "Array") -> "Array":
         """Returns the same bytes, as many as `other` has, with its shape and dtype, in C order."""
@@ -164,10 +168,11 @@ class Array(Placed, _gpumem.Memory):
         """Returns the same memory, to be used after waiting for `stream` (a cudaStream_t)."""
         return self._like(stream=stream)
 
-    def without_readonly_mark(self) -> "Array":
-        """Returns the same memory for frameworks without read-only arrays (PyTorch). A write to it
-        still faults: it is mapped read-only."""
-        return self._like(readonly=False)
+    def without_readonly_mark(self, dtype: Any = None) -> "Array":
+        """Returns the same memory for frameworks without read-only arrays (PyTorch), and as a view()
+        of a dtype if one is given. A write to it still faults: it is mapped read-only."""
+        found = self._dtype if dtype is None else self._viewed_as(dtype)
+        return self._like(readonly=False, dtype=found)
 
     # ---- Protocols
 

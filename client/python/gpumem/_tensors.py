@@ -61,13 +61,14 @@ def from_array(array: Array, dtype: Optional[str] = None) -> Any:
     name of it if that is not the array's ("bfloat16"). Raises InvalidArgumentError if the array is
     not aligned."""
     wanted = dtype or array.dtype
-    plain = array.without_readonly_mark() if array.readonly else array
-    if wanted in _AS_IS and wanted == array.dtype:
-        return _aligned(torch.from_dlpack(plain))
-    found = _dtype(wanted)
+    travels = None
     if array.itemsize in _INTEGERS and array.dtype not in _AS_IS:
-        plain = plain.view(_INTEGERS[array.itemsize])
-    return _aligned(torch.from_dlpack(plain).view(found))
+        travels = _INTEGERS[array.itemsize]
+    plain = array
+    if array.readonly or travels is not None:
+        plain = array.without_readonly_mark(travels)
+    made = torch.from_dlpack(plain)
+    return _aligned(made if wanted == plain.dtype else made.view(_dtype(wanted)))
 
 
 def tensor_of(array: Array, dtype: str) -> Any:
