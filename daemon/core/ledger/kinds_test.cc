@@ -214,6 +214,25 @@ TEST_F(LedgerKindsTest, ALostSegmentIsToldReleasedAndNeverReused) {
   EXPECT_EQ(ledger_.state().charged(1), 0u);
 }
 
+// It waits a moment, for memory on its way back, and its other segment would be that of the pool.
+TEST_F(LedgerKindsTest, ARequestThatCountedOnALostSegmentIsToldThatThereIsNoRoom) {
+  const SessionId other = Open("b", 2);
+  const auto others = ledger_.admission().BeginAcquire(other, {.bytes = 14 * kGranule});
+  ASSERT_TRUE(others.ok() && others->operation) << others.status();
+  const Operation::Item idle = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
+  const Operation::Item kept = Acquire({.bytes = 1})->items[0];
+  ASSERT_EQ(ledger_.leases().Release(session_, {idle.lease, kept.lease}), absl::OkStatus());
+  const auto waits =
+      ledger_.admission().BeginAcquire(session_, {.bytes = 1, .kind = Kind::kMempool, .count = 2});
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  EXPECT_THAT(Drain(ledger_.effects().doomed), ElementsAre(kept.segment));
+  EXPECT_TRUE(ledger_.admission().AdmitWaiting().empty());
+  ledger_.segments().MarkLost({idle.segment});
+  const auto told = ledger_.admission().AdmitWaiting();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].operation.status().code(), StatusCode::kResourceExhausted);
+}
+
 TEST_F(LedgerKindsTest, SegmentThatAnotherTenantHadIsNotReused) {
   const Operation::Item item = Acquire({.bytes = 1, .kind = Kind::kIpc})->items[0];
   const Secret ticket = *ledger_.leases().Share(session_, item.lease, TicketScope::kAny, Secret{7});

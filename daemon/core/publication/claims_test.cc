@@ -97,7 +97,7 @@ TEST_F(ClaimsTest, OtherContentsUnderTheNameAreNotAttachedTo) {
   // It is replaced before the session attaches.
   Publish(second, "v4");
   EXPECT_TRUE(Claims(first, 2, "v2"));
-  EXPECT_TRUE(Claims(first, 3, "v\0001"));
+  EXPECT_TRUE(Claims(first, 3, std::string("v") + '\0' + "1"));
 }
 
 TEST_F(ClaimsTest, PassesToTheNextInOrderOfArrival) {

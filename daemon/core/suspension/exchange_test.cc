@@ -44,7 +44,7 @@ class ExchangesTest : public SuspensionsFixture {
     const Exchanges::Pair pair = PairOf(lease, other);
     contents[pair.other_segment] = contents.at(pair.segment);
     expected[other] = contents.at(pair.segment);
-    const absl::Status done = ledger.exchanges().Exchange(session, {pair}, /*check_only=*/false);
+    absl::Status done = ledger.exchanges().Exchange(session, {pair}, /*check_only=*/false);
     // The program writes to the memory that its lease names now: the other one is stale.
     if (done.ok()) contents[pair.other_segment] = expected[lease] = ++numbers;
     return done;

@@ -134,10 +134,7 @@ void Unimport(LedgerModel& model, SessionId session, size_t device, bool all) {
 
 void SettleUnheld(LedgerModel& model, SegmentId id) {
   Segment& segment = model.segments.at(id);
-  // A segment that is idle in a pool is available to its tenant.
-  if (StateOf(model, id) == SegmentState::kLingering && !MayMap(model, id) && !segment.lost) {
-    model.queue_changed = true;
-  }
+  if (IsIdleInPool(model, id)) model.queue_changed = true;  // available to its tenant
   if (segment.given_up || Held(model, id)) return;
   segment.revoking = false;
   model.queue_changed = true;

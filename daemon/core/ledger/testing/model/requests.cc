@@ -33,9 +33,7 @@ std::set<SegmentId> Reusable(const LedgerModel& model, const Request& request) {
     if (reusable.size() == request.count || model.tenants.at(request.tenant).quota.scrub) break;
     if (segment.tenant == request.tenant && segment.device == request.device &&
         segment.kind == request.kind && segment.bytes == request.bytes &&
-        (segment.kept_since > 0 ||
-         (request.kind == Kind::kMempool && !segment.lost && !MayMap(model, id) &&
-          StateOf(model, id) == SegmentState::kLingering))) {
+        (segment.kept_since > 0 || IsIdleInPool(model, id))) {
       reusable.insert(id);
     }
   }

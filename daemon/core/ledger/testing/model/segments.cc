@@ -57,6 +57,12 @@ std::set<SessionId> Importers(const LedgerModel& model, SegmentId id) {
   return importers;
 }
 
+bool IsIdleInPool(const LedgerModel& model, SegmentId id) {
+  const Segment& segment = model.segments.at(id);
+  return segment.kind == Kind::kMempool && !segment.lost && !MayMap(model, id) &&
+         StateOf(model, id) == SegmentState::kLingering;
+}
+
 bool Held(const LedgerModel& model, SegmentId id) {
   const SegmentState state = StateOf(model, id);
   return state == SegmentState::kLeased || state == SegmentState::kPending ||
@@ -120,6 +126,8 @@ void MarkLost(LedgerModel& model, absl::Span<const SegmentId> segments) {
   for (SegmentId id : segments) {
     auto it = model.segments.find(id);
     if (it == model.segments.end() || it->second.lost) continue;
+    // Waiters may have counted on it.
+    if (IsIdleInPool(model, id)) model.queue_changed = true;
     it->second.lost = true;
     if (it->second.kept_since > 0) GiveUp(model, it->second);
     for (const auto& [lease_id, lease] : model.leases) {

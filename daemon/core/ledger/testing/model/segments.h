@@ -45,6 +45,8 @@ bool MayMap(const LedgerModel& model, SegmentId segment);  // any process
 SegmentState StateOf(const LedgerModel& model, SegmentId id);
 // Returns the sessions whose processes have the segment's pool open; none for other kinds.
 std::set<SessionId> Importers(const LedgerModel& model, SegmentId id);
+// True if only open pools hold the segment, and its tenant may get it again.
+bool IsIdleInPool(const LedgerModel& model, SegmentId id);
 
 // True if a lease, an operation or a process that may map it holds the segment.
 bool Held(const LedgerModel& model, SegmentId id);
