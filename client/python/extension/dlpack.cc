@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DLPack, both ways: https://dmlc.github.io/dlpack/latest/c_api.html and python_spec.html. The
 // structs are those of dlpack.h 1.0 (1.1 has more types); the unversioned ones are those of 0.x.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -65,9 +66,19 @@ constexpr const char* kUsedName =
 template <typename Managed>
 struct Exported {
   Managed managed;
-  PyObject* memory;
+  PyObject* keeps;  // a Memory, or a handle of which this is a view
   std::vector<int64_t> shape, strides;
 };
+
+void LetGo(PyObject* keeps) {
+  if (Py_TYPE(keeps) == handle_type) {
+    PyObject *type_of_error, *error, *traceback;
+    PyErr_Fetch(&type_of_error, &error, &traceback);
+    DropView(*reinterpret_cast<Handle*>(keeps));
+    PyErr_Restore(type_of_error, error, traceback);
+  }
+  Py_DECREF(keeps);
+}
 
 // Called by the consumer that took the tensor over, in any thread, with the GIL or without.
 template <typename Managed>
@@ -75,7 +86,7 @@ void Delete(Managed* managed) {
   auto* const exported = static_cast<Exported<Managed>*>(managed->manager_ctx);
   if (Py_IsInitialized() != 0) {
     const PyGILState_STATE state = PyGILState_Ensure();
-    Py_DECREF(exported->memory);
+    LetGo(exported->keeps);
     PyGILState_Release(state);
   }
   delete exported;
@@ -90,9 +101,9 @@ void DestroyCapsule(PyObject* capsule) {
 }
 
 template <typename Managed>
-PyObject* ExportAs(PyObject* memory, const Layout& layout, DLDevice device, DLDataType dtype) {
+PyObject* ExportAs(PyObject* keeps, const Layout& layout, DLDevice device, DLDataType dtype) {
   auto* const exported = new Exported<Managed>{};
-  exported->memory = memory;
+  exported->keeps = keeps;
   for (const Py_ssize_t extent : layout.shape) exported->shape.push_back(extent);
   for (const Py_ssize_t stride : layout.strides) {
     exported->strides.push_back(stride / layout.itemsize);
@@ -117,8 +128,20 @@ PyObject* ExportAs(PyObject* memory, const Layout& layout, DLDevice device, DLDa
     delete exported;
     return nullptr;
   }
-  Py_INCREF(memory);
+  Py_INCREF(keeps);
   return capsule;
+}
+
+bool CheckStrides(const Layout& layout) {
+  for (const Py_ssize_t stride : layout.strides) {
+    if (stride % layout.itemsize != 0) {
+      PyErr_SetString(
+          PyExc_BufferError,
+          "DLPack needs strides that are multiples of the element size: copy the array first");
+      return false;
+    }
+  }
+  return true;
 }
 
 // (memory, device_type, device_id, code, bits, versioned) -> capsule
@@ -136,18 +159,55 @@ PyObject* Export(PyObject*, PyObject* args) {
                     "only an array can be exported: call array() on the memory first");
     return nullptr;
   }
-  for (const Py_ssize_t stride : layout->strides) {
-    if (stride % layout->itemsize != 0) {
-      PyErr_SetString(
-          PyExc_BufferError,
-          "DLPack needs strides that are multiples of the element size: copy the array first");
-      return nullptr;
-    }
-  }
+  if (!CheckStrides(*layout)) return nullptr;
   const DLDevice device = {device_type, device_id};
   const DLDataType dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
   return versioned != 0 ? ExportAs<DLManagedTensorVersioned>(memory, *layout, device, dtype)
                         : ExportAs<DLManagedTensor>(memory, *layout, device, dtype);
+}
+
+// (handle, pointer, shape, strides in bytes or None, itemsize, device_type, device_id, code, bits)
+// -> capsule of a view of the handle's memory, unversioned and so without a read-only flag. None:
+// in C order.
+PyObject* View(PyObject*, PyObject* args) {
+  PyObject *keep, *shape, *strides;
+  Layout layout;
+  int device_type, device_id, code, bits;
+  if (!PyArg_ParseTuple(args, "O!O&OOniiii", handle_type, &keep, ToPointer, &layout.pointer, &shape,
+                        &strides, &layout.itemsize, &device_type, &device_id, &code, &bits)) {
+    return nullptr;
+  }
+  if (layout.itemsize <= 0) {
+    PyErr_SetString(PyExc_ValueError, "the size of an element must be at least one byte");
+    return nullptr;
+  }
+  if (!ToSizes(shape, &layout.shape)) return nullptr;
+  if (strides == Py_None) {
+    layout.strides.resize(layout.shape.size());
+    Py_ssize_t step = layout.itemsize;
+    for (size_t i = layout.shape.size(); i-- > 0;
+         step *= std::max<Py_ssize_t>(layout.shape[i], 1)) {
+      layout.strides[i] = step;
+    }
+  } else if (!ToSizes(strides, &layout.strides)) {
+    return nullptr;
+  }
+  if (layout.shape.size() != layout.strides.size()) {
+    PyErr_SetString(PyExc_ValueError, "shape and strides differ in length");
+    return nullptr;
+  }
+  if (!CheckStrides(layout)) return nullptr;
+  auto* const handle = reinterpret_cast<Handle*>(keep);
+  // Checked here, since other threads may have run above, while the numbers were made.
+  if (handle->pointer == nullptr) {
+    RaiseOwn(GPUMEM_FAILED_PRECONDITION, "the memory to view is closed");
+    return nullptr;
+  }
+  const DLDevice device = {device_type, device_id};
+  const DLDataType dtype = {static_cast<uint8_t>(code), static_cast<uint8_t>(bits), 1};
+  PyObject* const capsule = ExportAs<DLManagedTensor>(keep, layout, device, dtype);
+  if (capsule != nullptr) AddView(*handle);
+  return capsule;
 }
 
 template <typename Managed>
@@ -210,6 +270,7 @@ PyObject* Import(PyObject*, PyObject* capsule) {
 
 const std::vector<PyMethodDef> kDlpackMethods = {
     {"dlpack_export", Export, METH_VARARGS, nullptr},
+    {"dlpack_view", View, METH_VARARGS, nullptr},
     {"dlpack_import", Import, METH_O, nullptr},
 };
 

@@ -13,23 +13,6 @@ namespace {
 // NumPy 1 has room for no more on its stack, and does not check.
 constexpr Py_ssize_t kMaxDimensions = 32;
 
-bool ToSizes(PyObject* sequence, std::vector<Py_ssize_t>* sizes) {
-  const Py_ssize_t count = PySequence_Size(sequence);
-  if (count < 0) return false;
-  if (count > kMaxDimensions) {
-    PyErr_SetString(PyExc_ValueError, "an array can have at most 32 dimensions");
-    return false;
-  }
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    PyObject* const item = PySequence_GetItem(sequence, i);
-    if (item == nullptr) return false;
-    sizes->push_back(PyLong_AsSsize_t(item));
-    Py_DECREF(item);
-    if (sizes->back() == -1 && PyErr_Occurred() != nullptr) return false;
-  }
-  return true;
-}
-
 void Forget(Layout* layout) {
   if (layout == nullptr) return;
   if (layout->keep != nullptr) {
@@ -238,6 +221,23 @@ PyType_Spec spec = {"gpumem._gpumem.Memory", sizeof(Memory), 0,
                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
 
 }  // namespace
+
+bool ToSizes(PyObject* sequence, std::vector<Py_ssize_t>* sizes) {
+  const Py_ssize_t count = PySequence_Size(sequence);
+  if (count < 0) return false;
+  if (count > kMaxDimensions) {
+    PyErr_SetString(PyExc_ValueError, "an array can have at most 32 dimensions");
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* const item = PySequence_GetItem(sequence, i);
+    if (item == nullptr) return false;
+    sizes->push_back(PyLong_AsSsize_t(item));
+    Py_DECREF(item);
+    if (sizes->back() == -1 && PyErr_Occurred() != nullptr) return false;
+  }
+  return true;
+}
 
 Layout* LayoutOf(PyObject* object) {
   if (PyObject_IsInstance(object, reinterpret_cast<PyObject*>(memory_type)) != 1) {

@@ -36,6 +36,9 @@ extern PyTypeObject* memory_type;
 // Returns the layout of a Memory whose memory still exists; else null, with an exception.
 Layout* LayoutOf(PyObject* object);
 
+// Appends the numbers of a sequence, one for each dimension. False: an exception is set.
+bool ToSizes(PyObject* sequence, std::vector<Py_ssize_t>* sizes);
+
 bool AddMemoryType(PyObject* module);
 
 }  // namespace gpumem::python

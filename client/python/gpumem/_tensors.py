@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, 
 
 import torch  # type: ignore[import]
 
-from . import _cuda
+from . import _cuda, _dtypes
+from ._listing import paused_collection
 from .arrays import Array
 from .errors import DataLossError, InvalidArgumentError
-from .publication import Publication, paused_collection
+from .publication import Publication
 from .segment import Segment
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ ALIGNMENT = 512  # bytes
 # Types that both PyTorch and DLPack of every version can express; others travel as integers.
 _AS_IS = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"}
 _INTEGERS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+# Every PyTorch reads these from DLPack. Others become integers, and then a view.
+_READ = _AS_IS | {"bfloat16"}
 
 Copied = Dict[str, Tuple[Array, str]]  # by name, each with PyTorch's name of its dtype
 
@@ -81,6 +84,21 @@ def tensor_of(array: Array, dtype: str) -> Any:
     return made
 
 
+def published(publication: Publication, name: str, dtype: Optional[str] = None) -> Any:
+    """Returns the tensor of a publication's array; of one that copy_into() made of a tensor, with
+    that tensor's dtype. As from_array() and tensor_of(), in less time: a model has thousands."""
+    row = publication.row(name)
+    wanted = _dtypes.NAMED.get(dtype or row.dtype.name)
+    if (wanted is None or wanted.itemsize != row.dtype.itemsize or row.segment is None
+            or wanted.itemsize not in _INTEGERS):
+        array = publication[name]
+        return from_array(array) if dtype is None else tensor_of(array, dtype)
+    carrier = (wanted if wanted.name in _READ else
+               _dtypes.NAMED[_INTEGERS[wanted.itemsize]])
+    made = torch.from_dlpack(publication.capsule(row, carrier))
+    return _aligned(made if carrier is wanted else made.view(_dtype(wanted.name)))
+
+
 # ---- Publications of tensors ---------------------------------------------------------------------
 
 
@@ -121,7 +139,7 @@ def mapped(publication: Publication) -> Tuple[Dict[str, Any], bool, Any]:
     said = publication.metadata
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         with paused_collection():
-            return ({name: from_array(array) for name, array in publication.items()},
+            return ({name: published(publication, name) for name in publication},
                     publication.single, said)
     dtypes, single = said.get("dtypes"), said.get("single")
     if (not isinstance(dtypes, dict) or not isinstance(single, bool)
@@ -130,7 +148,7 @@ def mapped(publication: Publication) -> Tuple[Dict[str, Any], bool, Any]:
         raise DataLossError(f"the metadata of publication {publication.name!r} names the format "
                             f"{FORMAT}, but is not well-formed")
     with paused_collection():
-        return ({name: tensor_of(publication[name], dtype) for name, dtype in dtypes.items()},
+        return ({name: published(publication, name, dtype) for name, dtype in dtypes.items()},
                 single, said.get("metadata"))
 
 

@@ -13,13 +13,13 @@ that one array was published and not arrays by name. A publication of files (gpu
 """
 from __future__ import annotations
 
-import contextlib
-import gc
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from . import _dtypes, _gpumem, arrays
+from . import _gpumem, arrays
+from ._dtypes import DType
+from ._listing import FORMAT, Listing, Row, paused_collection, read
 from ._units import BACKENDS, KINDS, DeviceLike, to_ms, to_scope, to_seconds
 from ._waiting import CancelToken, call
 from .arrays import Array, Place
@@ -29,23 +29,7 @@ from .segment import Segment, placed
 if TYPE_CHECKING:
     from .client import Client
 
-FORMAT = "gpumem-arrays/1"
-FILES_FORMAT = "gpumem-files/1"
 _ALIGNMENT = 512  # bytes, of arrays that are copied together: what every framework asks for
-
-
-@contextlib.contextmanager
-def paused_collection() -> Iterator[None]:
-    """Pauses Python's cyclic garbage collection while a publication's arrays are made. Thousands of
-    new objects cause collections that find none of them, and take longer than making them: in a
-    process with PyTorch some 0.2 s."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @dataclass(frozen=True)
@@ -173,13 +157,6 @@ def publish(client: "Client", name: str, value: Any, *, metadata: Any, access: s
                            content_id)
 
 
-def _of_type(value: Any, kind: type, what: str) -> Any:
-    """Returns `value` if it is of that type, else raises; a bool is no int."""
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise TypeError(f"{what} must be {kind.__name__}, not {type(value).__name__}")
-    return value
-
-
 # ---- Attaching -----------------------------------------------------------------------------------
 
 
@@ -219,98 +196,60 @@ class Publication(Mapping[str, Array]):
         (_, self.nbytes, self.version, self.tenant, self.blob, infos,
          self.content_id) = _gpumem.attachment_info(handle)
         self._infos = infos
-        self.single = False
-        self.metadata: Any = None
-        self._listed = self._read()
+        self._rows, self.single, self.metadata = self._read()
+        self._devices: Dict[int, Tuple[int, int]] = {}  # by segment, as DLPack names them
 
-    def _read(self) -> Dict[str, Dict[str, Any]]:
-        """Returns the arrays' descriptions in its metadata, by name; none if it was not published
-        as arrays or files."""
+    def _read(self) -> Listing:
         try:
-            said = json.loads(self.blob)
-        except (ValueError, RecursionError):
-            return {}
-        form = said.get("format") if isinstance(said, dict) else None
-        if form not in (FORMAT, FILES_FORMAT):
-            return {}
-        try:
-            listed = self._rows(said, form)
-            if form == FORMAT:
-                self.single = _of_type(said["single"], bool, "\"single\"")
-                self.metadata = said.get("metadata")
-            if self.single and list(listed) != [""]:
-                raise ValueError("\"single\" is true, but there is not one array without a name")
-            return listed
+            with paused_collection():
+                return read(self.blob, [info[1] for info in self._infos])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError,
                 OverflowError) as error:
-            raise DataLossError(f"the metadata of publication {self.name!r} names the format "
-                                f"{form}, but is not well-formed: {error!r:.300}") from error
-
-    def _rows(self, said: Any, form: Any) -> Dict[str, Dict[str, Any]]:
-        if form == FORMAT:
-            rows = [(row["name"], row) for row in said["arrays"]]
-        else:
-            rows = [(row["name"], {"dtype": "uint8", "shape": [row["bytes"]], "strides": None,
-                                   "segment": index if row["bytes"] else None, "offset": 0,
-                                   "framework": ""}) for index, row in enumerate(said["files"])]
-        for name, _ in rows:
-            _of_type(name, str, "an array's name")
-        with paused_collection():
-            listed = {name: self._checked(row) for name, row in rows}
-        if len(listed) != len(rows):
-            raise ValueError("two arrays have the same name")
-        return listed
-
-    def _checked(self, row: Dict[str, Any]) -> Dict[str, Any]:
-        """Checks a description, which is untrusted: no array may reach beyond its segment."""
-        dtype = _dtypes.parse(_of_type(row["dtype"], str, "a dtype"))
-        shape = arrays.to_shape(_of_type(row["shape"], list, "a shape"), dtype.itemsize)
-        strides = arrays.to_strides(row["strides"], shape, dtype.itemsize)
-        low, high = arrays.extent(shape, strides, dtype.itemsize)
-        segment, offset = row["segment"], _of_type(row["offset"], int, "an offset")
-        if segment is not None:
-            if not 0 <= _of_type(segment, int, "a segment") < len(self._infos):
-                raise ValueError(f"segment {segment} does not exist; there are {len(self._infos)}")
-            nbytes = self._infos[segment][1]
-            if not 0 <= offset <= nbytes or offset + low < 0 or offset + high > nbytes:
-                raise ValueError(f"an array exceeds the {nbytes} bytes of its segment")
-            arrays.check_alignment(offset, shape, strides, dtype)
-        elif high > low:
-            raise ValueError("an array with elements has no segment")
-        # None: in C order
-        steps = None if row["strides"] is None else strides
-        return {"dtype": dtype, "shape": shape, "strides": steps, "segment": segment,
-                "offset": offset, "framework": _of_type(row["framework"], str, "a framework")}
+            raise DataLossError(f"the metadata of publication {self.name!r} names a format of "
+                                f"gpumem's, but is not well-formed: {error!r:.300}") from error
 
     def _place(self, index: int) -> Tuple[int, Place]:
         pointer, _, device, kind, backend, _, _, _, registered = self._infos[index][:9]
         return pointer, Place(device, BACKENDS[backend], KINDS[kind], registered)
 
-    def _array(self, row: Dict[str, Any]) -> Array:
-        if row["segment"] is None:
-            return Array(None, 0, row["shape"], row["dtype"], place=self._place(0)[1],
-                         readonly=self.readonly, owner=self)
-        pointer, place = self._place(row["segment"])
-        return Array(self._handle, pointer + row["offset"], row["shape"], row["dtype"],
-                     strides=row["strides"], place=place, readonly=self.readonly, owner=self,
-                     offset=row["offset"], segment=row["segment"])
-
     # ---- Arrays
 
     def __getitem__(self, name: str) -> Array:
-        return self._array(self._listed[name])
+        row = self._rows[name]
+        if row.segment is None:
+            return Array(None, 0, row.shape, row.dtype, place=self._place(0)[1],
+                         readonly=self.readonly, owner=self)
+        pointer, place = self._place(row.segment)
+        return Array(self._handle, pointer + row.offset, row.shape, row.dtype, strides=row.strides,
+                     place=place, readonly=self.readonly, owner=self, offset=row.offset,
+                     segment=row.segment)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._listed)
+        return iter(self._rows)
 
     def __len__(self) -> int:
-        return len(self._listed)
+        return len(self._rows)
 
     @property
     def arrays(self) -> Dict[str, Array]:
         """Returns all arrays, by name."""
         with paused_collection():
-            return {name: self[name] for name in self._listed}
+            return {name: self[name] for name in self._rows}
+
+    def row(self, name: str) -> Row:
+        """For other parts of the package: the description of an array."""
+        return self._rows[name]
+
+    def capsule(self, row: Row, dtype: DType) -> Any:
+        """For other parts of the package: returns a DLPack capsule, in the form before DLPack 1.0, of
+        an array with elements, as elements of another type of the same size. It does not tell
+        that the memory is read-only. Costs less than __dlpack__() of the array."""
+        index = row.segment or 0
+        if index not in self._devices:
+            self._devices[index] = self._place(index)[1].dlpack_device()
+        return _gpumem.dlpack_view(self._handle, self._infos[index][0] + row.offset, row.shape,
+                                   row.strides, dtype.itemsize, *self._devices[index], dtype.code,
+                                   8 * dtype.itemsize)
 
     @property
     def value(self) -> Any:
@@ -320,7 +259,7 @@ class Publication(Mapping[str, Array]):
     @property
     def frameworks(self) -> Dict[str, str]:
         """Returns each array's library at the time of publishing: "numpy", "torch", …"""
-        return {name: row["framework"] for name, row in self._listed.items()}
+        return {name: row.framework for name, row in self._rows.items()}
 
     @property
     def segments(self) -> List[Array]:
@@ -357,4 +296,4 @@ class Publication(Mapping[str, Array]):
 
     def __repr__(self) -> str:
         return (f"<gpumem.Publication {self.name!r} of {self.tenant}, version {self.version}, "
-                f"{len(self._listed)} arrays{', closed' if self.closed else ''}>")
+                f"{len(self._rows)} arrays{', closed' if self.closed else ''}>")
