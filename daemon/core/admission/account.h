@@ -134,6 +134,7 @@ class Account {
     bool stuck = false;
     bool ranked = false;  // `rank` is set
     ChargeRank rank;
+    bool operator==(const Part&) const = default;
     uint64_t firm() const { return IsHeld(state) && !revocable ? bytes : 0; }
     bool may_be_revoked() const {
       return ranked && revocable && !revoking && !stuck &&
@@ -339,6 +340,7 @@ class Charge {
   void ChangeTo(Part to) {
     if (account_ == nullptr) return;
     if (priority_ != nullptr) to.rank.priority = *priority_;
+    if (to == part_) return;  // no reason to check waiting requests again
     account_->Change(part_, to);
     part_ = to;
   }

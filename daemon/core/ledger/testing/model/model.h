@@ -58,9 +58,10 @@ struct LedgerModel {
   Regrants regrants;
 
   std::map<WaiterId, Waiter> waiters;
-  std::vector<WaiterId> refused;  // their session has ended
-  bool queue_changed = false;     // a change that waiters may wait for
-  std::set<SessionId> revoked;    // to be told
+  std::vector<WaiterId> refused;                // their session has ended
+  bool queue_changed = false;                   // a change that waiters may wait for
+  std::map<SegmentId, Charge> charges_checked;  // when waiters were last checked
+  std::set<SessionId> revoked;                  // to be told
   Revocations::Times times;
 
   std::vector<Publication> publications;  // by number

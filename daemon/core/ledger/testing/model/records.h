@@ -61,6 +61,15 @@ struct Segment {
   bool stuck = false;  // its holders did not end even by force
 };
 
+// What requests that wait depend on, of a segment.
+struct Charge {
+  SegmentState state{};
+  bool revocable = false;
+  bool revoking = false;
+  bool stuck = false;
+  bool operator==(const Charge&) const = default;
+};
+
 // A process was sent a segment, and may map it. One entry for each time.
 struct Mapping {
   SessionId session{};

@@ -2,6 +2,7 @@
 #include "daemon/core/ledger/testing/model/segments.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -67,6 +68,14 @@ bool Held(const LedgerModel& model, SegmentId id) {
   const SegmentState state = StateOf(model, id);
   return state == SegmentState::kLeased || state == SegmentState::kPending ||
          state == SegmentState::kLingering;
+}
+
+std::map<SegmentId, Charge> Charges(const LedgerModel& model) {
+  std::map<SegmentId, Charge> charges;
+  for (const auto& [id, segment] : model.segments) {
+    charges[id] = {StateOf(model, id), segment.revocable, segment.revoking, segment.stuck};
+  }
+  return charges;
 }
 
 bool AnyReleasing(const LedgerModel& model) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ bool IsIdleInPool(const LedgerModel& model, SegmentId id);
 
 // True if a lease, an operation or a process that may map it holds the segment.
 bool Held(const LedgerModel& model, SegmentId id);
+std::map<SegmentId, Charge> Charges(const LedgerModel& model);
 bool AnyReleasing(const LedgerModel& model);
 
 // Returns the segments on one device whose kind lives in a context.
