@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/files/content_id.h"
 #include "client/files/contents.h"
+#include "client/files/read_ahead.h"
 #include "client/files/sources.h"
 #include "client/files/staging_of.h"
 #include "client/files/transfer.h"
@@ -97,7 +98,11 @@ absl::StatusOr<PublishedFiles> PublishFiles(Client& client, absl::string_view na
   if (!sources.ok()) return sources.status();
   Contents& contents = sources->contents;
   const std::vector<uint64_t> sizes = internal::Place(contents);
-  auto segments = AcquireAll(client, sizes, contents, options);
+  absl::StatusOr<std::vector<Segment>> segments;
+  {
+    const internal::ReadAhead meanwhile(*sources);
+    segments = AcquireAll(client, sizes, contents, options);
+  }
   if (!segments.ok()) return segments.status();
 
   const Work work = Plan(*sources, *segments);

@@ -50,6 +50,12 @@ void FileReader::AskBefore(uint64_t end) {
                 POSIX_FADV_WILLNEED);
 }
 
+bool FileReader::IsCached(uint64_t offset) const {
+  char byte = 0;
+  iovec one = {.iov_base = &byte, .iov_len = 1};
+  return preadv2(file_.get(), &one, 1, static_cast<off_t>(offset), RWF_NOWAIT) == 1;
+}
+
 absl::Status FileReader::Read(uint64_t offset, uint64_t bytes, void* buffer) {
   char* const at = static_cast<char*>(buffer);
   iovec all = {.iov_base = at, .iov_len = bytes};

@@ -35,6 +35,11 @@ class FileReader {
   //   ABORTED    the file has become shorter
   absl::Status Read(uint64_t offset, uint64_t bytes, void* buffer);
 
+  // Requests read-ahead up to `end`, unless already requested.
+  void AskBefore(uint64_t end);
+  // True if the byte there is in the page cache; reads nothing.
+  bool IsCached(uint64_t offset) const;
+
   // Returns ABORTED if the file was written to since it was opened: the bytes read may be neither
   // its old nor its new contents.
   absl::Status CheckUnchanged() const;
@@ -44,9 +49,6 @@ class FileReader {
   static constexpr uint64_t kAheadBytes = uint64_t{64} << 20;
 
   FileReader(std::string path, UniqueFd file, const struct stat& before);
-
-  // Requests read-ahead up to `end`, unless already requested.
-  void AskBefore(uint64_t end);
 
   const std::string path_;
   const UniqueFd file_;
