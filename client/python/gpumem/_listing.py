@@ -45,6 +45,7 @@ def paused_collection() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            gc.collect(0)  # else the number of new objects starts a full collection at once
             gc.enable()
 
 
