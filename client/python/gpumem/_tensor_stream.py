@@ -19,15 +19,26 @@ if TYPE_CHECKING:
     from .client import Client
 
 _SMALLEST, _LARGEST = 16 << 20, 1 << 30  # bytes, of a segment for several tensors
+_OPEN = 8  # segments of a device that may have room for the next tensor
 
 
 @dataclass
 class _Room:
-    """The segment that the next tensors of a device go to."""
+    """A segment that the next tensors of a device may go to."""
 
     segment: Segment
     used: int = 0  # bytes
     names: List[str] = field(default_factory=list)
+
+    @property
+    def offset(self) -> int:
+        """Returns where the next tensor would begin."""
+        return -(-self.used // ALIGNMENT) * ALIGNMENT
+
+    @property
+    def left(self) -> int:
+        """Returns the bytes behind that."""
+        return self.segment.size - self.offset
 
 
 class TensorStream:
@@ -41,7 +52,7 @@ class TensorStream:
     def __init__(self, client: "Client", kind: Optional[str], device: Any) -> None:
         self._client, self._kind, self._device = client, kind, device
         self.nbytes = 0  # that were copied
-        self._rooms: Dict[Any, _Room] = {}
+        self._rooms: Dict[Any, List[_Room]] = {}
         self._totals: Dict[Any, int] = {}
         self._made: Copied = {}
         self._seen: Dict[Tuple[Any, ...], Tuple["weakref.ref[Any]", str]] = {}
@@ -65,7 +76,7 @@ class TensorStream:
             return
         nbytes = plain.numel() * plain.element_size()
         room = self._room(where, nbytes)
-        offset = -(-room.used // ALIGNMENT) * ALIGNMENT
+        offset = room.offset
         array = copy_into(room.segment, offset if nbytes else 0, plain)
         room.used = offset + nbytes if nbytes else room.used
         room.names.append(name)
@@ -79,9 +90,10 @@ class TensorStream:
     def finish(self) -> Copied:
         """Returns the copies, complete."""
         wait_for_gpus(self._sources.values())
-        for where, room in self._rooms.items():
-            if room.segment.size - room.used > room.segment.size // 8:
-                self._shrink(where, room)
+        for where, rooms in self._rooms.items():
+            for room in rooms:
+                if room.left > room.segment.size // 8:
+                    self._shrink(where, room)
         self._rooms.clear()
         return self._made
 
@@ -95,14 +107,17 @@ class TensorStream:
         return name if same_bytes(tensor, tensor_of(*self._made[name])) else None
 
     def _names_of(self, tied: str, where: Any, name: str) -> None:
-        room = self._rooms.get(where)
-        if room is not None and tied in room.names:
-            room.names.append(name)
+        for room in self._rooms.get(where, ()):
+            if tied in room.names:
+                room.names.append(name)
 
     def _room(self, where: Any, nbytes: int) -> _Room:
-        room = self._rooms.get(where)
-        if room is not None and -(-room.used // ALIGNMENT) * ALIGNMENT + nbytes <= room.segment.size:
-            return room
+        """Returns the room that a tensor fits best: a model's small tensors fill what its large
+        ones leave."""
+        rooms = self._rooms.setdefault(where, [])
+        fitting = [room for room in rooms if nbytes <= room.left]
+        if fitting:
+            return min(fitting, key=lambda room: room.left)
         size = max(nbytes, min(max(self._totals.get(where, 0) // 4, _SMALLEST), _LARGEST))
         try:
             segment = self._client.acquire(size, kind=self._kind, device=where)
@@ -110,8 +125,10 @@ class TensorStream:
             if size == max(nbytes, 1):
                 raise
             segment = self._client.acquire(max(nbytes, 1), kind=self._kind, device=where)
-        self._rooms[where] = _Room(segment)
-        return self._rooms[where]
+        if len(rooms) == _OPEN:
+            rooms.remove(min(rooms, key=lambda room: room.left))
+        rooms.append(_Room(segment))
+        return rooms[-1]
 
     def _shrink(self, where: Any, room: _Room) -> None:
         """Moves a segment's tensors to a segment without much unused memory, if there is room."""

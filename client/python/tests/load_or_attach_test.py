@@ -119,6 +119,27 @@ def test_tensors_of_several_segments(torch):
     assert weights.nbytes <= 4 * MIB * count + 2 * MIB
 
 
+def test_segments_of_tensors_are_full(torch, monkeypatch):
+    """The layers of a Llama of 8 B parameters, an engine's projections fused, at 1/64 of the size."""
+    monkeypatch.setattr("gpumem._tensor_stream._SMALLEST", MIB // 4)
+    monkeypatch.setattr("gpumem._tensor_stream._LARGEST", 16 * MIB)
+    layer = [48, 32, 224, 112]  # MiB there: attention in and out, feed-forward in and out
+    made = 0
+
+    def loader():
+        nonlocal made
+        for number, size in enumerate(layer * 6):
+            one = tensor(torch, np.full(size * MIB // 64 // 4, number, "int32"))
+            made += size * MIB // 64
+            yield str(number), one
+
+    weights = load_or_attach("m", loader, content_id="1")
+    assert made == 39 * MIB and weights.nbytes <= made * 1.05
+    for number in range(len(layer) * 6):
+        assert set(values(weights[str(number)]).tolist()) == {number}
+    del weights
+
+
 def test_tied_tensors_are_stored_once(torch):
     one = tensor(torch, np.arange(MIB, dtype="float32"))
     weights = load_or_attach("m", lambda: {"a": one, "b": one, "c": one.detach()}, content_id="1")
