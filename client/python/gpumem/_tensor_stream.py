@@ -18,7 +18,8 @@ from .segment import Segment
 if TYPE_CHECKING:
     from .client import Client
 
-_SMALLEST, _LARGEST = 16 << 20, 1 << 30  # bytes, of a segment for several tensors
+_SMALLEST, _LARGEST = 16 << 20, 512 << 20  # bytes, of a segment for several tensors
+_MOST = 1024  # small tensors that a segment is made for
 _OPEN = 8  # segments of a device that may have room for the next tensor
 
 
@@ -118,17 +119,25 @@ class TensorStream:
         fitting = [room for room in rooms if nbytes <= room.left]
         if fitting:
             return min(fitting, key=lambda room: room.left)
-        size = max(nbytes, min(max(self._totals.get(where, 0) // 4, _SMALLEST), _LARGEST))
+        size = self._size(self._totals.get(where, 0), nbytes)
         try:
             segment = self._client.acquire(size, kind=self._kind, device=where)
         except ResourceExhaustedError:
-            if size == max(nbytes, 1):
+            if size < nbytes + ALIGNMENT:
                 raise
             segment = self._client.acquire(max(nbytes, 1), kind=self._kind, device=where)
         if len(rooms) == _OPEN:
             rooms.remove(min(rooms, key=lambda room: room.left))
         rooms.append(_Room(segment))
         return rooms[-1]
+
+    @staticmethod
+    def _size(total: int, nbytes: int) -> int:
+        """Returns the size of a segment for a tensor and its likes, after `total` bytes of others. A
+        model has many tensors of one size: a multiple of it leaves no rest."""
+        wanted = max(_SMALLEST, min(total // 4, _MOST * nbytes, _LARGEST))
+        each = max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT
+        return each * max(1, wanted // each)
 
     def _shrink(self, where: Any, room: _Room) -> None:
         """Moves a segment's tensors to a segment without much unused memory, if there is room."""
