@@ -152,6 +152,29 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
   EXPECT_TRUE(again->items[0].reused);
 }
 
+// Its process mapped it until then, so it stays in the same state.
+TEST_F(LedgerKindsTest, AWaiterGetsPoolMemoryWhoseProcessHasEnded) {
+  ledger_.tenants().OverrideQuota(
+      "a", {.limit_bytes = 2 * kGranule, .release = ReleasePolicy::kOnExit});
+  const SessionId ends = Open("a", 2);
+  const auto held = ledger_.admission().BeginAcquire(ends, {.bytes = 1, .kind = Kind::kMempool});
+  ASSERT_TRUE(held.ok()) << held.status();
+  const Operation::Item item = held->operation->items[0];
+  ASSERT_EQ(ledger_.operations().Commit(*held->operation), absl::OkStatus());
+  ASSERT_TRUE(Acquire({.bytes = 1, .kind = Kind::kMempool}).ok());  // has the pool open
+  ASSERT_EQ(ledger_.leases().Release(ends, {item.lease}), absl::OkStatus());
+  const auto waits = ledger_.admission().BeginAcquire(
+      session_, {.bytes = 1, .kind = Kind::kMempool, .waits = true});
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  EXPECT_TRUE(ledger_.admission().AdmitWaiting().empty());
+  ledger_.endings().ProcessGone(ends);
+  const auto admitted = ledger_.admission().AdmitWaiting();
+  ASSERT_EQ(admitted.size(), 1u);
+  ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
+  EXPECT_EQ(admitted[0].operation->items[0].segment, item.segment);
+  EXPECT_EQ(ledger_.operations().Commit(*admitted[0].operation), absl::OkStatus());
+}
+
 TEST_F(LedgerKindsTest, PoolMemoryThatWasNotHandedOverIsReused) {
   const Operation::Item held = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
   const auto begin = [&] {

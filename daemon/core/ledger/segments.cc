@@ -22,6 +22,7 @@ void Segments::Settle(SegmentId id, Segment& segment) {
       state_.PoolOf(segment).lost.insert(id);
     } else {
       state_.PoolOf(segment).idle.Add(id, segment.kind, segment.charge.bytes());
+      segment.charge.MarkChanged();  // its state may be as before, and waiters can reuse it now
     }
   } else {
     const Tenant& tenant = *segment.tenant;
