@@ -37,7 +37,9 @@ class FileReader {
 
   // Requests read-ahead up to `end`, unless already requested.
   void AskBefore(uint64_t end);
-  // True if the byte there is in the page cache; reads nothing.
+  // Returns the end of what was requested so.
+  uint64_t asked() const { return asked_.load(std::memory_order_relaxed); }
+  // True if the byte there is in the page cache. Waits for no disk, but may have it read the byte.
   bool IsCached(uint64_t offset) const;
 
   // Returns ABORTED if the file was written to since it was opened: the bytes read may be neither
