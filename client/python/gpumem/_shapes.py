@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from collections.abc import Mapping, Set
 from typing import Any, Sequence, Tuple, Union
@@ -16,9 +15,6 @@ Shape = Union[int, Sequence[int]]
 # The most that all consumers support; NumPy 1 keeps no more on its stack.
 MAX_DIMENSIONS = 32
 _MOST = (1 << 63) - 1  # of a Py_ssize_t, in which sizes and strides are kept
-
-
-_SEQUENCES, _INT = (tuple, list), {int}
 
 
 def _numbers(given: Any, what: str) -> Tuple[int, ...]:
@@ -44,11 +40,6 @@ def to_shape(shape: Any, itemsize: int = 1) -> Tuple[int, ...]:
     Raises InvalidArgumentError for other types, for too many dimensions, and if the array (were no
     size 0) would be larger than any memory.
     """
-    # The usual ones, of which a publication has thousands.
-    if (type(shape) in _SEQUENCES and len(shape) <= MAX_DIMENSIONS
-            and set(map(type, shape)) == _INT and min(shape) > 0
-            and itemsize * math.prod(shape) <= _MOST):
-        return tuple(shape)
     single = hasattr(shape, "__index__") and not hasattr(shape, "__len__")
     sizes = _numbers((shape,) if single else shape, "a shape")
     nbytes = itemsize

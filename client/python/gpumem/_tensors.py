@@ -59,19 +59,23 @@ def _aligned(tensor: Any) -> Any:
     return tensor
 
 
+def _carrier(dtype: _dtypes.DType) -> _dtypes.DType:
+    """Returns the type that PyTorch reads elements of this one as: the same, or an integer."""
+    if dtype.name in _READ or dtype.itemsize not in _INTEGERS:
+        return dtype
+    return _dtypes.NAMED[_INTEGERS[dtype.itemsize]]
+
+
 def from_array(array: Array, dtype: Optional[str] = None) -> Any:
     """Returns the tensor of an array's memory, which keeps the memory: no copy. dtype: PyTorch's
     name of it if that is not the array's ("bfloat16"). Raises InvalidArgumentError if the array is
     not aligned."""
     wanted = dtype or array.dtype
-    travels = None
-    if array.itemsize in _INTEGERS and array.dtype not in _AS_IS:
-        travels = _INTEGERS[array.itemsize]
-    plain = array
-    if array.readonly or travels is not None:
-        plain = array.without_readonly_mark(travels)
-    made = torch.from_dlpack(plain)
-    return _aligned(made if wanted == plain.dtype else made.view(_dtype(wanted)))
+    carrier = _carrier(array.dtype_object)
+    if array.readonly or carrier is not array.dtype_object:
+        array = array.without_readonly_mark(carrier)
+    made = torch.from_dlpack(array)
+    return _aligned(made if wanted == carrier.name else made.view(_dtype(wanted)))
 
 
 def tensor_of(array: Array, dtype: str) -> Any:
@@ -89,12 +93,10 @@ def published(publication: Publication, name: str, dtype: Optional[str] = None) 
     that tensor's dtype. As from_array() and tensor_of(), in less time: a model has thousands."""
     row = publication.row(name)
     wanted = _dtypes.NAMED.get(dtype or row.dtype.name)
-    if (wanted is None or wanted.itemsize != row.dtype.itemsize or row.segment is None
-            or wanted.itemsize not in _INTEGERS):
+    if wanted is None or wanted.itemsize != row.dtype.itemsize or row.segment is None:
         array = publication[name]
         return from_array(array) if dtype is None else tensor_of(array, dtype)
-    carrier = (wanted if wanted.name in _READ else
-               _dtypes.NAMED[_INTEGERS[wanted.itemsize]])
+    carrier = _carrier(wanted)
     made = torch.from_dlpack(publication.capsule(row, carrier))
     return _aligned(made if carrier is wanted else made.view(_dtype(wanted.name)))
 

@@ -164,9 +164,8 @@ def as_strided(tensor, shape, stride, offset):
 
 
 def from_dlpack(source):
-    if hasattr(source, "__dlpack__"):
-        return Tensor(np.asarray(source))
-    seen = gpumem.from_dlpack(source)  # in place of PyTorch's reader of capsules
+    # In place of PyTorch's reader of capsules.
+    seen = gpumem.asarray(source) if hasattr(source, "__dlpack__") else gpumem.from_dlpack(source)
     if seen.dtype == "bfloat16":
         return Tensor(np.asarray(seen.view("int16")), bfloat16)  # noqa: F821
     return Tensor(np.asarray(seen))
