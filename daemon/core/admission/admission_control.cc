@@ -181,13 +181,13 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(const Asker&
     absl::Status room = CheckLeaseCount(state_, *state_.sessions.at(session), request.count);
     if (!room.ok()) return room;
   }
-  std::vector<RetainedPool::SetAside> aside;
+  std::vector<RetainedPool::Taken> aside;
   while (aside.size() < reused) {
-    aside.push_back(*reusable.SetAsideFit(request.kind, request.bytes));
+    aside.push_back(*reusable.TakeFit(request.kind, request.bytes));
   }
   if (decision->fit == Fit::kNow) {
     std::vector<SegmentId> segments;
-    for (const RetainedPool::SetAside& each : aside) segments.push_back(each.id);
+    for (const RetainedPool::Taken& each : aside) segments.push_back(each.id);
     return std::optional(operations_.Grant(session, request, std::move(segments)));
   }
   // Takes the segments to reuse out of the pool, so that making room for the others does not doom
@@ -195,7 +195,7 @@ absl::StatusOr<std::optional<Operation>> AdmissionControl::TryGrant(const Asker&
   // device. Two waiters that each do so would then be checked in turn for ever. They keep their
   // age: which segment is given up next must not depend on how often a waiter was checked.
   TrimForShortfall(state_, segments_, request, request.count - reused, claims);
-  for (const RetainedPool::SetAside& each : aside) {
+  for (const RetainedPool::Taken& each : aside) {
     reusable.PutBack(each, request.kind, request.bytes);
   }
   const bool revokes =

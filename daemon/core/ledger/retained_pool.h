@@ -21,38 +21,24 @@ class RetainedPool {
   using Changed = std::function<void(uint64_t before, uint64_t after)>;
   void OnChange(Changed changed) { changed_ = std::move(changed); }
 
-  void Add(SegmentId id, Kind kind, uint64_t bytes) {
-    by_size_[{kind, bytes}].emplace(id, next_);
-    by_age_.emplace(next_++, Entry{id, kind, bytes});
-    SetBytes(bytes_ + bytes);
-  }
+  void Add(SegmentId id, Kind kind, uint64_t bytes) { PutBack({id, next_++}, kind, bytes); }
 
-  // Takes a segment of exactly this kind and size.
-  std::optional<SegmentId> TakeFit(Kind kind, uint64_t bytes) {
-    auto it = by_size_.find({kind, bytes});
-    if (it == by_size_.end()) return std::nullopt;
-    SegmentId id = it->second.begin()->first;
-    Remove(id, kind, bytes);
-    return id;
-  }
-
-  // A segment that is out of the pool for a moment, with its age.
-  struct SetAside {
+  struct Taken {
     SegmentId id{};
-    uint64_t age = 0;
+    uint64_t age = 0;  // the lower, the older
   };
-  // As TakeFit, for a segment that PutBack may return to its place.
-  std::optional<SetAside> SetAsideFit(Kind kind, uint64_t bytes) {
+  // Takes a segment of exactly this kind and size.
+  std::optional<Taken> TakeFit(Kind kind, uint64_t bytes) {
     auto it = by_size_.find({kind, bytes});
     if (it == by_size_.end()) return std::nullopt;
-    const SetAside aside{it->second.begin()->first, it->second.begin()->second};
-    Remove(aside.id, kind, bytes);
-    return aside;
+    const Taken taken{it->second.begin()->first, it->second.begin()->second};
+    Remove(taken.id, kind, bytes);
+    return taken;
   }
   // Returns a segment to its place by age: it was not used.
-  void PutBack(const SetAside& aside, Kind kind, uint64_t bytes) {
-    by_size_[{kind, bytes}].emplace(aside.id, aside.age);
-    by_age_.emplace(aside.age, Entry{aside.id, kind, bytes});
+  void PutBack(const Taken& taken, Kind kind, uint64_t bytes) {
+    by_size_[{kind, bytes}].emplace(taken.id, taken.age);
+    by_age_.emplace(taken.age, Entry{taken.id, kind, bytes});
     SetBytes(bytes_ + bytes);
   }
 

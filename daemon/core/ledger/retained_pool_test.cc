@@ -29,7 +29,7 @@ TEST(RetainedPoolTest, FitsAreExactInSizeAndKind) {
   EXPECT_TRUE(pool.Contains(SegmentId{1}, Kind::kVmm, 512));
   EXPECT_FALSE(pool.Contains(SegmentId{1}, Kind::kVmm, 511));
   EXPECT_FALSE(pool.Contains(SegmentId{2}, Kind::kVmm, 512));
-  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), SegmentId{1});
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512)->id, SegmentId{1});
   EXPECT_FALSE(pool.Contains(SegmentId{1}, Kind::kVmm, 512));
   EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), std::nullopt);
   EXPECT_TRUE(pool.empty());
@@ -65,11 +65,11 @@ TEST(RetainedPoolTest, OneThatIsPutBackKeepsItsAge) {
   RetainedPool pool;
   pool.Add(SegmentId{1}, Kind::kVmm, 512);
   pool.Add(SegmentId{2}, Kind::kVmm, 64);
-  const auto aside = pool.SetAsideFit(Kind::kVmm, 512);
+  const auto aside = pool.TakeFit(Kind::kVmm, 512);
   ASSERT_TRUE(aside.has_value());
   EXPECT_EQ(aside->id, SegmentId{1});
   EXPECT_EQ(pool.bytes(), 64u);
-  EXPECT_FALSE(pool.SetAsideFit(Kind::kVmm, 512).has_value());
+  EXPECT_FALSE(pool.TakeFit(Kind::kVmm, 512).has_value());
   pool.PutBack(*aside, Kind::kVmm, 512);
   EXPECT_EQ(pool.bytes(), 576u);
   EXPECT_EQ(pool.Fits(Kind::kVmm, 512), 1u);
@@ -81,9 +81,9 @@ TEST(RetainedPoolTest, SegmentTakenForReuseIsNoLongerTheOldest) {
   pool.Add(SegmentId{1}, Kind::kVmm, 512);
   pool.Add(SegmentId{2}, Kind::kVmm, 64);
   pool.Add(SegmentId{3}, Kind::kVmm, 512);
-  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), SegmentId{1});
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512)->id, SegmentId{1});
   EXPECT_EQ(pool.TakeOldest(), SegmentId{2});
-  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512), SegmentId{3});
+  EXPECT_EQ(pool.TakeFit(Kind::kVmm, 512)->id, SegmentId{3});
   EXPECT_TRUE(pool.empty());
 }
 

@@ -135,7 +135,7 @@ void Abort(LedgerModel& model, OperationId id, bool handed_over) {
     const bool pool_has_it =
         model.segments.at(item.segment).made && !Importers(model, item.segment).empty();
     if (item.fresh && !handed_over && !pool_has_it) {
-      GiveUp(model, model.segments.at(item.segment));
+      GiveUp(model.segments.at(item.segment));
     } else {
       SettleUnheld(model, item.segment);
     }

@@ -46,11 +46,10 @@ bool GiveUpOfLargestRetainer(LedgerModel& model, size_t device, absl::string_vie
 
 }  // namespace
 
-void GiveUp(LedgerModel& model, Segment& segment) {
+void GiveUp(Segment& segment) {
   segment.kept_since = 0;
   segment.given_up = true;
   segment.revoking = false;
-  model.queue_changed = true;
 }
 
 bool GiveUpOldest(LedgerModel& model, const std::string& tenant, size_t device) {
@@ -60,7 +59,7 @@ bool GiveUpOldest(LedgerModel& model, const std::string& tenant, size_t device) 
     if (oldest == nullptr || segment.kept_since < oldest->kept_since) oldest = &segment;
   }
   if (oldest == nullptr) return false;
-  GiveUp(model, *oldest);
+  GiveUp(*oldest);
   return true;
 }
 
@@ -137,7 +136,6 @@ void SettleUnheld(LedgerModel& model, SegmentId id) {
   if (IsIdleInPool(model, id)) model.queue_changed = true;  // available to its tenant
   if (segment.given_up || Held(model, id)) return;
   segment.revoking = false;
-  model.queue_changed = true;
   const Tenant& tenant = model.tenants.at(segment.tenant);
   const bool tenant_lives =
       std::any_of(model.sessions.begin(), model.sessions.end(), [&](const auto& entry) {
@@ -151,7 +149,7 @@ void SettleUnheld(LedgerModel& model, SegmentId id) {
     segment.kept_since = ++model.clock;
     segment.home.clear();
   } else {
-    GiveUp(model, segment);
+    GiveUp(segment);
   }
 }
 
@@ -179,7 +177,6 @@ absl::Status TakeDoomed(LedgerModel& model, const std::vector<SegmentId>& answer
 void Destroyed(LedgerModel& model, SegmentId id) {
   model.in_destruction.erase(id);
   model.segments.erase(id);
-  model.queue_changed = true;
   Sweep(model);
 }
 

@@ -13,7 +13,7 @@
 
 namespace gpumemd::model {
 
-void GiveUp(LedgerModel& model, Segment& segment);
+void GiveUp(Segment& segment);
 
 // Gives up the segment that the tenant retained first on the device. Returns false if it retains
 // none there.

@@ -166,7 +166,6 @@ absl::Status Grant(LedgerModel& model, SessionId session, const Request& request
     if (request.kind == Kind::kMempool) model.imports.push_back({session, request.device});
   }
   model.operations.emplace(answer.id, answer);
-  model.queue_changed = true;
   NotePeaks(model);
 
   // Whatever else was expected: the grant exceeds no limit, and gives away no guaranteed memory.

@@ -138,7 +138,7 @@ void MarkLost(LedgerModel& model, absl::Span<const SegmentId> segments) {
     // Waiters may have counted on it.
     if (IsIdleInPool(model, id)) model.queue_changed = true;
     it->second.lost = true;
-    if (it->second.kept_since > 0) GiveUp(model, it->second);
+    if (it->second.kept_since > 0) GiveUp(it->second);
     for (const auto& [lease_id, lease] : model.leases) {
       if (lease.segment == id) model.orphaned.insert(lease.session);
     }

@@ -203,7 +203,7 @@ absl::Status ContinueEnding(LedgerModel& model, const Ledger& ledger) {
     for (auto& [segment_id, segment] : model.segments) {
       if (!tenant_lives && segment.tenant == tenant && segment.kept_since > 0 &&
           given_up.contains(segment_id)) {
-        GiveUp(model, segment);
+        GiveUp(segment);
       }
     }
     for (const auto& [lease_id, lease] : std::map<LeaseId, Lease>(model.leases)) {
@@ -216,7 +216,7 @@ absl::Status ContinueEnding(LedgerModel& model, const Ledger& ledger) {
         if (segment.kind == Kind::kMempool && given_up.contains(segment_id) &&
             StateOf(model, segment_id) == SegmentState::kLingering && !MayMap(model, segment_id) &&
             Importers(model, segment_id) == std::set<SessionId>{id}) {
-          GiveUp(model, segment);
+          GiveUp(segment);
         }
       }
       for (size_t device = 0; device < model.devices.size(); ++device) {
