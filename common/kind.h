@@ -20,6 +20,7 @@ enum class SegmentKind {
   kPinned = 4,   // host memory behind one file descriptor
   kTier = 5,     // contents of suspended memory, in the host tier; no session can open it
   kHost = 6,     // host memory behind one file descriptor, which GPUs map by address
+  kDriver = 7,   // memory that its process allocates from its CUDA driver: charged, and no more
 };
 
 // What another process needs to open a segment.
@@ -28,6 +29,7 @@ enum class Sharing {
   kDescriptor,  // a file descriptor for this segment alone
   kPool,        // the descriptor of its pool, and 64 bytes: a cudaMemPoolPtrExportData
   kIpcHandle,   // 64 bytes: a cudaIpcMemHandle_t
+  kUnshared,    // nothing: the process has the memory from its own driver
 };
 
 struct KindTraits {
@@ -58,6 +60,9 @@ struct KindTraits {
   bool movable = false;
   // One mapping serves several devices of a process.
   bool many_devices = false;
+  // The daemon charges the memory, and does not make it: the process's own driver does. The charge
+  // ends when the process says that it has freed the memory, or has ended. Nothing is retained.
+  bool charge_only = false;
 };
 
 // One row for each kind, in the order of the kinds' numbers. FindKind and IndexOf rely on it.
@@ -125,6 +130,11 @@ inline constexpr KindTraits kKindTable[] = {
      .contiguous = true,
      .movable = true,
      .many_devices = true},
+    {.kind = SegmentKind::kDriver,
+     .name = "driver",
+     .sharing = Sharing::kUnshared,
+     .revocable = true,
+     .charge_only = true},
 };
 
 // Returns the position of a kind in kKindTable. Requires a kind that has a row.
@@ -155,7 +165,10 @@ constexpr const KindTraits& TraitsOf(SegmentKind kind) {
 // True if programs can acquire segments of the kind. Of the others they see nothing.
 constexpr bool IsAcquirable(const KindTraits& row) { return row.sharing != Sharing::kNone; }
 
-// Returns the names of the kinds that programs can acquire and that have `property`; null: of all
+// True if programs can acquire segments of the kind, and get memory by it.
+constexpr bool GivesMemory(const KindTraits& row) { return IsAcquirable(row) && !row.charge_only; }
+
+// Returns the names of the kinds that give programs memory and that have `property`; null: of all
 // of these kinds. `separator` stands between the names, but `last` before the last one: "vmm, ipc
 // or pinned".
 inline std::string ListKinds(std::string_view separator, std::string_view last,
@@ -163,7 +176,7 @@ inline std::string ListKinds(std::string_view separator, std::string_view last,
   std::string names;
   const char* pending = nullptr;  // the latest name: not appended until the next one, or the end
   for (const KindTraits& row : kKindTable) {
-    if (!IsAcquirable(row) || (property != nullptr && !(row.*property))) continue;
+    if (!GivesMemory(row) || (property != nullptr && !(row.*property))) continue;
     if (pending != nullptr) names.append(names.empty() ? "" : separator).append(pending);
     pending = row.name;
   }

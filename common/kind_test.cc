@@ -84,6 +84,13 @@ TEST(Kind, PropertiesAgree) {
     EXPECT_TRUE(!row.publishable || row.sharing == Sharing::kDescriptor);
     EXPECT_TRUE(!row.movable || row.contiguous);
     EXPECT_TRUE(!row.suspendable || row.movable);
+    EXPECT_EQ(row.charge_only, row.sharing == Sharing::kUnshared);
+    if (row.charge_only) {
+      EXPECT_FALSE(row.suspendable || row.any_tenant || row.publishable || row.contiguous ||
+                   row.movable || row.many_devices || row.host_memory || row.context_bound)
+          << "its memory is of the process alone";
+      continue;
+    }
     EXPECT_EQ(row.context_bound, row.sharing != Sharing::kDescriptor) << "it outlives the daemon";
   }
 }
@@ -93,6 +100,12 @@ TEST(Kind, AllButTheContentsOfSuspendedMemoryCanBeAcquired) {
     EXPECT_EQ(IsAcquirable(row), row.kind != SegmentKind::kTier) << row.name;
   }
   EXPECT_FALSE(IsAcquirable(kNoKind));
+}
+
+TEST(Kind, AllThatCanBeAcquiredGiveMemoryButTheProcessesOwn) {
+  for (const KindTraits& row : kKindTable) {
+    EXPECT_EQ(GivesMemory(row), IsAcquirable(row) && row.kind != SegmentKind::kDriver) << row.name;
+  }
 }
 
 TEST(Kind, ListsItsNames) {

@@ -25,6 +25,7 @@ static_assert(AreOne(GPUMEM_KIND_MEMPOOL, Kind::kMempool, SegmentKind::kMempool)
 static_assert(AreOne(GPUMEM_KIND_IPC, Kind::kIpc, SegmentKind::kIpc));
 static_assert(AreOne(GPUMEM_KIND_PINNED, Kind::kPinned, SegmentKind::kPinned));
 static_assert(AreOne(GPUMEM_KIND_HOST, Kind::kHost, SegmentKind::kHost));
+static_assert(AreOne(GPUMEM_KIND_DRIVER, Kind::kDriver, SegmentKind::kDriver));
 static_assert(GPUMEM_CAUSE_UNKNOWN == static_cast<int>(Denial::Cause::kUnknown));
 static_assert(GPUMEM_CAUSE_DAEMON_LIMIT == static_cast<int>(Denial::Cause::kDaemonLimit));
 static_assert(GPUMEM_CAUSE_QUEUE == static_cast<int>(Denial::Cause::kQueue));

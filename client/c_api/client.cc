@@ -251,7 +251,8 @@ int gpumem_usage_get_device(const gpumem_usage* usage, size_t index, gpumem_devi
                   .borrowed_bytes = of.borrowed_bytes,
                   .waiting_bytes = of.waiting_bytes,
                   .waiting = of.waiting,
-                  .revocable_bytes = of.revocable_bytes},
+                  .revocable_bytes = of.revocable_bytes,
+                  .obtainable_bytes = of.obtainable_bytes.value_or(GPUMEM_UNLIMITED)},
                  device);
   });
 }

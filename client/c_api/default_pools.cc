@@ -59,7 +59,7 @@ absl::Status ReadKind(Kind* kind) {
   const std::optional<std::string> text = Variable(kVariable);
   if (!text) return absl::OkStatus();
   const KindTraits* const row = FindKind(*text);
-  if (row == nullptr || !IsAcquirable(*row)) {
+  if (row == nullptr || !GivesMemory(*row)) {
     return Wrong(kVariable, absl::StrCat("\"", *text, "\" is not ", ListKinds(", ", " or ")));
   }
   *kind = static_cast<Kind>(row->kind);

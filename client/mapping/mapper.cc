@@ -96,6 +96,12 @@ int32_t ContextPid(Session& session, const std::string& device_uuid) {
   return 0;
 }
 
+// Of memory that this process has from its own driver.
+class NoMapping : public Mapping {
+ public:
+  explicit NoMapping(uint64_t size) : Mapping(nullptr, size) {}
+};
+
 // Leases of one kind on one device.
 class Group {
  public:
@@ -105,6 +111,12 @@ class Group {
   // Maps leases by their positions in the grant.
   absl::Status Map(absl::Span<const size_t> positions, std::vector<MappedLease>* mapped) {
     const MappedLease& first = (*mapped)[positions.front()];
+    if (TraitsOf(first.kind).charge_only) {
+      for (const size_t i : positions) {
+        (*mapped)[i].mapping = std::make_unique<NoMapping>((*mapped)[i].lease.size_bytes());
+      }
+      return absl::OkStatus();
+    }
     if (first.backend == Backend::kCuda && options_.device_uuids.empty()) {
       const absl::StatusOr<std::string> user = DefaultUser(first);
       if (!user.ok()) return user.status();
@@ -141,6 +153,7 @@ class Group {
     const MappedLease& first = (*mapped)[positions.front()];
     switch (TraitsOf(first.kind).sharing) {
       case Sharing::kNone:
+      case Sharing::kUnshared:
         break;
       case Sharing::kDescriptor:
         return MapRange(positions, mapped);

@@ -28,6 +28,7 @@ absl::Status HasInstead(absl::string_view asked, Kind kind) {
   absl::string_view has;
   switch (SharingOf(kind)) {
     case Sharing::kNone:
+    case Sharing::kUnshared:
       return absl::UnimplementedError(
           absl::StrCat("this library has no ", asked, " of segments of kind ", KindName(kind)));
     case Sharing::kDescriptor:

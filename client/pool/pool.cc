@@ -182,6 +182,11 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   absl::StatusOr<DeviceInfo> device = ChooseDevice(*client, welcome, options);
   if (!device.ok()) return device.status();
   const Kind kind = options.kind == Kind::kDefault ? device->kinds.front() : options.kind;
+  if (internal::TraitsOf(kind).charge_only) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a pool cannot be of kind ", KindName(kind),
+                     ": gpumem charges such memory, and the process allocates it by itself"));
+  }
   if (options.revocable && !internal::TraitsOf(kind).revocable) {
     return absl::InvalidArgumentError(
         absl::StrCat("memory of kind ", KindName(kind),

@@ -175,7 +175,7 @@ Form<bool> BoolForm() {
 Form<Kind> KindForm() {
   std::vector<std::pair<std::string, Kind>> words;
   for (const gpumem::KindTraits& row : gpumem::kKindTable) {
-    if (gpumem::IsAcquirable(row)) words.emplace_back(row.name, row.kind);
+    if (gpumem::GivesMemory(row)) words.emplace_back(row.name, row.kind);
   }
   return OneOfForm<Kind>(std::move(words));
 }

@@ -114,6 +114,10 @@ absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field,
   absl::StatusOr<std::optional<Kind>> kind =
       RequestedKind(quota.GetReflection()->GetEnumValue(quota, field));
   if (!kind.ok()) return absl::InvalidArgumentError(kind.status().message());
+  if (*kind && !gpumem::GivesMemory(TraitsOf(**kind))) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kind ", KindName(**kind), " cannot be a tenant's default: requests of it get no memory"));
+  }
   *value = *kind;
   return absl::OkStatus();
 }

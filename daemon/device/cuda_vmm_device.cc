@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/cuda/nvml.h"
 #include "common/unique_fd.h"
+#include "daemon/device/charge_only.h"
 #include "daemon/device/create_check.h"
 #include "daemon/device/cuda_memory.h"
 
@@ -67,6 +68,7 @@ class CudaVmmDevice : public Device {
     if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
       return status;
     }
+    if (TraitsOf(spec.kind).charge_only) return MakeChargeOnly();
     absl::StatusOr<gpumem::UniqueFd> fd =
         MakeCudaMemory(driver_, LocationOf(device_), spec.bytes, info_.uuid);
     if (!fd.ok()) return fd.status();
@@ -78,6 +80,7 @@ class CudaVmmDevice : public Device {
     if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
       return status;
     }
+    if (TraitsOf(spec.kind).charge_only) return MakeChargeOnly();
     return std::make_unique<VmmAllocation>(std::move(fd));
   }
 
@@ -109,6 +112,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo info) {
       std::find(info.kinds.begin(), info.kinds.end(), Kind::kVmm) != info.kinds.end();
   info.kinds.clear();
   if (shares) info.kinds.push_back(Kind::kVmm);
+  info.kinds.push_back(Kind::kDriver);
 
   absl::StatusOr<const Nvml*> nvml = Nvml::Get();
   if (!nvml.ok()) {

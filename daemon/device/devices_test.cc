@@ -35,7 +35,8 @@ TEST(OpenDevices, HostDevicesMakeEveryKindAndUseEachOthers) {
       OpenDevices({.backend = Backend::kHost, .runtime_dir = "/tmp", .host_devices = 2});
   ASSERT_TRUE(host.ok()) << host.status();
   const DeviceInfo& info = host->devices[1]->info();
-  EXPECT_THAT(info.kinds, testing::ElementsAre(Kind::kVmm, Kind::kMempool, Kind::kIpc));
+  EXPECT_THAT(info.kinds,
+              testing::ElementsAre(Kind::kVmm, Kind::kMempool, Kind::kIpc, Kind::kDriver));
   ASSERT_THAT(info.peers, SizeIs(1));
   EXPECT_EQ(info.peers[0].uuid, host->devices[0]->info().uuid);
   EXPECT_TRUE(info.peers[0].access);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/bytes.h"
 #include "common/unique_fd.h"
+#include "daemon/device/charge_only.h"
 #include "daemon/device/copy_host.h"
 #include "daemon/device/create_check.h"
 #include "daemon/device/free_bytes.h"
@@ -31,6 +32,7 @@ class MemfdDevice : public HostDevice {
     if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
       return status;
     }
+    if (TraitsOf(spec.kind).charge_only) return MakeChargeOnly();
     const uint64_t bytes = spec.bytes;
     absl::StatusOr<Share> share = Take(bytes);
     if (!share.ok()) return share.status();
@@ -45,6 +47,7 @@ class MemfdDevice : public HostDevice {
     if (absl::Status status = CheckCreate(info_, spec.kind, spec.bytes); !status.ok()) {
       return status;
     }
+    if (TraitsOf(spec.kind).charge_only) return MakeChargeOnly();
     if (absl::Status sized = CheckMemfd(fd.get(), spec.bytes); !sized.ok()) return sized;
     absl::StatusOr<Share> share = Take(spec.bytes);
     if (!share.ok()) return share.status();
@@ -99,7 +102,7 @@ absl::StatusOr<std::unique_ptr<HostDevice>> MakeHostDevice(const HostDeviceOptio
   info.name = "host memory";
   info.backend = Backend::kHost;
   info.granularity_bytes = options.granularity_bytes;
-  info.kinds = {Kind::kVmm};
+  info.kinds = {Kind::kVmm, Kind::kDriver};
   for (uint32_t i = 0; i < options.siblings; ++i) {
     if (i == options.index) continue;
     info.peers.push_back({.uuid = HostDeviceUuid(i), .access = true, .native_atomics = true});

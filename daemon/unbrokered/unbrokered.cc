@@ -17,18 +17,52 @@ uint64_t Less(uint64_t bytes, uint64_t part) { return bytes > part ? bytes - par
 Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
   // The first session of each process as each tenant.
   std::map<std::tuple<pid_t, uint64_t, std::string>, SessionId> first;
+  struct Charged {
+    SessionId session{};  // the first of these
+    uint64_t bytes = 0;
+  };
+  std::map<std::tuple<pid_t, uint64_t, std::string>, Charged> charged;  // by process and device
   for (const SessionProcess& session : inputs.sessions) {
     if (session.pid <= 0 || session.start_time == 0) continue;
+    for (const auto& [device, bytes] : session.driver_bytes) {
+      Charged& there = charged[{session.pid, session.start_time, device}];
+      there.bytes += bytes;
+      if (there.session == SessionId{} || session.session < there.session)
+        there.session = session.session;
+    }
     auto [it, added] =
         first.try_emplace({session.pid, session.start_time, session.tenant}, session.session);
     if (!added) it->second = std::min(it->second, session.session);
   }
 
   Unbrokered found;
+  for (const auto& [key, there] : charged)
+    found.overheads.push_back({.session = there.session, .device_uuid = std::get<2>(key)});
+  // One that charges nothing any more, or whose sessions are others now.
+  const auto first_charged = [&](const SessionProcess& session, const std::string& device) {
+    auto it = charged.find({session.pid, session.start_time, device});
+    return it == charged.end() ? SessionId{} : it->second.session;
+  };
+  for (const SessionProcess& session : inputs.sessions) {
+    for (const auto& [device, bytes] : session.overhead_bytes) {
+      if (first_charged(session, device) != session.session)
+        found.overheads.push_back({.session = session.session, .device_uuid = device});
+    }
+  }
   for (const DeviceProcess& process : inputs.processes) {
     auto mapped = inputs.mapped.find({process.pid, process.device_uuid});
     const uint64_t brokered = mapped == inputs.mapped.end() ? 0 : mapped->second;
-    const uint64_t bytes = Less(Less(process.bytes.value_or(0), inputs.allowance), brokered);
+    const auto own = charged.find({process.pid, process.start_time, process.device_uuid});
+    const uint64_t driver = own == charged.end() ? 0 : own->second.bytes;
+    if (own != charged.end()) {
+      const auto overhead = std::find_if(
+          found.overheads.begin(), found.overheads.end(), [&](const OverheadUse& each) {
+            return each.session == own->second.session && each.device_uuid == process.device_uuid;
+          });
+      overhead->bytes = Less(Less(process.bytes.value_or(0), brokered), driver);
+    }
+    const uint64_t bytes =
+        Less(Less(Less(process.bytes.value_or(0), inputs.allowance), brokered), driver);
     bool ours = false;
     for (auto it = first.lower_bound({process.pid, process.start_time, ""}); it != first.end();
          ++it) {

@@ -9,6 +9,8 @@
 // process with both a session's pid and its start time was there in between. A reused pid matches
 // no session.
 //
+// Memory of kind driver is brokered: the process has it charged, and it is subtracted.
+//
 // The amount is not exact. The driver also counts a process's CUDA context and its libraries'
 // memory, so `allowance` is subtracted, for each device. Bytes are
 // - too few by up to the allowance, if a process needs less of it, and for managed memory, which
@@ -48,6 +50,10 @@ struct SessionProcess {
   std::string tenant;
   pid_t pid = 0;
   uint64_t start_time = 0;
+  // Charged to it for memory that its process allocates from the driver (kind driver), by device.
+  std::map<std::string, uint64_t> driver_bytes;
+  // Charged beyond that, for what the driver takes by itself (Overheads).
+  std::map<std::string, uint64_t> overhead_bytes;
 };
 
 struct UnbrokeredUse {
@@ -60,12 +66,21 @@ struct UnbrokeredUse {
   uint64_t bytes = 0;  // above zero
 };
 
+// What the driver takes for a process by itself, beyond the charges of kind driver.
+struct OverheadUse {
+  SessionId session{};  // the first of the process's sessions that have such a charge there
+  std::string device_uuid;
+  uint64_t bytes = 0;
+};
+
 struct Unbrokered {
   // By session and device. A process of several tenants counts at each of them, so that none can
   // hide its memory.
   std::vector<UnbrokeredUse> uses;
   // Processes without a session, with all bytes that the driver counts.
   std::vector<DeviceProcess> foreign;
+  // Of each process and device with charges of kind driver, also 0: it replaces earlier ones.
+  std::vector<OverheadUse> overheads;
 };
 
 struct UnbrokeredInputs {

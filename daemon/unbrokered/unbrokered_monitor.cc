@@ -53,7 +53,8 @@ Before LookAround(const Broker& broker) {
   if (!sessions.ok()) return before;
   for (const SessionView& session : *sessions) {
     const PeerIdentity& peer = session.details.peer;
-    before.sessions.push_back({session.id, session.tenant, peer.pid, peer.start_time});
+    before.sessions.push_back({session.id, session.tenant, peer.pid, peer.start_time,
+                               session.driver_bytes, session.overhead_bytes});
   }
   return before;
 }
@@ -261,6 +262,11 @@ void UnbrokeredMonitor::State::Digest(const Before& before, Answer answer) {
   std::stable_sort(
       foreign.begin(), foreign.end(),
       [](const DeviceProcess& a, const DeviceProcess& b) { return a.bytes > b.bytes; });
+  // Without an answer the earlier charges stay.
+  if (answer.trouble.ok()) {
+    for (OverheadUse& use : found.overheads)
+      broker->operators().SetOverhead({use.session, std::move(use.device_uuid), use.bytes});
+  }
   React(found.uses);
   FollowUp();
 }

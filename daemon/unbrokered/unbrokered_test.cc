@@ -45,6 +45,36 @@ TEST(FindUnbrokeredTest, WhatAContextTakesIsNobodysFault) {
   EXPECT_THAT(more.foreign, IsEmpty());
 }
 
+TEST(FindUnbrokeredTest, ChargesOfItsOwnDriverAreTakenOffAndTheRestIsOverhead) {
+  std::vector<SessionProcess> sessions = {Session(2, "team", 10, 500), Session(1, "team", 10, 500)};
+  sessions[0].driver_bytes = {{"GPU-1", 300 * kMiB}};
+  sessions[1].driver_bytes = {{"GPU-1", 100 * kMiB}, {"GPU-2", 50 * kMiB}};
+  const Unbrokered found =
+      Find({Process(10, 500, 970 * kMiB), Process(11, 500, 970 * kMiB)}, sessions);
+  EXPECT_THAT(found.uses, IsEmpty()) << "570 MiB are within the allowance";
+  ASSERT_EQ(found.overheads.size(), 2u);
+  EXPECT_EQ(found.overheads[0].session, SessionId{1});
+  EXPECT_EQ(found.overheads[0].device_uuid, "GPU-1");
+  EXPECT_EQ(found.overheads[0].bytes, 570 * kMiB);
+  EXPECT_EQ(found.overheads[1].device_uuid, "GPU-2");
+  EXPECT_EQ(found.overheads[1].bytes, 0u) << "it does not use the device yet";
+  const Unbrokered more = Find({Process(10, 500, 1001 * kMiB)}, sessions);
+  ASSERT_EQ(more.uses.size(), 1u) << "beyond the allowance it is past the broker as well";
+  EXPECT_EQ(more.uses[0].bytes, kMiB);
+}
+
+TEST(FindUnbrokeredTest, AnOverheadEndsWithTheChargesOfItsSession) {
+  std::vector<SessionProcess> sessions = {Session(1, "team", 10, 500), Session(2, "team", 10, 500)};
+  sessions[0].overhead_bytes = {{"GPU-1", 20 * kMiB}};
+  sessions[1].driver_bytes = {{"GPU-1", 10 * kMiB}};
+  const Unbrokered found = Find({Process(10, 500, 40 * kMiB)}, sessions);
+  ASSERT_EQ(found.overheads.size(), 2u);
+  EXPECT_EQ(found.overheads[0].session, SessionId{2});
+  EXPECT_EQ(found.overheads[0].bytes, 30 * kMiB);
+  EXPECT_EQ(found.overheads[1].session, SessionId{1});
+  EXPECT_EQ(found.overheads[1].bytes, 0u);
+}
+
 TEST(FindUnbrokeredTest, EachDeviceHasAContextOfItsOwn) {
   const Unbrokered found = Find({Process(10, 500, kAllowance + 1), Process(10, 500, 1, "GPU-2"),
                                  Process(10, 500, kAllowance + 3, "GPU-3")},

@@ -98,7 +98,7 @@ TEST_P(CompletionTest, Options) {
 
 TEST_P(CompletionTest, WordsAndFiles) {
   EXPECT_THAT(Complete({"gpumemctl", "hold", "--kind", ""}),
-              ElementsAre("host", "ipc", "mempool", "pinned", "vmm"));
+              ElementsAre("driver", "host", "ipc", "mempool", "pinned", "vmm"));
   EXPECT_THAT(Complete({"gpumemctl", "pool", "set", "x", "--reuse-opportunistic", "o"}),
               ElementsAre("off", "on"));
   EXPECT_THAT(Complete({"gpumemctl", "quota", "set", "x", "--clear", "total"}),

@@ -127,6 +127,33 @@ TEST_F(CrashTest, AHoldersMemoryAndItsTicketsGoOn) {
   EXPECT_EQ(segment->Release(), absl::OkStatus());
 }
 
+TEST_F(CrashTest, MemoryOfTheProcessesOwnDriverStaysCharged) {
+  Start();
+  auto segment = client_->Acquire({.bytes = 1024 * kMiB, .kind = Kind::kDriver});
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  EXPECT_EQ(segment->data(), nullptr);
+  EXPECT_EQ(segment->size(), 1024 * kMiB);
+  EXPECT_EQ(segment->Share().status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(segment->fd().status().code(), absl::StatusCode::kUnimplemented);
+  EXPECT_TRUE(segment->Share().status().message().find("driver") != std::string::npos);
+  Child holder = Child::Self({"--role", "hold-driver", daemon_->runtime_dir()});
+  ASSERT_EQ(Hear(holder.channel()), "holding");
+  ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+  auto usage = client_->GetUsage();
+  ASSERT_TRUE(usage.ok()) << usage.status();
+  EXPECT_EQ(usage->devices.at(0).leased_bytes, 1536 * kMiB);
+  // The limit is of both kinds of memory together (3 GiB on the device).
+  EXPECT_EQ(client_->Acquire({.bytes = 2048 * kMiB}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  holder.Signal(SIGKILL);
+  holder.Wait();
+  ASSERT_EQ(segment->Release(), absl::OkStatus());
+  EXPECT_TRUE(Eventually([&] {
+    usage = client_->GetUsage();
+    return usage.ok() && usage->devices.at(0).charged_bytes == 0;
+  }));
+}
+
 TEST_F(CrashTest, MemoryOfAProcessThatDiesWithTheDaemonIsReclaimed) {
   Start();
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir()});
@@ -322,7 +349,9 @@ int RunRole(const std::vector<std::string>& args) {
   if (role == "publish") {
     if (!testing::PublishWeights(**client, segments).ok()) return 2;
   } else {
-    auto segment = (*client)->Acquire({.bytes = 2 * kMiB});
+    const bool driver = role == "hold-driver";
+    auto segment = (*client)->Acquire(
+        {.bytes = driver ? 512 * kMiB : 2 * kMiB, .kind = driver ? Kind::kDriver : Kind::kDefault});
     if (!segment.ok()) return 2;
     segments.push_back(*std::move(segment));
   }

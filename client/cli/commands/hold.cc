@@ -55,7 +55,9 @@ absl::Status Fill(const Segment& segment) {
   return copier->Fill(segment.data(), kFillByte, segment.size());
 }
 
+// "-" for memory of the process's own driver.
 std::string Address(const Segment& segment) {
+  if (segment.data() == nullptr) return "-";
   return absl::StrFormat("0x%x", reinterpret_cast<uintptr_t>(segment.data()));
 }
 
@@ -84,7 +86,8 @@ absl::Status PrintHeld(const Client& client, const std::vector<Segment>& segment
   std::string lines;
   uint64_t bytes = 0;
   for (const Segment& segment : segments) {
-    absl::StatusOr<Ticket> ticket = segment.Share();
+    absl::StatusOr<Ticket> ticket = Ticket{.value = "-"};
+    if (!internal::TraitsOf(segment.kind()).charge_only) ticket = segment.Share();
     if (!ticket.ok()) return ticket.status();
     absl::StatusOr<std::optional<std::string>> handle = IpcHandle(segment, command);
     if (!handle.ok()) return handle.status();
@@ -104,8 +107,12 @@ absl::Status PrintHeld(const Client& client, const std::vector<Segment>& segment
     json["kind"] = std::string(KindName(segment.kind()));
     json["size_bytes"] = segment.size();
     json["reused"] = segment.reused();
-    json["address"] = Address(segment);
-    json["ticket"] = ticket->value;
+    json["address"] = nullptr;
+    json["ticket"] = nullptr;
+    if (segment.data() != nullptr) {
+      json["address"] = Address(segment);
+      json["ticket"] = ticket->value;
+    }
     json["ipc_handle"] = nullptr;
     if (*handle) json["ipc_handle"] = **handle;
     lines += DocumentLine(json);

@@ -25,7 +25,7 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
   Deprecate(AddParsed(app, "--bytes", ParseSegmentSize, Into(&command->bytes), ""), "--size");
   CLI::Option* kind = AddParsed(app, "--kind", ParseKind, Into(&command->kind),
                                 "Allocate this kind (default: the device's first)")
-                          ->type_name(KindWords());
+                          ->type_name(KindWords() + "|driver");
   AddDevice(app, &command->device);
   CLI::Option* count =
       app->add_option("--count", command->count, "Allocate this many segments (1-253, default: 1)")
@@ -63,6 +63,8 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
     refuse(!opens && command->read_only, "--read-only", "needs --open");
     const bool has_handle = internal::TraitsOf(command->kind).sharing == Sharing::kIpcHandle;
     refuse(!opens && command->show_handle && !has_handle, "--show-handle", "needs --kind ipc");
+    refuse(command->fill && internal::TraitsOf(command->kind).charge_only, "--fill",
+           "cannot be used with --kind driver, which gives no memory");
     refuse(command->fill && command->read_only, "--fill", "cannot be used with --read-only");
     refuse(command->fill && !command->map_devices.empty(), "--fill",
            "cannot be used with --map-device");

@@ -69,6 +69,10 @@ struct gpumem_device_usage {
   uint64_t waiting_bytes;  /* for which requests wait */
   uint64_t waiting;        /* requests that wait */
   uint64_t revocable_bytes;
+  /* What the tenant can get at most, once releasing segments are back: also bounded by the device,
+   * by tenants above it and by guarantees of others. GPUMEM_UNLIMITED: an older daemon, which does
+   * not say. */
+  uint64_t obtainable_bytes;
 };
 /* Writes a snapshot of what the client's tenant holds. */
 int gpumem_client_get_usage(gpumem_client* client, gpumem_usage** usage);

@@ -20,7 +20,8 @@ enum gpumem_kind {
   GPUMEM_KIND_MEMPOOL = 2,
   GPUMEM_KIND_IPC = 3,
   GPUMEM_KIND_PINNED = 4,
-  GPUMEM_KIND_HOST = 6
+  GPUMEM_KIND_HOST = 6,
+  GPUMEM_KIND_DRIVER = 7 /* charged; the process allocates it from its CUDA driver itself */
 };
 enum gpumem_backend { GPUMEM_BACKEND_CUDA = 0, GPUMEM_BACKEND_HOST = 1 };
 enum gpumem_scope { GPUMEM_SCOPE_TENANT = 0, GPUMEM_SCOPE_ANY = 1 };

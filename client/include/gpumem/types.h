@@ -37,11 +37,16 @@ enum class Kind {
   kPinned,    // host memory, registered with CUDA in every process that maps it
   kHost = 6,  // host memory that GPUs map by address (cuMemCreate on a NUMA node). The address is
               // the GPUs' alone: the CPU must not use it, but for the host backend
+
+  // A charge for memory that this process allocates from its CUDA driver itself (cudaMalloc).
+  // Acquire it before that. Release it after the memory is freed. The segment has no address, and
+  // cannot be shared, published, suspended or used by a Pool.
+  kDriver = 7,
 };
 
 enum class Backend { kCuda, kHost };
 
-// Returns "vmm", "mempool", "ipc", "pinned", "host" or "default".
+// Returns "vmm", "mempool", "ipc", "pinned", "host", "driver" or "default".
 absl::string_view KindName(Kind kind);
 
 // The 64 bytes of a cudaIpcMemHandle_t, a cudaMemPoolPtrExportData or a

@@ -168,7 +168,7 @@ else:
 
 
 def test_kinds_have_the_numbers_of_the_c_library():
-    assert _units.KINDS == ("default", "vmm", "mempool", "ipc", "pinned", "", "host")
+    assert _units.KINDS == ("default", "vmm", "mempool", "ipc", "pinned", "", "host", "driver")
     assert [_units.to_kind(kind) for kind in (None, "vmm", "pinned")] == [0, 1, 4]
     assert _units.HOST_KINDS == {"pinned"}
 

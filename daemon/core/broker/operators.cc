@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/device/charge_only.h"
 
 namespace gpumemd {
 
@@ -88,6 +89,12 @@ void BrokerOperators::SetHoldersShown(HoldersShown shown) {
 void BrokerOperators::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
   Broker::Update update(&broker_);
   broker_.ledger_.SetUnbrokered(std::move(uses));
+}
+
+void BrokerOperators::SetOverhead(const DriverOverhead& overhead) {
+  Broker::Update update(&broker_);
+  for (SegmentId segment : broker_.ledger_.overheads().Set(overhead))
+    broker_.memory_.emplace(segment, MakeChargeOnly());
 }
 
 // The driver's memory pools. The devices know them; the ledger counts their segments like all

@@ -67,6 +67,8 @@ class BrokerOperators {
   void SetHoldersShown(HoldersShown shown);
   // As Ledger::SetUnbrokered.
   void SetUnbrokered(std::vector<UnbrokeredBytes> uses);
+  // As Overheads::Set.
+  void SetOverhead(const DriverOverhead& overhead);
 
   // Memory pools, as in proto/gpumem/v1/admin.proto. In ListPools an empty name means all tenants
   // or devices. In the others an empty device means the first one on which the tenant has a pool.

@@ -16,14 +16,18 @@ absl::StatusOr<Broker::Restored> Broker::Restore(Inheritance inheritance) {
   Update update(this);
   // Segments in the tier have no descriptor: the tier's device has its file from the start. One
   // without holders was on its way back: another may have its place already. Scratch memory has no
-  // place.
+  // place. Segments of kind driver have none either: their memory is of the process that holds
+  // them.
   const auto keep = [&](SegmentId id) {
     auto segment = inheritance.image.segments.find(id);
     if (segment == inheritance.image.segments.end()) return;
-    if (segment->second.kind == Kind::kTier && segment->second.made && !segment->second.scratch)
+    const journal::Segment& record = segment->second;
+    const bool in_tier = record.kind == Kind::kTier && !record.scratch;
+    if (record.made && (in_tier || TraitsOf(record.kind).charge_only))
       inheritance.memory.try_emplace(id);
   };
   for (const auto& [lease, record] : inheritance.image.leases) keep(record.segment);
+  for (const auto& [key, exposure] : inheritance.image.exposures) keep(key.second);
   for (const auto& [key, item] : inheritance.image.publication_items) keep(item.segment);
   for (auto& [id, fd] : inheritance.memory) {
     auto record = inheritance.image.segments.find(id);

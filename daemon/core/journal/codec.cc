@@ -200,7 +200,8 @@ uint8_t VersionOf(const Object& object) {
     return 5;
   if (std::holds_alternative<TierExtent>(object)) return 2;
   if (const auto* segment = std::get_if<Segment>(&object))
-    return segment->kind == Kind::kHost   ? 4
+    return segment->kind == Kind::kDriver ? 6
+           : segment->kind == Kind::kHost ? 4
            : segment->scratch             ? 3
            : segment->kind == Kind::kTier ? 2
                                           : 1;

@@ -248,7 +248,8 @@ TEST(JournalCodec, RefusesEachWrongByte) {
   EXPECT_TRUE(refused(segment, 24, 0));    // no kind
   EXPECT_FALSE(refused(segment, 24, 4));   // pinned
   EXPECT_FALSE(refused(segment, 24, 5));   // tier
-  EXPECT_TRUE(refused(segment, 24, 7));    // no kind
+  EXPECT_FALSE(refused(segment, 24, 7));   // driver
+  EXPECT_TRUE(refused(segment, 24, 8));    // no kind
   EXPECT_FALSE(refused(segment, 25, 1));   // made
   EXPECT_TRUE(refused(segment, 25, 2));    // neither true nor false
   EXPECT_TRUE(refused(segment, 29, 64));   // longer than the maximum

@@ -16,8 +16,9 @@ struct RecordHead;
 
 inline constexpr uint32_t kForm = 2;
 inline constexpr uint32_t kOldestForm = 2;  // 1 was a log, and no release wrote it
-// 2 added suspended memory, 3 tags and scratch memory, 4 kind host, 5 content ids and claims.
-inline constexpr uint8_t kVersion = 5;
+// 2 added suspended memory, 3 tags and scratch memory, 4 kind host, 5 content ids and claims,
+// 6 kind driver.
+inline constexpr uint8_t kVersion = 6;
 
 struct Dialect {
   uint32_t form = kForm;

@@ -102,8 +102,8 @@ TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
     journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   }
   ExpectRefused(journal.bytes, absl::StatusCode::kFailedPrecondition,
-                "the journal has data that only version 6 has, which gpumemd " GPUMEM_VERSION
-                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 5");
+                "the journal has data that only version 7 has, which gpumemd " GPUMEM_VERSION
+                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 6");
   // Bytes that no earlier version has used are damage in a record without a newer version's mark.
   journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   uint8_t* const record = &journal.bytes[journal.SlotAt(2)];

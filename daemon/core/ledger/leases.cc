@@ -41,6 +41,11 @@ absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, Tic
   const SegmentId id = state_.leases.at(lease_id).segment;
   const Segment& segment = *state_.segments.at(id);
   if (segment.lost) return LostSegment(id);
+  if (TraitsOf(segment.kind).charge_only) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a segment of kind ", KindName(segment.kind),
+                     " cannot be shared: its memory is of the process's own CUDA driver"));
+  }
   // A pool's descriptor opens all of its tenant's segments in the pool.
   const Kind kind = segment.kind == Kind::kTier ? Kind::kVmm : segment.kind;  // once resumed
   if (!TraitsOf(kind).any_tenant && scope == TicketScope::kAny) {
@@ -75,6 +80,7 @@ void Leases::End(LeaseId id, bool unmapped) {
     if (segment.kind == Kind::kTier) session.tier_bytes -= segment.charge.bytes();
     state_.CountDemoted(session, segment, /*leased=*/false);
   }
+  state_.CountDriver(id, lease, session, segment, /*leased=*/false);
   publications_.Detach(lease.publication, lease.session);
   --segment.leases;
   segment.suspended.erase(id);
@@ -87,7 +93,11 @@ void Leases::End(LeaseId id, bool unmapped) {
 }
 
 bool Leases::TrustsRelease(const Session& session, LeaseId lease) const {
-  const Tenant& owner = *state_.segments.at(state_.leases.at(lease).segment)->tenant;
+  const Segment& segment = *state_.segments.at(state_.leases.at(lease).segment);
+  // The memory is of the process's driver: no other tenant gets its contents, and a process that
+  // keeps it is seen (daemon/unbrokered).
+  if (TraitsOf(segment.kind).charge_only) return true;
+  const Tenant& owner = *segment.tenant;
   return session.tenant->quota.release == ReleasePolicy::kTrust &&
          owner.quota.release == ReleasePolicy::kTrust;
 }

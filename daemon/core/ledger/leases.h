@@ -35,7 +35,8 @@ class Leases {
   // Returns the ticket of a lease: `candidate`, or the one it already has for this scope.
   //   ABORTED              the session has ended
   //   NOT_FOUND            it has no such lease
-  //   FAILED_PRECONDITION  the segment is lost, or it is of kind mempool and the scope kAny
+  //   FAILED_PRECONDITION  the segment is lost; or it is of kind driver; or it is of kind mempool
+  //                        and the scope kAny
   absl::StatusOr<Secret> Share(SessionId session, LeaseId lease, TicketScope scope,
                                const Secret& candidate);
 

@@ -67,6 +67,7 @@
 #include "daemon/core/ledger/inspect/inspector.h"
 #include "daemon/core/ledger/leases.h"
 #include "daemon/core/ledger/operations.h"
+#include "daemon/core/driver/overheads.h"
 #include "daemon/core/ledger/recovery/reconciliation.h"
 #include "daemon/core/ledger/recovery/restore.h"
 #include "daemon/core/ledger/segments.h"
@@ -104,11 +105,11 @@ class Ledger {
   Suspensions& suspensions() { return suspensions_; }
   Exchanges& exchanges() { return exchanges_; }
   SuspensionRequests& suspension_requests() { return suspension_requests_; }
-  const SuspensionRequests& suspension_requests() const { return suspension_requests_; }
   SwapPolicy& swaps() { return swaps_; }
   const SwapPolicy& swaps() const { return swaps_; }
   Operations& operations() { return operations_; }
   const Operations& operations() const { return operations_; }
+  Overheads& overheads() { return overheads_; }
   Revocations& revocations() { return revocations_; }
   const Revocations& revocations() const { return revocations_; }
   AdmissionControl& admission() { return admission_; }
@@ -178,6 +179,7 @@ class Ledger {
   SwapPolicy swaps_{&base_, &room_, &suspensions_, &suspension_requests_};
   Operations operations_{&base_,   &segments_,     &sessions_,   &attach_waiters_,
                          &claims_, &publications_, &suspensions_};
+  Overheads overheads_{&base_, &leases_, &operations_};
   Revocations revocations_{&base_, &room_};
   AdmissionControl admission_{&base_,       &room_,        &segments_, &tenants_,
                               &operations_, &suspensions_, &swaps_,    &revocations_};

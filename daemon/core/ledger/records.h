@@ -15,6 +15,7 @@
 
 #include "absl/container/btree_map.h"
 #include "absl/container/btree_set.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/admission/account.h"
 #include "daemon/core/admission/queue_line.h"
@@ -42,6 +43,10 @@ struct ContentClaim {
   SessionId session{};
   uint64_t request_id = 0;
 };
+// The tag of leases that the daemon itself gives a session (driver/overheads.h). No client can
+// choose it.
+inline constexpr absl::string_view kOverheadTag = "(overhead)";
+
 // A tenant's memory pool on a device (kind mempool).
 struct Pool {
   // The sessions whose processes may have it open, and how often each was handed a segment of it.
@@ -128,9 +133,12 @@ struct Session {
   uint64_t leased_bytes = 0;                    // of these, each counted once
   uint64_t tier_bytes = 0;                      // of leased_bytes: in the host tier
   uint64_t demoted_bytes = 0;                   // of leased_bytes: of demoted segments
-  uint32_t arriving = 0;                        // leases that its operations are about to give it
-  absl::btree_set<SegmentId> exposed;           // segments that its process may map
-  absl::btree_set<size_t> imported;             // devices on which it is an importer of the pool
+  // Of leased_bytes: of kind driver, by device, without overheads; and the leases of these.
+  absl::btree_map<size_t, uint64_t> driver_bytes;
+  absl::btree_map<size_t, std::vector<LeaseId>> overheads;
+  uint32_t arriving = 0;               // leases that its operations are about to give it
+  absl::btree_set<SegmentId> exposed;  // segments that its process may map
+  absl::btree_set<size_t> imported;    // devices on which it is an importer of the pool
   // Whether the client of a session that an earlier daemon began has come back.
   Presence presence = Presence::kHere;
   uint32_t resumptions = 0;    // how often its client has connected anew

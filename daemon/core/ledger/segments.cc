@@ -30,8 +30,9 @@ void Segments::Settle(SegmentId id, Segment& segment) {
     EndRevocation(id, segment);
     const bool keep =
         !segment.lost && !segment.shared_out && !TraitsOf(segment.kind).pooled &&
-        segment.kind != Kind::kTier && !tenant.quota.scrub && !state_.draining &&
-        tenant.live_sessions > 0 && state_.WithinLimits(tenant, segment.device) &&
+        !TraitsOf(segment.kind).charge_only && segment.kind != Kind::kTier && !tenant.quota.scrub &&
+        !state_.draining && tenant.live_sessions > 0 &&
+        state_.WithinLimits(tenant, segment.device) &&
         retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);

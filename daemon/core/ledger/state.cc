@@ -170,6 +170,7 @@ void LedgerState::AddLease(LeaseId id, records::Lease lease) {
     if (segment.kind == Kind::kTier) session.tier_bytes += segment.charge.bytes();
     CountDemoted(session, segment, /*leased=*/true);
   }
+  CountDriver(id, lease, session, segment, /*leased=*/true);
   if (!lease.suspended) CountMapped(lease.session, session, segment, /*mapped=*/true);
   leases.Insert(id, lease);
 }
@@ -187,6 +188,21 @@ void LedgerState::CountMapped(SessionId id, Session& session, const Segment& seg
     residence.kept -= kept;
   }
   if (session.suspension_watches > 0) swaps_changed.insert(id);
+}
+
+void LedgerState::CountDriver(LeaseId id, const records::Lease& lease, Session& session,
+                              const Segment& segment, bool leased) {
+  if (!TraitsOf(segment.kind).charge_only) return;
+  if (lease.tag == records::kOverheadTag) {
+    std::vector<LeaseId>& overheads = session.overheads[segment.device];
+    if (leased) overheads.push_back(id);
+    if (!leased) std::erase(overheads, id);
+    if (overheads.empty()) session.overheads.erase(segment.device);
+    return;
+  }
+  uint64_t& bytes = session.driver_bytes[segment.device];
+  bytes += leased ? segment.charge.bytes() : 0 - segment.charge.bytes();
+  if (bytes == 0) session.driver_bytes.erase(segment.device);
 }
 
 void LedgerState::CountDemoted(Session& session, const Segment& segment, bool leased) {

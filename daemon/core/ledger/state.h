@@ -112,6 +112,9 @@ struct LedgerState {
   void CountLeases(Tenant& tenant, int64_t change);
   // Counts a lease that the session's process maps now, or no more, if it could be suspended.
   void CountMapped(SessionId id, Session& session, const Segment& segment, bool mapped);
+  // Counts a lease that the session has now, or no more, if it is of kind driver.
+  static void CountDriver(LeaseId id, const records::Lease& lease, Session& session,
+                          const Segment& segment, bool leased);
   // Counts a segment that the session has leases of now, or no more, if it is demoted. To be called
   // for each such session around each change of Segment::home.
   static void CountDemoted(Session& session, const Segment& segment, bool leased);

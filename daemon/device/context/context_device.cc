@@ -20,7 +20,10 @@ class ContextDevice : public Device {
         reserve_(std::move(options.reserve)),
         keeper_(std::make_shared<ContextKeeper>(ContextSpec{
             .device_uuid = info_.uuid, .socket_path = std::move(options.socket_path)})) {
-    info_.kinds.insert(info_.kinds.end(), options.kinds.begin(), options.kinds.end());
+    // The first kind is the default, so the kinds that give memory come first.
+    const auto last = std::find_if(info_.kinds.begin(), info_.kinds.end(),
+                                   [](Kind kind) { return TraitsOf(kind).charge_only; });
+    info_.kinds.insert(last, options.kinds.begin(), options.kinds.end());
     if (!options.copier) return;
     copier_ =
         std::make_unique<TierCopier>(ContextSpec{.device_uuid = info_.uuid}, options.copier_idle);

@@ -80,17 +80,21 @@ class ContextDeviceTest : public testing::Test {
 };
 
 TEST_F(ContextDeviceTest, MakesAllKindsOfTheHost) {
-  EXPECT_THAT(device_->info().kinds, ElementsAre(Kind::kVmm, Kind::kMempool, Kind::kIpc));
+  EXPECT_THAT(device_->info().kinds,
+              ElementsAre(Kind::kVmm, Kind::kMempool, Kind::kIpc, Kind::kDriver));
   EXPECT_GE(Create({.kind = Kind::kVmm, .bytes = 2 * kMiB})->fd(), 0);
   EXPECT_EQ(device_->context_pid(), 0) << "kind vmm needs no context";
+  const auto charged = Create({.kind = Kind::kDriver, .bytes = 64 * kMiB});
+  EXPECT_EQ(charged->fd(), -1);
+  EXPECT_EQ(*device_->DriverFreeBytes(), 64 * kMiB) << "kind driver takes nothing of the device";
   EXPECT_EQ(device_->Create({.kind = Kind::kPinned, .bytes = 2 * kMiB}).status().code(),
             StatusCode::kUnimplemented);
 }
 
-TEST_F(ContextDeviceTest, WithoutAFolderThereIsVmmAlone) {
+TEST_F(ContextDeviceTest, WithoutAFolderThereAreNoKindsOfAContext) {
   const auto device = OpenHostDevice({.capacity_bytes = 64 * kMiB}, "");
   ASSERT_TRUE(device.ok());
-  EXPECT_THAT((*device)->info().kinds, ElementsAre(Kind::kVmm));
+  EXPECT_THAT((*device)->info().kinds, ElementsAre(Kind::kVmm, Kind::kDriver));
 }
 
 TEST_F(ContextDeviceTest, TheContextLivesAsLongAsItsMemory) {

@@ -127,6 +127,7 @@ KindRules RulesOf(Kind kind) {
     case Kind::kIpc:
       return {.counted = true};
     case Kind::kTier:
+    case Kind::kDriver:
       break;  // no process opens it
   }
   return {};

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/room.h"
+#include "daemon/core/driver/overheads.h"
 
 namespace gpumemd {
 namespace {
@@ -106,6 +107,7 @@ void Inspector::View(absl::Span<const SessionId> ids, absl::string_view tenant,
                      .asked = session.live && request.has_value() &&
                               request->action == records::SuspensionAction::kSuspend &&
                               state_.now() < request->until});
+    AddDriverBytes(state_, session, views.back());
   }
 }
 

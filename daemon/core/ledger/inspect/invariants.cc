@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "daemon/core/driver/overheads.h"
 
 namespace gpumemd {
 namespace {
@@ -301,6 +302,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
         demoted_bytes != session->demoted_bytes) {
       return wrong("session ", ToInt(id), " miscounts the bytes that it leases");
     }
+    if (absl::Status right = CheckDriverBytes(ledger, id, *session); !right.ok()) return right;
     for (const auto& [device, residence] : session->residences) {
       const auto bytes = mapped.extract({id, device});
       if ((bytes.empty() ? 0 : bytes.mapped()) != residence.bytes) {

@@ -98,7 +98,10 @@ struct SessionView {
   uint64_t leased_bytes = 0;
   uint64_t tier_bytes = 0;     // of these: in the host tier
   uint64_t demoted_bytes = 0;  // of these: demoted
-  uint64_t unbrokered = 0;     // over all devices
+  // Of these: of kind driver, by the devices' UUIDs, without overheads; and these.
+  std::map<std::string, uint64_t> driver_bytes;
+  std::map<std::string, uint64_t> overhead_bytes;
+  uint64_t unbrokered = 0;  // over all devices
   absl::Duration age;
   absl::Duration idle;             // since its last activity (SwapPolicy)
   bool serves_suspension = false;  // a watch of it accepts requests to suspend

@@ -145,6 +145,7 @@ void Abort(LedgerModel& model, OperationId id, bool handed_over) {
 }
 
 bool Trusts(const LedgerModel& model, const Lease& lease) {
+  if (model.segments.at(lease.segment).kind == Kind::kDriver) return true;
   return QuotaOf(model, model.sessions.at(lease.session).tenant).release == ReleasePolicy::kTrust &&
          QuotaOf(model, OwnerOf(model, lease.segment)).release == ReleasePolicy::kTrust;
 }
@@ -257,7 +258,8 @@ absl::Status Share(LedgerModel& model, SessionId session, LeaseId lease, TicketS
     return ExpectCode(answer.status(), absl::StatusCode::kNotFound);
   }
   const Segment& segment = model.segments.at(it->second.segment);
-  if (segment.lost || (segment.kind == Kind::kMempool && scope == TicketScope::kAny)) {
+  if (segment.lost || segment.kind == Kind::kDriver ||
+      (segment.kind == Kind::kMempool && scope == TicketScope::kAny)) {
     return ExpectCode(answer.status(), absl::StatusCode::kFailedPrecondition);
   }
   std::optional<Secret>& ticket = it->second.tickets[static_cast<size_t>(scope)];

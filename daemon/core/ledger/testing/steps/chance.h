@@ -38,12 +38,12 @@ class Chance {
     return {{.uuid = "A",
              .capacity_bytes = 24 + Below(25),
              .granularity_bytes = 2,
-             .kinds = {Kind::kVmm, Kind::kMempool}},
+             .kinds = {Kind::kVmm, Kind::kMempool, Kind::kDriver}},
             {.uuid = "B",
              .capacity_bytes = 30 + Below(34),  // often no multiple of 4
              .granularity_bytes = 4,
              .pool_granularity_bytes = 8,
-             .kinds = {Kind::kVmm, Kind::kMempool, Kind::kIpc}},
+             .kinds = {Kind::kVmm, Kind::kMempool, Kind::kIpc, Kind::kDriver}},
             {.uuid = "P",
              .capacity_bytes = 12 + Below(12),
              .granularity_bytes = 2,
@@ -76,8 +76,10 @@ class Chance {
 
   // Returns a kind that sessions can acquire.
   Kind AnyKind() {
-    static constexpr Kind kKinds[] = {Kind::kVmm, Kind::kMempool, Kind::kIpc, Kind::kPinned,
-                                      Kind::kHost};
+    if (In100(8)) return Kind::kDriver;
+    // Pools more often: their states are many.
+    static constexpr Kind kKinds[] = {Kind::kVmm, Kind::kMempool, Kind::kMempool,
+                                      Kind::kIpc, Kind::kPinned,  Kind::kHost};
     return kKinds[Below(std::size(kKinds))];
   }
 
