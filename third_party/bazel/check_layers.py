@@ -29,6 +29,7 @@ LAYERS = {
     "client/files": ("client/include", "client/mapping/kind.h", "common/..."),
     "client/c_api": ("client/include", "common/..."),
     "client/python": ("client/include", "common/..."),
+    "client/preload": (),
     "client/testing": ("common/...", "proto"),
     "daemon/device": ("common/...",),
     "daemon/core": ("common", "daemon/core/...", "daemon/device/device.h", "proto"),

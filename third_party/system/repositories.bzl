@@ -157,6 +157,13 @@ cc_library(
     visibility = ["//visibility:public"],
 )
 
+# The driver's functions, for tests that read them.
+filegroup(
+    name = "cuda_h",
+    srcs = glob(["include/cuda.h"], allow_empty = True),
+    visibility = ["//visibility:public"],
+)
+
 # CCCL's headers; before CUDA 13 they lie among the others.
 cc_library(
     name = "cccl",

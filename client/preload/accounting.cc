@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/toolkit.h"
+
+#if GPUMEM_PRELOAD_BUILT
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "client/preload/accountant.h"
+#include "client/preload/accounting.h"
+#include "client/preload/books.h"
+#include "client/preload/credit.h"
+#include "client/preload/elf.h"
+#include "client/preload/lock.h"
+
+namespace gpumem::preload {
+namespace {
+
+constexpr const char kPlugin[] = "libgpumem-accountant.so";
+
+enum class State { kClosed, kOpen, kRefusing, kForked };
+
+struct Device {
+  GpumemDeviceId id;
+  Credit credit;
+  // The plug-in has said so once: nothing is charged any more.
+  std::atomic<bool> unlimited{false};
+  Mutex context_mutex;
+  std::atomic<bool> has_context{false};
+  uint64_t context = 0;  // its reservation, or 0 where none is accounted
+};
+
+std::atomic<State> g_state{State::kClosed};
+Mutex g_open_mutex;
+Mutex g_plugin_mutex;
+bool g_plugin_tried = false;                     // under g_plugin_mutex
+const GpumemAccountant* g_accountant = nullptr;  // then constant
+Device g_devices[kMaxDevices];
+int g_device_count = 0;
+std::atomic<uint32_t> g_context_generation{1};
+
+Answer Acquire(void* self, uint64_t bytes, uint64_t* id) {
+  Device* device = static_cast<Device*>(self);
+  Answer answer = static_cast<Answer>(g_accountant->acquire(&device->id, bytes, id));
+  if (answer == Answer::kUnlimited) device->unlimited.store(true, std::memory_order_relaxed);
+  return answer;
+}
+
+void Release(void*, uint64_t id) { g_accountant->release(id); }
+
+// Chooses the plug-in: the one that the environment names, or the one beside this library.
+void* OpenPlugin() {
+  const char* path = secure_getenv("GPUMEM_PRELOAD_ACCOUNTANT");
+  if (path != nullptr && *path != '\0') return OpenLibrary(path, RTLD_NOW | RTLD_LOCAL);
+  LoadedObject self;
+  if (!FindObjectOf(reinterpret_cast<const void*>(&OpenPlugin), &self)) return nullptr;
+  size_t folder = static_cast<size_t>(BaseName(self.path) - self.path);
+  if (folder + sizeof(kPlugin) > sizeof(self.path)) return nullptr;
+  memcpy(self.path + folder, kPlugin, sizeof(kPlugin));
+  return OpenLibrary(self.path, RTLD_NOW | RTLD_LOCAL);
+}
+
+const GpumemAccountant* LoadAccountant() {
+  void* plugin = OpenPlugin();
+  auto search = reinterpret_cast<void* (*)(void*, const char*)>(RealDlsym());
+  if (plugin == nullptr || search == nullptr) return nullptr;
+  auto open =
+      reinterpret_cast<decltype(&gpumem_accountant_open)>(search(plugin, "gpumem_accountant_open"));
+  if (open == nullptr) return nullptr;
+  const GpumemAccountant* accountant = open(GPUMEM_ACCOUNTANT_VERSION);
+  if (accountant == nullptr || accountant->version != GPUMEM_ACCOUNTANT_VERSION ||
+      accountant->size < sizeof(GpumemAccountant)) {
+    return nullptr;
+  }
+  return accountant;
+}
+
+void ListDevices(const Driver& driver) {
+  const char* text = secure_getenv("GPUMEM_PRELOAD_CHUNK");
+  uint64_t chunk = text == nullptr ? 0 : strtoull(text, nullptr, 10);
+  if (chunk == 0) chunk = Credit::kDefaultChunk;
+  int count = 0;
+  if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) count = 0;
+  g_device_count = count < kMaxDevices ? count : kMaxDevices;
+  for (int i = 0; i < g_device_count; ++i) {
+    CUuuid uuid = {};
+    if (driver.cuDeviceGetUuid_v2(&uuid, i) != CUDA_SUCCESS) driver.cuDeviceGetUuid(&uuid, i);
+    memcpy(g_devices[i].id.bytes, uuid.bytes, sizeof(uuid.bytes));
+    g_devices[i].credit.Init({&Acquire, &Release, &g_devices[i]}, chunk);
+  }
+}
+
+// In the child, the driver's and the plug-in's state is the parent's, and so are all reservations.
+void AfterFork() {
+  g_state.store(State::kForked);
+  g_open_mutex.Reset();
+  g_plugin_mutex.Reset();
+  g_plugin_tried = true;
+  g_accountant = nullptr;
+  for (Device& device : g_devices) {
+    device.credit.Abandon();
+    device.context_mutex.Reset();
+    device.has_context.store(false);
+    device.context = 0;
+  }
+  AbandonBooks();
+}
+
+void Complain();
+
+// Loads the plug-in at the first call. Null if there is none.
+const GpumemAccountant* OpenAccountant() {
+  MutexLock lock(&g_plugin_mutex);
+  if (g_plugin_tried) return g_accountant;
+  g_plugin_tried = true;
+  g_accountant = LoadAccountant();
+  pthread_atfork(nullptr, nullptr, &AfterFork);
+  if (g_accountant == nullptr) Complain();
+  return g_accountant;
+}
+
+void Complain() {
+  static constexpr char kText[] =
+      "libgpumem-preload: no connection to the accounting of device memory; every request for "
+      "device memory is refused\n";
+  if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) return;
+}
+
+State Open(const Driver& driver) {
+  State state = g_state.load(std::memory_order_acquire);
+  if (state != State::kClosed) return state;
+  int count = 0;
+  // Before cuInit() nothing is decided: the driver refuses the call by itself.
+  if (driver.cuDeviceGetCount(&count) != CUDA_SUCCESS) return State::kClosed;
+  MutexLock lock(&g_open_mutex);
+  state = g_state.load(std::memory_order_acquire);
+  if (state != State::kClosed) return state;
+  state = OpenAccountant() == nullptr ? State::kRefusing : State::kOpen;
+  ListDevices(driver);
+  g_state.store(state, std::memory_order_release);
+  return state;
+}
+
+CUresult ResultOf(Answer answer) {
+  switch (answer) {
+    case Answer::kOk:
+    case Answer::kUnlimited:
+      return CUDA_SUCCESS;
+    case Answer::kNoMemory:
+    case Answer::kGone:
+      break;
+  }
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Returns the device to charge, or null with what to answer instead.
+Device* DeviceToCharge(int device, CUresult* result) {
+  State state = g_state.load(std::memory_order_acquire);
+  if (state == State::kClosed) state = Open(RealDriver());
+  *result = CUDA_SUCCESS;  // the driver refuses the call by itself
+  if (state == State::kClosed) return nullptr;
+  if (state == State::kOpen && device >= 0 && device < g_device_count) {
+    bool unlimited = g_devices[device].unlimited.load(std::memory_order_relaxed);
+    return unlimited ? nullptr : &g_devices[device];
+  }
+  if (state == State::kRefusing) *result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (state == State::kForked) *result = CUDA_ERROR_NOT_INITIALIZED;
+  return nullptr;
+}
+
+}  // namespace
+
+uint64_t ChargedSize(uint64_t bytes) {
+  uint64_t unit = bytes < (uint64_t{1} << 20) ? Credit::kUnit : Credit::kLargePage;
+  uint64_t rounded = (bytes + unit - 1) / unit * unit;
+  return rounded < bytes ? bytes : rounded;
+}
+
+CUresult Reserve(int device, uint64_t bytes, Charge* charge) {
+  *charge = Charge();
+  CUresult result;
+  Device* owner = DeviceToCharge(device, &result);
+  if (owner == nullptr) return result;
+  uint64_t id = 0;
+  Answer answer = owner->credit.Take(bytes, &id);
+  if (answer == Answer::kNoMemory && SettleBooks(device)) answer = owner->credit.Take(bytes, &id);
+  if (answer == Answer::kOk) *charge = {bytes, id, device};
+  return ResultOf(answer);
+}
+
+void Refund(const Charge& charge) {
+  if (charge.device < 0 || g_state.load(std::memory_order_acquire) != State::kOpen) return;
+  g_devices[charge.device].credit.Give(charge.bytes, charge.reservation);
+}
+
+CUresult ReserveShared(int device, uint64_t bytes) {
+  CUresult result;
+  Device* owner = DeviceToCharge(device, &result);
+  if (owner == nullptr || bytes == 0) return result;
+  return ResultOf(owner->credit.TakeShared(bytes));
+}
+
+void RefundShared(int device, uint64_t bytes) {
+  if (bytes == 0 || g_state.load(std::memory_order_acquire) != State::kOpen) return;
+  if (g_devices[device].unlimited.load(std::memory_order_relaxed)) return;
+  g_devices[device].credit.GiveShared(bytes);
+}
+
+void ChargeAnyway(int device, uint64_t bytes) {
+  CUresult result;
+  Device* owner = DeviceToCharge(device, &result);
+  if (owner != nullptr) owner->credit.Owe(bytes);
+}
+
+CUresult EnsureContext(int device) {
+  CUresult result;
+  Device* owner = DeviceToCharge(device, &result);
+  if (owner == nullptr || owner->has_context.load(std::memory_order_acquire)) return result;
+  MutexLock lock(&owner->context_mutex);
+  if (owner->has_context.load(std::memory_order_relaxed)) return CUDA_SUCCESS;
+  uint64_t id = 0;
+  Answer answer = static_cast<Answer>(g_accountant->acquire_context(&owner->id, &id));
+  if (answer == Answer::kUnlimited) owner->unlimited.store(true, std::memory_order_relaxed);
+  if (answer != Answer::kOk) return ResultOf(answer);
+  owner->context = id;
+  owner->has_context.store(true, std::memory_order_release);
+  return CUDA_SUCCESS;
+}
+
+void RefundContext(int device) {
+  if (g_state.load(std::memory_order_acquire) != State::kOpen) return;
+  if (device < 0 || device >= g_device_count) return;
+  Device& owner = g_devices[device];
+  MutexLock lock(&owner.context_mutex);
+  if (!owner.has_context.exchange(false)) return;
+  g_accountant->release(owner.context);
+}
+
+int DeviceCount() { return g_device_count; }
+
+bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes) {
+  CUresult result;
+  Device* owner = DeviceToCharge(device, &result);
+  if (owner == nullptr) return false;
+  if (g_accountant->info(&owner->id, limit, free_bytes) != GPUMEM_ACCOUNTANT_OK) return false;
+  // What the process has reserved and not used is free to it.
+  int64_t credit = owner->credit.available();
+  uint64_t more = credit > 0 ? static_cast<uint64_t>(credit) : 0;
+  uint64_t less = credit < 0 ? static_cast<uint64_t>(-credit) : 0;
+  *free_bytes = *free_bytes > UINT64_MAX - more ? UINT64_MAX : *free_bytes + more;
+  *free_bytes = *free_bytes > less ? *free_bytes - less : 0;
+  return true;
+}
+
+bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* free_bytes) {
+  // With CUDA in use, the device's credit counts as free.
+  if (g_state.load(std::memory_order_acquire) == State::kOpen) {
+    for (int i = 0; i < g_device_count; ++i) {
+      if (memcmp(g_devices[i].id.bytes, uuid, sizeof(uuid)) == 0) {
+        return LimitOf(i, limit, free_bytes);
+      }
+    }
+  }
+  const GpumemAccountant* accountant = OpenAccountant();
+  if (accountant == nullptr) return false;
+  GpumemDeviceId id;
+  memcpy(id.bytes, uuid, sizeof(uuid));
+  return accountant->info(&id, limit, free_bytes) == GPUMEM_ACCOUNTANT_OK;
+}
+
+bool CurrentContext(const Driver& driver, uint64_t* context, int* device) {
+  CUcontext current = nullptr;
+  if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return false;
+  *context = reinterpret_cast<uint64_t>(current);
+  // The last context of this thread; asking for its device costs as much as all the rest.
+  static thread_local uint64_t last_context = 0;
+  static thread_local int last_device = 0;
+  static thread_local uint32_t last_generation = 0;
+  uint32_t generation = g_context_generation.load(std::memory_order_acquire);
+  if (last_context != *context || last_generation != generation) {
+    CUdevice found = 0;
+    if (driver.cuCtxGetDevice(&found) != CUDA_SUCCESS) return false;
+    last_context = *context;
+    last_device = found;
+    last_generation = generation;
+  }
+  *device = last_device;
+  return true;
+}
+
+void ForgetContexts() { g_context_generation.fetch_add(1, std::memory_order_acq_rel); }
+
+}  // namespace gpumem::preload
+
+#endif  // GPUMEM_PRELOAD_BUILT

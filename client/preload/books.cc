@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/toolkit.h"
+
+#if GPUMEM_PRELOAD_BUILT
+#include "client/preload/books.h"
+
+namespace gpumem::preload {
+
+RecordTable g_pointers;
+RecordTable g_arrays;
+
+bool RecordTable::Put(uint64_t key, const Record& record) {
+  Shard& shard = ShardOf(key);
+  MutexLock lock(&shard.mutex);
+  return shard.records.Put(key, record);
+}
+
+bool RecordTable::Take(uint64_t key, Record* record) {
+  Shard& shard = ShardOf(key);
+  MutexLock lock(&shard.mutex);
+  return shard.records.Take(key, record);
+}
+
+void RecordTable::RefundContext(uint64_t context) {
+  for (Shard& shard : shards_) {
+    MutexLock lock(&shard.mutex);
+    shard.records.RemoveIf([&](uint64_t, const Record& record) {
+      if (record.context != context) return false;
+      Refund(record.charge);
+      return true;
+    });
+  }
+}
+
+void RecordTable::Abandon() {
+  for (Shard& shard : shards_) {
+    shard.mutex.Reset();
+    shard.records.Abandon();
+  }
+}
+
+bool SettleBooks(int device) {
+  bool pools = SettlePools(device);
+  bool graphs = SettleGraphs(device);
+  return pools || graphs;
+}
+
+void AbandonBooks() {
+  g_pointers.Abandon();
+  g_arrays.Abandon();
+  AbandonVmm();
+  AbandonPools();
+  AbandonGraphs();
+  AbandonContexts();
+}
+
+}  // namespace gpumem::preload
+
+#endif  // GPUMEM_PRELOAD_BUILT

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// What each part of the preload remembers of the driver's objects.
+#pragma once
+
+#include <stdint.h>
+
+#include "client/preload/accounting.h"
+#include "client/preload/hash_map.h"
+#include "client/preload/lock.h"
+
+namespace gpumem::preload {
+
+// What an address or handle was charged, and the context with which its memory goes.
+struct Record {
+  Charge charge;
+  uint64_t context = 0;  // 0: it does not go with a context
+};
+
+// Records by address or handle, in parts with a lock each, so that threads rarely meet.
+class RecordTable {
+ public:
+  constexpr RecordTable() = default;
+
+  // False if there is no memory for the entry.
+  bool Put(uint64_t key, const Record& record);
+  // True if it was there. A free takes the record first: after it, another thread may get the same
+  // address.
+  bool Take(uint64_t key, Record* record);
+  // Refunds all that go with a context.
+  void RefundContext(uint64_t context);
+  void Abandon();
+
+ private:
+  static constexpr int kShards = 32;
+  struct alignas(64) Shard {
+    Mutex mutex;
+    HashMap<Record> records;
+  };
+  Shard& ShardOf(uint64_t key) { return shards_[((key >> 9) ^ (key >> 21)) % kShards]; }
+
+  Shard shards_[kShards];
+};
+
+// Pointers of cuMemAlloc() and its relatives; arrays and mipmapped arrays.
+extern RecordTable g_pointers;
+extern RecordTable g_arrays;
+
+// Brings the charges of the device's pools and graphs to what the driver holds. True if that gave
+// something back.
+bool SettleBooks(int device);
+
+// The parts of it; -1 for all devices.
+bool SettlePools(int device);
+bool SettleGraphs(int device);
+
+// Forgets everything, in a child after fork().
+void AbandonBooks();
+void AbandonVmm();
+void AbandonPools();
+void AbandonGraphs();
+void AbandonContexts();
+
+// The last reference to an array that has physical memory bound to it has gone (vmm.cc).
+void UnbindArray(uint64_t array);
+
+}  // namespace gpumem::preload

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/credit.h"
+
+#include <stdlib.h>
+
+namespace gpumem::preload {
+namespace {
+
+uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// Larger requests could overflow the sums; no device has that much.
+constexpr uint64_t kTooMuch = uint64_t{1} << 60;
+
+}  // namespace
+
+bool Credit::TakeFast(uint64_t bytes) {
+  int64_t available = available_.load(std::memory_order_relaxed);
+  while (available >= static_cast<int64_t>(bytes)) {
+    if (available_.compare_exchange_weak(available, available - static_cast<int64_t>(bytes),
+                                         std::memory_order_acquire, std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+Answer Credit::Take(uint64_t bytes, uint64_t* id) {
+  *id = 0;
+  if (bytes < chunk_) return TakeShared(bytes);
+  if (bytes > kTooMuch) return Answer::kNoMemory;
+  if (available() < 0) {
+    Answer covered = TakeShared(0);
+    if (covered != Answer::kOk) return covered;
+  }
+  Answer answer = source_.acquire(source_.self, RoundUp(bytes, kLargePage), id);
+  if (answer != Answer::kNoMemory) return answer;
+  // The rest at the source and the credit together may be enough.
+  *id = 0;
+  return TakeShared(bytes);
+}
+
+Answer Credit::TakeShared(uint64_t bytes) {
+  if (bytes > kTooMuch) return Answer::kNoMemory;
+  if (TakeFast(bytes)) return Answer::kOk;
+  return TakeSlow(bytes);
+}
+
+Answer Credit::TakeSlow(uint64_t bytes) {
+  // One thread asks at a time, so that many small requests at once do not each get a chunk.
+  MutexLock lock(&mutex_);
+  Answer answer = Answer::kOk;
+  asking_.store(true, std::memory_order_release);
+  while (answer == Answer::kOk && !TakeFast(bytes)) {
+    int64_t lack = static_cast<int64_t>(bytes) - available();
+    if (lack <= 0) continue;  // another thread has given some back
+    uint64_t need = RoundUp(static_cast<uint64_t>(lack), kUnit);
+    answer = AcquireChunk(need < chunk_ ? chunk_ : RoundUp(need, kLargePage));
+    if (answer == Answer::kNoMemory) answer = AcquireChunk(need);
+  }
+  asking_.store(false, std::memory_order_release);
+  return answer;
+}
+
+Answer Credit::AcquireChunk(uint64_t bytes) {
+  Chunk chunk = {0, bytes};
+  Answer answer = source_.acquire(source_.self, bytes, &chunk.id);
+  if (answer != Answer::kOk) return answer;
+  if (!AddChunk(chunk)) {
+    source_.release(source_.self, chunk.id);
+    return Answer::kNoMemory;
+  }
+  available_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_release);
+  return Answer::kOk;
+}
+
+bool Credit::AddChunk(const Chunk& chunk) {
+  if (count_ == capacity_) {
+    size_t capacity = capacity_ == 0 ? 16 : capacity_ * 2;
+    Chunk* chunks = static_cast<Chunk*>(realloc(chunks_, capacity * sizeof(Chunk)));
+    if (chunks == nullptr) return false;
+    chunks_ = chunks;
+    capacity_ = capacity;
+  }
+  chunks_[count_++] = chunk;
+  return true;
+}
+
+void Credit::Give(uint64_t bytes, uint64_t id) {
+  if (id != 0) {
+    source_.release(source_.self, id);
+  } else {
+    GiveShared(bytes);
+  }
+}
+
+void Credit::GiveShared(uint64_t bytes) {
+  int64_t available = available_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_release) +
+                      static_cast<int64_t>(bytes);
+  // Two free chunks stay, so that a program which frees and allocates in turn asks rarely.
+  int64_t keep = 2 * static_cast<int64_t>(chunk_);
+  if (available <= keep) return;
+  // A thread that is asking for more, and may wait for it, finds the credit by itself.
+  if (asking_.load(std::memory_order_acquire)) return;
+  MutexLock lock(&mutex_);
+  Shrink(keep);
+  Exchange(keep);
+}
+
+void Credit::Owe(uint64_t bytes) {
+  if (TakeShared(bytes) == Answer::kOk) return;
+  available_.fetch_sub(static_cast<int64_t>(bytes), std::memory_order_relaxed);
+}
+
+void Credit::Trim() {
+  MutexLock lock(&mutex_);
+  Shrink(0);
+}
+
+void Credit::Shrink(int64_t keep) {
+  for (size_t i = count_; i-- > 0 && available() > keep;) {
+    // The credit is taken first: whatever other threads get meanwhile is still reserved.
+    if (!TakeFast(chunks_[i].bytes)) continue;
+    Chunk chunk = chunks_[i];
+    chunks_[i] = chunks_[--count_];
+    source_.release(source_.self, chunk.id);
+  }
+}
+
+void Credit::Exchange(int64_t keep) {
+  int64_t surplus = available() - keep;
+  if (surplus < static_cast<int64_t>(chunk_)) return;
+  for (size_t i = 0; i < count_; ++i) {
+    uint64_t bytes = chunks_[i].bytes;
+    if (bytes <= static_cast<uint64_t>(surplus)) continue;
+    uint64_t less = RoundUp(bytes - static_cast<uint64_t>(surplus), kUnit);
+    uint64_t id = 0;
+    // At the limit this is refused; then the surplus stays until more is free.
+    if (source_.acquire(source_.self, less, &id) != Answer::kOk) return;
+    if (TakeFast(bytes - less)) {
+      source_.release(source_.self, chunks_[i].id);
+      chunks_[i] = {id, less};
+    } else {
+      source_.release(source_.self, id);
+    }
+    return;
+  }
+}
+
+uint64_t Credit::shared_bytes() {
+  MutexLock lock(&mutex_);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count_; ++i) bytes += chunks_[i].bytes;
+  return bytes;
+}
+
+void Credit::Abandon() {
+  mutex_.Reset();
+  available_.store(0, std::memory_order_relaxed);
+  asking_.store(false, std::memory_order_relaxed);
+  chunks_ = nullptr;
+  count_ = capacity_ = 0;
+}
+
+}  // namespace gpumem::preload

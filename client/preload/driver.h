@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The real driver: its functions, and which stub stands for each of them.
+#pragma once
+
+#include "client/preload/functions.h"
+
+namespace gpumem::preload {
+
+// The real functions, by their exported names. What the driver lacks answers NOT_SUPPORTED.
+struct Driver {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it declares a member of that name.
+#define GPUMEM_PRELOAD_MEMBER(name) decltype(&::name) name;
+  GPUMEM_PRELOAD_STUBS(GPUMEM_PRELOAD_MEMBER)
+  GPUMEM_PRELOAD_CALLED(GPUMEM_PRELOAD_MEMBER)
+#undef GPUMEM_PRELOAD_MEMBER
+};
+
+// Returns the driver. Loads libcuda.so.1 if the program has not; if there is none, all functions
+// answer NO_DEVICE. Thread-safe; the same object for the life of the process.
+const Driver& RealDriver();
+
+// True if libcuda is loaded. Does not load it.
+bool DriverIsLoaded();
+
+// Returns the stub for a real function's address, or the address itself. Loads no libcuda.
+void* StubFor(void* address);
+
+// True if the preload has a stub of that name.
+bool HasStub(const char* name);
+
+// True if a code address belongs to the driver or to NVML, which must see no stubs.
+bool IsInDriver(const void* address);
+
+// Returns dlsym() or dlvsym() of the C library, found without calling them; null if there is none.
+void* RealDlsym();
+void* RealDlvsym();
+
+// Loads a library as dlopen() does, which the preload does not link: it was in another library
+// before glibc 2.34.
+void* OpenLibrary(const char* path, int flags);
+
+// Marks a call of the program while the preload works on it. Calls that the driver, or the plug-in,
+// makes to the driver's exported names meanwhile are passed on.
+class Entry {
+ public:
+  Entry() : driver(RealDriver()), outermost(depth_++ == 0) {}
+  ~Entry() { --depth_; }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+  const Driver& driver;
+  const bool outermost;
+
+ private:
+  static constinit thread_local int depth_;
+};
+
+}  // namespace gpumem::preload

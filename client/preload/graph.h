@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of graphs: what graph.cc does for other files.
+#pragma once
+
+#include <stdint.h>
+
+#include "client/preload/accounting.h"
+
+namespace gpumem::preload {
+
+// Returns the graph that a stream is being captured into, or null.
+CUgraph CapturedGraph(const Driver& driver, CUstream stream, bool per_thread);
+
+// Charges an allocation that a graph makes when it runs. A refusal is CUDA_ERROR_OUT_OF_MEMORY.
+// `before` is what CancelGraphAllocation() needs.
+struct GraphPeak {
+  uint64_t live = 0;
+  uint64_t peak = 0;
+};
+CUresult PlanGraphAllocation(uint64_t graph, int device, uint64_t bytes, GraphPeak* before);
+void CancelGraphAllocation(uint64_t graph, const GraphPeak& before);
+void RememberGraphPointer(uint64_t graph, uint64_t address, uint64_t bytes);
+
+// Makes `copy` stand for the memory of `original`, too: a clone, or an executable graph.
+void CopyGraph(uint64_t original, uint64_t copy);
+void ForgetGraph(uint64_t graph);
+
+// Adds the memory of a child to a graph's.
+CUresult PlanChild(uint64_t graph, uint64_t child, GraphPeak* before);
+
+// Charges what the driver has taken for a graph that was launched or uploaded.
+void SettleAfterLaunch(const Driver& driver, CUgraphExec exec);
+
+// Counts memory as free from this node of the graph on.
+void FreeInGraph(CUgraph graph, uint64_t address);
+
+// Adds an allocation to a graph by `call`, which writes the address.
+template <typename Call>
+CUresult AllocateInGraph(const Driver&, CUgraph graph, int device, uint64_t bytes,
+                         const CUdeviceptr* address, Call call) {
+  uint64_t key = reinterpret_cast<uint64_t>(graph);
+  GraphPeak before;
+  CUresult result = PlanGraphAllocation(key, device, bytes, &before);
+  if (result != CUDA_SUCCESS) return result;
+  result = call();
+  if (result == CUDA_SUCCESS) {
+    RememberGraphPointer(key, *address, bytes);
+  } else {
+    CancelGraphAllocation(key, before);
+  }
+  return result;
+}
+
+}  // namespace gpumem::preload

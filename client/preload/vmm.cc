@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// cuMemCreate() and what keeps its memory alive: handles, mappings, sparse arrays.
+#include "client/preload/toolkit.h"
+
+#if GPUMEM_PRELOAD_BUILT
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/preload/accounting.h"
+#include "client/preload/books.h"
+
+namespace gpumem::preload {
+namespace {
+
+// Memory of one cuMemCreate(). Stays charged until no handle, mapping or array has it: the driver
+// frees it then.
+struct Physical {
+  Charge charge;
+  uint64_t handles;
+  uint64_t uses;  // mappings and bindings to arrays
+};
+
+struct Mapping {
+  uint64_t address;
+  uint64_t size;
+  Physical* physical;
+};
+
+struct Binding {
+  uint64_t array;
+  Physical* physical;
+};
+
+// A list in malloc()ed memory.
+template <typename Item>
+struct List {
+  Item* items = nullptr;
+  size_t count = 0;
+  size_t capacity = 0;
+
+  bool MakeRoom() {
+    if (count < capacity) return true;
+    size_t more = capacity == 0 ? 16 : capacity * 2;
+    Item* moved = static_cast<Item*>(realloc(items, more * sizeof(Item)));
+    if (moved == nullptr) return false;
+    items = moved;
+    capacity = more;
+    return true;
+  }
+};
+
+Mutex g_vmm_mutex;
+HashMap<Physical*> g_handles;
+List<Mapping> g_mappings;  // by address
+List<Binding> g_bindings;
+
+// Returns the place of the first mapping that ends behind an address.
+size_t FindMapping(uint64_t address) {
+  size_t low = 0;
+  size_t high = g_mappings.count;
+  while (low < high) {
+    size_t middle = (low + high) / 2;
+    const Mapping& mapping = g_mappings.items[middle];
+    if (mapping.address + mapping.size <= address) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+// Requires g_vmm_mutex.
+void FreeIfUnused(Physical* physical) {
+  if (physical->handles != 0 || physical->uses != 0) return;
+  Refund(physical->charge);
+  free(physical);
+}
+
+void RememberMapping(uint64_t address, uint64_t size, uint64_t handle) {
+  MutexLock lock(&g_vmm_mutex);
+  Physical** physical = g_handles.Get(handle);
+  // Not ours: imported, in which case the exporter is charged, or in host memory.
+  if (physical == nullptr) return;
+  ++(*physical)->uses;  // without room for the mapping it stays charged
+  if (!g_mappings.MakeRoom()) return;
+  size_t at = FindMapping(address);
+  memmove(g_mappings.items + at + 1, g_mappings.items + at,
+          (g_mappings.count - at) * sizeof(Mapping));
+  g_mappings.items[at] = {address, size, *physical};
+  ++g_mappings.count;
+}
+
+void ForgetMappings(uint64_t address, uint64_t size) {
+  MutexLock lock(&g_vmm_mutex);
+  size_t first = FindMapping(address);
+  size_t last = first;
+  for (; last < g_mappings.count && g_mappings.items[last].address < address + size; ++last) {
+    --g_mappings.items[last].physical->uses;
+    FreeIfUnused(g_mappings.items[last].physical);
+  }
+  memmove(g_mappings.items + first, g_mappings.items + last,
+          (g_mappings.count - last) * sizeof(Mapping));
+  g_mappings.count -= last - first;
+}
+
+// An array keeps what was ever bound to it until it is destroyed. The driver would give some back
+// when tiles are unbound, but which is more than the preload looks at.
+void RememberBindings(const CUarrayMapInfo* list, unsigned int count) {
+  MutexLock lock(&g_vmm_mutex);
+  for (unsigned int i = 0; i < count; ++i) {
+    const CUarrayMapInfo& info = list[i];
+    if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP ||
+        info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC) {
+      continue;
+    }
+    Physical** physical = g_handles.Get(info.memHandle.memHandle);
+    if (physical == nullptr) continue;
+    ++(*physical)->uses;
+    if (!g_bindings.MakeRoom()) continue;
+    g_bindings.items[g_bindings.count++] = {
+        reinterpret_cast<uint64_t>(info.resourceType == CU_RESOURCE_TYPE_ARRAY
+                                       ? static_cast<void*>(info.resource.array)
+                                       : static_cast<void*>(info.resource.mipmap)),
+        *physical};
+  }
+}
+
+}  // namespace
+
+void UnbindArray(uint64_t array) {
+  MutexLock lock(&g_vmm_mutex);
+  for (size_t i = g_bindings.count; i-- > 0;) {
+    if (g_bindings.items[i].array != array) continue;
+    Physical* physical = g_bindings.items[i].physical;
+    g_bindings.items[i] = g_bindings.items[--g_bindings.count];
+    --physical->uses;
+    FreeIfUnused(physical);
+  }
+}
+
+void AbandonVmm() {
+  g_vmm_mutex.Reset();
+  g_handles.Abandon();
+  g_mappings = {};
+  g_bindings = {};
+}
+
+}  // namespace gpumem::preload
+
+using gpumem::preload::Charge;
+using gpumem::preload::Entry;
+using gpumem::preload::FreeIfUnused;
+using gpumem::preload::g_handles;
+using gpumem::preload::g_vmm_mutex;
+using gpumem::preload::MutexLock;
+using gpumem::preload::Physical;
+
+extern "C" {
+
+CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                             const CUmemAllocationProp* prop, unsigned long long flags) {
+  Entry entry;
+  // Host memory, of NUMA nodes too, is not the device's.
+  if (!entry.outermost || prop == nullptr || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return entry.driver.cuMemCreate(handle, size, prop, flags);
+  }
+  Charge charge;
+  CUresult result = gpumem::preload::Reserve(prop->location.id, size, &charge);
+  if (result != CUDA_SUCCESS) return result;
+  Physical* physical = static_cast<Physical*>(malloc(sizeof(Physical)));
+  result = physical == nullptr ? CUDA_ERROR_OUT_OF_MEMORY
+                               : entry.driver.cuMemCreate(handle, size, prop, flags);
+  if (result != CUDA_SUCCESS) {
+    gpumem::preload::Refund(charge);
+    free(physical);
+    return result;
+  }
+  *physical = {charge, 1, 0};
+  MutexLock lock(&g_vmm_mutex);
+  g_handles.Put(*handle, physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  Entry entry;
+  if (!entry.outermost) return entry.driver.cuMemRelease(handle);
+  // With the lock held, because the driver may give the handle's value to another thread at once.
+  MutexLock lock(&g_vmm_mutex);
+  CUresult result = entry.driver.cuMemRelease(handle);
+  Physical** found = g_handles.Get(handle);
+  if (result != CUDA_SUCCESS || found == nullptr) return result;
+  Physical* physical = *found;
+  if (--physical->handles == 0) g_handles.Take(handle, &physical);
+  FreeIfUnused(physical);
+  return result;
+}
+
+CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                          CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemMap(ptr, size, offset, handle, flags);
+  if (result == CUDA_SUCCESS && entry.outermost) {
+    gpumem::preload::RememberMapping(ptr, size, handle);
+  }
+  return result;
+}
+
+CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemUnmap(ptr, size);
+  if (result == CUDA_SUCCESS && entry.outermost) gpumem::preload::ForgetMappings(ptr, size);
+  return result;
+}
+
+CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemRetainAllocationHandle(handle, addr);
+  if (result != CUDA_SUCCESS || !entry.outermost) return result;
+  MutexLock lock(&g_vmm_mutex);
+  size_t at = gpumem::preload::FindMapping(reinterpret_cast<uint64_t>(addr));
+  if (at == gpumem::preload::g_mappings.count) return result;
+  const gpumem::preload::Mapping& mapping = gpumem::preload::g_mappings.items[at];
+  if (mapping.address > reinterpret_cast<uint64_t>(addr)) return result;
+  ++mapping.physical->handles;
+  g_handles.Put(*handle, mapping.physical);
+  return result;
+}
+
+CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count,
+                                    CUstream hStream) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemMapArrayAsync(mapInfoList, count, hStream);
+  if (result == CUDA_SUCCESS && entry.outermost) {
+    gpumem::preload::RememberBindings(mapInfoList, count);
+  }
+  return result;
+}
+
+CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned int count,
+                                         CUstream hStream) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream);
+  if (result == CUDA_SUCCESS && entry.outermost) {
+    gpumem::preload::RememberBindings(mapInfoList, count);
+  }
+  return result;
+}
+
+}  // extern "C"
+
+#endif  // GPUMEM_PRELOAD_BUILT
