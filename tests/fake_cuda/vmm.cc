@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+// Virtual memory management: physical memory is a memfd, so that it can be mapped and exported.
+#include "client/preload/toolkit.h"
+
+#if GPUMEM_PRELOAD_BUILT
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "tests/fake_cuda/state.h"
+
+using fake_cuda::Allocation;
+using fake_cuda::Call;
+using fake_cuda::Kind;
+using fake_cuda::kPage;
+
+namespace fake_cuda {
+namespace {
+
+struct Physical {
+  int fd;
+  uint64_t size;
+  int device;  // -1: in host memory, or another process's
+  CUmemAllocationProp properties;
+  int handles = 1;
+  int mappings = 0;
+};
+
+// Handles and mappings, under the state's lock. A handle is the object's address.
+std::map<uint64_t, Physical*>& Mappings() {
+  static auto* const mappings = new std::map<uint64_t, Physical*>;
+  return *mappings;
+}
+std::set<Physical*>& Handles() {
+  static auto* const handles = new std::set<Physical*>;
+  return *handles;
+}
+
+Physical* FindHandle(CUmemGenericAllocationHandle handle) {
+  Physical* physical = reinterpret_cast<Physical*>(handle);
+  return Handles().count(physical) == 0 ? nullptr : physical;
+}
+
+void DropPhysical(Physical* physical) {
+  if (physical->handles == 0) Handles().erase(physical);
+  if (physical->handles != 0 || physical->mappings != 0) return;
+  if (physical->device >= 0) GiveMemory(physical->device, physical->size);
+  close(physical->fd);
+  delete physical;
+}
+
+CUresult Unmap(State& state, uint64_t address, Physical* physical) {
+  // Still reserved.
+  if (mmap(reinterpret_cast<void*>(address), physical->size, PROT_NONE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+  state.allocations.erase(address);
+  Mappings().erase(address);
+  --physical->mappings;
+  DropPhysical(physical);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+}  // namespace fake_cuda
+
+using fake_cuda::FindHandle;
+using fake_cuda::Handles;
+using fake_cuda::Mappings;
+using fake_cuda::Physical;
+
+extern "C" {
+
+CUresult CUDAAPI cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
+                                               CUmemAllocationGranularity_flags) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  if (granularity == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *granularity = kPage;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
+                             const CUmemAllocationProp* prop, unsigned long long flags) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  if (handle == nullptr || prop == nullptr || flags != 0 || size == 0 || size % kPage != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if ((prop->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) {
+    return CUDA_ERROR_NOT_PERMITTED;
+  }
+  bool on_device = prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  int device = on_device ? prop->location.id : -1;
+  if (on_device && static_cast<size_t>(device) >= call.state.devices.size()) {
+    return CUDA_ERROR_INVALID_DEVICE;
+  }
+  if (on_device && !fake_cuda::TakeMemory(device, size)) return CUDA_ERROR_OUT_OF_MEMORY;
+  int fd = memfd_create("fake-cuda", MFD_CLOEXEC);
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(size)) != 0) {
+    if (fd >= 0) close(fd);
+    if (on_device) fake_cuda::GiveMemory(device, size);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  Physical* physical = new Physical{fd, size, device, *prop};
+  Handles().insert(physical);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  Physical* physical = FindHandle(handle);
+  if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  --physical->handles;
+  fake_cuda::DropPhysical(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t, CUdeviceptr,
+                                     unsigned long long) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  if (size == 0 || size % kPage != 0) return CUDA_ERROR_INVALID_VALUE;
+  void* found =
+      mmap(nullptr, size + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (found == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+  // At a multiple of the page; the rest before and behind it goes back.
+  uint64_t begin = reinterpret_cast<uint64_t>(found);
+  uint64_t aligned = fake_cuda::RoundUp(begin, kPage);
+  if (aligned != begin) munmap(found, aligned - begin);
+  if (begin + kPage != aligned) {
+    munmap(reinterpret_cast<void*>(aligned + size), begin + kPage - aligned);
+  }
+  *ptr = aligned;
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  auto next = Mappings().lower_bound(ptr);
+  if (next != Mappings().end() && next->first < ptr + size) return CUDA_ERROR_INVALID_VALUE;
+  munmap(reinterpret_cast<void*>(ptr), size);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
+                          CUmemGenericAllocationHandle handle, unsigned long long) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  Physical* physical = FindHandle(handle);
+  if (physical == nullptr || offset != 0 || size != physical->size || ptr % kPage != 0 ||
+      Mappings().count(ptr) != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  if (mmap(reinterpret_cast<void*>(ptr), size, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd,
+           0) == MAP_FAILED) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+  Mappings()[ptr] = physical;
+  ++physical->mappings;
+  call.state.allocations[ptr] = Allocation{Kind::kMapped, size, physical->device};
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  auto next = Mappings().lower_bound(ptr);
+  if (next == Mappings().end() || next->first >= ptr + size) return CUDA_ERROR_INVALID_VALUE;
+  while (next != Mappings().end() && next->first < ptr + size) {
+    auto [address, physical] = *next;
+    ++next;
+    if (address + physical->size > ptr + size) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = fake_cuda::Unmap(call.state, address, physical);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc,
+                                size_t count) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  int protection = PROT_NONE;
+  if (desc[0].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection = PROT_READ;
+  if (desc[0].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection = PROT_READ | PROT_WRITE;
+  return mprotect(reinterpret_cast<void*>(ptr), size, protection) == 0 ? CUDA_SUCCESS
+                                                                       : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle,
+                                              CUmemGenericAllocationHandle handle,
+                                              CUmemAllocationHandleType handleType,
+                                              unsigned long long) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  const Physical* physical = FindHandle(handle);
+  if (physical == nullptr || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+      (physical->properties.requestedHandleTypes & handleType) == 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  *static_cast<int*>(shareableHandle) = dup(physical->fd);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
+                                                void* osHandle, CUmemAllocationHandleType) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(osHandle)));
+  struct stat status;
+  if (fd < 0 || fstat(fd, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
+  Physical* physical = new Physical{fd, static_cast<uint64_t>(status.st_size), -1, {}};
+  Handles().insert(physical);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  uint64_t at = reinterpret_cast<uint64_t>(addr);
+  auto next = Mappings().upper_bound(at);
+  if (next == Mappings().begin()) return CUDA_ERROR_INVALID_VALUE;
+  --next;
+  if (at >= next->first + next->second->size) return CUDA_ERROR_INVALID_VALUE;
+  ++next->second->handles;
+  Handles().insert(next->second);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(next->second);
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop,
+                                                        CUmemGenericAllocationHandle handle) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  const Physical* physical = FindHandle(handle);
+  if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *prop = physical->properties;
+  return CUDA_SUCCESS;
+}
+
+}  // extern "C"
+
+#endif  // GPUMEM_PRELOAD_BUILT
