@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program sees is what it would see without the preload.
+#include <string>
+
+#include "tests/preload/run_preloaded.h"
+
+namespace gpumem::preload {
+namespace {
+
+class FactsTest : public PreloadTest {
+ protected:
+  // Runs `facts` with and without the preload, and expects the same.
+  Finished Same(const std::string& fact) {
+    Finished plain = Run({Path("FACTS"), fact}, false);
+    Finished run = Run({Path("FACTS"), fact});
+    EXPECT_EQ(plain.status, 0) << plain.errors;
+    EXPECT_EQ(run.status, 0) << run.errors;
+    EXPECT_EQ(run.output, plain.output);
+    EXPECT_EQ(run.errors, plain.errors);
+    return run;
+  }
+};
+
+TEST_F(FactsTest, EachDoorLeadsToTheSameStub) {
+  Finished plain = Run({Path("FACTS"), "addresses"}, false);
+  Finished run = Run({Path("FACTS"), "addresses"});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(plain.value("so.1"), "driver");
+  EXPECT_EQ(run.value("so.1"), "preload");
+  EXPECT_EQ(run.value("untouched"), "driver");
+  EXPECT_EQ(run.value("dlvsym"), plain.value("dlvsym") == "none" ? "none" : "preload");
+  for (const char* fact : {"early", "so_same", "variants_differ", "missing", "error", "v1",
+                           "proc_same", "old_same", "itself", "per_thread", "unknown", "too_old"}) {
+    EXPECT_EQ(run.value(fact), plain.value(fact)) << fact;
+    EXPECT_NE(run.value(fact), "") << fact;
+  }
+  EXPECT_EQ(run.value("early"), "0");
+  EXPECT_EQ(run.value("so_same"), "1");
+  EXPECT_EQ(run.value("variants_differ"), "1");
+  EXPECT_EQ(run.value("proc_same"), "1");
+  EXPECT_EQ(run.value("itself"), "1");
+  EXPECT_EQ(run.value("per_thread"), "1");
+}
+
+TEST_F(FactsTest, TheDriversRefusalsAreKept) {
+  Finished run = Same("refusals");
+  EXPECT_EQ(run.value("before_init"), "3");
+  EXPECT_EQ(run.value("no_context"), "201");
+  EXPECT_EQ(run.value("zero"), "1");
+  EXPECT_EQ(run.value("too_much"), "2");
+  EXPECT_EQ(run.value("double_free"), "1");
+  EXPECT_LE(used(), 4 * kMiB);
+}
+
+TEST_F(FactsTest, ACaptureStaysACapture) {
+  environment["FAKE_CUDA_MEMORY"] = std::to_string(2048 * kMiB);
+  Finished run = Same("capture");
+  EXPECT_EQ(run.value("alloc"), "900");
+  EXPECT_EQ(run.value("kept"), "0");
+  EXPECT_EQ(run.values("end"), (std::vector<std::string>{"901", "0"}));
+  // Two allocations of 200 MiB fit into 256 MiB, as one is freed before the other.
+  EXPECT_EQ(run.value("second"), "0");
+}
+
+TEST_F(FactsTest, MemoryGoesWithItsContext) {
+  Finished run = Run({Path("FACTS"), "contexts"});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.value("taken"), std::to_string(128 * kMiB));
+  EXPECT_EQ(run.values("kept"), (std::vector<std::string>{"0", "0"})) << run.output;
+}
+
+TEST_F(FactsTest, ImportedMemoryIsChargedOnce) {
+  Same("imported");
+  EXPECT_LE(used(), 4 * kMiB);
+}
+
+TEST_F(FactsTest, ChildrenStartAnew) {
+  Finished run = Same("forked");
+  EXPECT_EQ(run.value("fresh_child"), "0");
+  EXPECT_EQ(run.value("child_alloc"), "3");
+  EXPECT_EQ(run.value("parent_alloc"), "0");
+  // The parent and the child that used CUDA.
+  EXPECT_EQ(processes(), 2u);
+}
+
+TEST_F(FactsTest, NeighboursFindTheNextDefinition) {
+  preloads = Path("NEIGHBOUR");
+  Finished before = Run({Path("FACTS"), "neighbour"});
+  ASSERT_EQ(before.status, 0) << before.errors;
+  EXPECT_EQ(before.value("next"), "preload");
+  EXPECT_EQ(before.value("untouched"), "driver");
+  EXPECT_EQ(before.value("libc"), "1");
+  // The definition in the neighbour is not behind it: an answer there would be one for another
+  // caller.
+  EXPECT_EQ(before.value("itself"), "0");
+  // Behind ours, it would find the driver's own function.
+  preloads = Path("PRELOAD") + ":" + Path("NEIGHBOUR");
+  Finished behind = Run({Path("FACTS"), "neighbour"});
+  ASSERT_EQ(behind.status, 0) << behind.errors;
+  EXPECT_EQ(behind.value("next"), "preload");
+  EXPECT_EQ(behind.value("itself"), "0");
+}
+
+TEST_F(FactsTest, ThreadsShareTheLimit) {
+  Finished run = Run({Path("THREADS"), "16", "3000"});
+  EXPECT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.value("others"), "0");
+  EXPECT_EQ(run.value("free"), std::to_string(256 * kMiB));
+  EXPECT_LE(peak(), 256 * kMiB);
+  EXPECT_LE(used(), 4 * kMiB);
+}
+
+}  // namespace
+}  // namespace gpumem::preload

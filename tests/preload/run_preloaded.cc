@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/preload/run_preloaded.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace gpumem::preload {
+namespace {
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream contents;
+  contents << file.rdbuf();
+  return contents.str();
+}
+
+// Makes a folder with the driver under its two names, which are one file as on a real machine.
+std::string LibraryFolder(const std::string& folder, const std::string& driver) {
+  mkdir(folder.c_str(), 0700);
+  for (const char* name : {"/libcuda.so.1", "/libcuda.so"}) {
+    std::string link = folder + name;
+    unlink(link.c_str());
+    EXPECT_EQ(symlink(driver.c_str(), link.c_str()), 0);
+  }
+  return folder;
+}
+
+}  // namespace
+
+std::vector<std::string> Finished::values(const std::string& key) const {
+  std::vector<std::string> found;
+  std::istringstream words(output);
+  for (std::string word; words >> word;) {
+    if (word.compare(0, key.size() + 1, key + "=") == 0)
+      found.push_back(word.substr(key.size() + 1));
+  }
+  return found;
+}
+
+std::string Finished::value(const std::string& key) const {
+  std::vector<std::string> found = values(key);
+  return found.empty() ? "" : found.back();
+}
+
+void PreloadTest::SetUp() {
+#if !GPUMEM_PRELOAD_BUILT
+  GTEST_SKIP() << "built without CUDA";
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer's runtime has to be the first library";
+#endif
+  const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+  state_ = std::string(::testing::TempDir()) + "/" + info->test_suite_name() + info->name();
+  for (char& c : state_) {
+    if (&c - state_.data() > static_cast<long>(::testing::TempDir().size()) && c == '/') c = '_';
+  }
+  unlink(state_.c_str());
+  environment = {
+      {"FAKE_CUDA_MEMORY", std::to_string(4096 * kMiB)},
+      {"GPUMEM_PRELOAD_ACCOUNTANT", Path("ACCOUNTANT")},
+      {"GPUMEM_PRELOAD_CHUNK", std::to_string(2 * kMiB)},
+      {"GPUMEM_TEST_LIMIT", std::to_string(256 * kMiB)},
+      {"GPUMEM_TEST_STATE", state_},
+      {"LD_LIBRARY_PATH", LibraryFolder(state_ + ".lib", Path("LIBCUDA"))},
+      {"PATH", "/usr/bin:/bin"},
+  };
+}
+
+std::string PreloadTest::Path(const std::string& name) {
+  const char* path = std::getenv(("TEST_" + name).c_str());
+  char resolved[PATH_MAX] = {};
+  // Not through the symbolic links of runfiles: the library's own folder counts.
+  if (path == nullptr || realpath(path, resolved) == nullptr) return "";
+  return resolved;
+}
+
+Finished PreloadTest::Run(std::vector<std::string> arguments, bool preload) {
+  std::map<std::string, std::string> variables = environment;
+  if (preload) {
+    std::string ours = Path("PRELOAD");
+    variables["LD_PRELOAD"] = preloads.empty() ? ours : preloads + ":" + ours;
+  }
+  std::vector<std::string> settings;
+  for (const auto& [name, value] : variables) settings.push_back(name + "=" + value);
+  std::vector<char*> argv;
+  std::vector<char*> envp;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  for (std::string& setting : settings) envp.push_back(setting.data());
+  argv.push_back(nullptr);
+  envp.push_back(nullptr);
+
+  std::string output = state_ + ".out";
+  std::string errors = state_ + ".err";
+  pid_t child = fork();
+  if (child == 0) {
+    int out = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    int err = open(errors.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    dup2(out, STDOUT_FILENO);
+    dup2(err, STDERR_FILENO);
+    execve(argv[0], argv.data(), envp.data());
+    _exit(126);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  Finished finished;
+  finished.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  finished.output = Contents(output);
+  finished.errors = Contents(errors);
+  return finished;
+}
+
+uint64_t PreloadTest::Number(int index) const {
+  std::string contents = Contents(state_);
+  uint64_t numbers[6] = {};
+  if (contents.size() == sizeof(numbers))
+    contents.copy(reinterpret_cast<char*>(numbers), sizeof(numbers));
+  return numbers[index];
+}
+
+uint64_t PreloadTest::used() const { return Number(0); }
+uint64_t PreloadTest::peak() const { return Number(1); }
+uint64_t PreloadTest::contexts() const { return Number(4); }
+uint64_t PreloadTest::processes() const { return Number(5); }
+
+}  // namespace gpumem::preload

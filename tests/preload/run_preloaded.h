@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs programs under the preload, with the fake driver and the plug-in of the tests.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "client/preload/toolkit.h"
+#include "gtest/gtest.h"
+
+namespace gpumem::preload {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+// What a program printed, as "key=value" words, and how it ended.
+struct Finished {
+  int status = 0;  // exit status; 128 + signal
+  std::string output;
+  std::string errors;
+  // Words of the output in order; a key may be there more than once.
+  std::vector<std::string> values(const std::string& key) const;
+  // The last one; empty if there is none.
+  std::string value(const std::string& key) const;
+};
+
+// A place for one run, with separate books.
+class PreloadTest : public ::testing::Test {
+ protected:
+  void SetUp() override;
+
+  // Absolute path of a file that BUILD.bazel names TEST_<name>.
+  static std::string Path(const std::string& name);
+
+  // Runs a program. `preload` false: the same program alone.
+  Finished Run(std::vector<std::string> arguments, bool preload = true);
+
+  // What the plug-in has counted in all runs.
+  uint64_t used() const;
+  uint64_t peak() const;
+  uint64_t contexts() const;
+  uint64_t processes() const;
+
+  std::map<std::string, std::string> environment;  // of the next runs
+  std::string preloads;                            // other preloads, before ours
+
+ private:
+  uint64_t Number(int index) const;
+  std::string state_;
+};
+
+}  // namespace gpumem::preload

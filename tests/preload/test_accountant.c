@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plug-in of the preload with one limit for all devices, GPUMEM_TEST_LIMIT bytes, and no daemon.
+ * A context is charged GPUMEM_TEST_CONTEXT bytes. */
+#include "tests/preload/test_accountant.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "client/preload/accountant.h"
+
+/* An id of the preload is a size here; the highest bit marks contexts. */
+#define CONTEXT (UINT64_C(1) << 63)
+
+static struct TestAccount* account;
+static uint64_t limit;
+static uint64_t context_bytes;
+
+static int charge(uint64_t bytes) {
+  uint64_t used = __atomic_load_n(&account->used, __ATOMIC_SEQ_CST);
+  do {
+    if (bytes > limit || used > limit - bytes) {
+      __atomic_fetch_add(&account->refused, 1, __ATOMIC_SEQ_CST);
+      return GPUMEM_ACCOUNTANT_NO_MEMORY;
+    }
+  } while (!__atomic_compare_exchange_n(&account->used, &used, used + bytes, 0, __ATOMIC_SEQ_CST,
+                                        __ATOMIC_SEQ_CST));
+  __atomic_fetch_add(&account->acquired, 1, __ATOMIC_SEQ_CST);
+  uint64_t peak = __atomic_load_n(&account->peak, __ATOMIC_SEQ_CST);
+  while (peak < used + bytes && !__atomic_compare_exchange_n(&account->peak, &peak, used + bytes, 0,
+                                                             __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+  }
+  return GPUMEM_ACCOUNTANT_OK;
+}
+
+static int acquire(const struct GpumemDeviceId* device, uint64_t bytes, uint64_t* id) {
+  (void)device;
+  *id = bytes;
+  return charge(bytes);
+}
+
+static int acquire_context(const struct GpumemDeviceId* device, uint64_t* id) {
+  (void)device;
+  *id = CONTEXT | context_bytes;
+  int answer = charge(context_bytes);
+  if (answer == GPUMEM_ACCOUNTANT_OK) __atomic_fetch_add(&account->contexts, 1, __ATOMIC_SEQ_CST);
+  return answer;
+}
+
+static void release_id(uint64_t id) {
+  if ((id & CONTEXT) != 0) __atomic_fetch_sub(&account->contexts, 1, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&account->used, id & ~CONTEXT, __ATOMIC_SEQ_CST);
+}
+
+static int info(const struct GpumemDeviceId* device, uint64_t* told_limit, uint64_t* told_free) {
+  (void)device;
+  *told_limit = limit;
+  *told_free = limit - __atomic_load_n(&account->used, __ATOMIC_SEQ_CST);
+  return GPUMEM_ACCOUNTANT_OK;
+}
+
+static uint64_t number(const char* name) {
+  const char* text = getenv(name);
+  return text == NULL ? 0 : strtoull(text, NULL, 10);
+}
+
+const struct GpumemAccountant* gpumem_accountant_open(uint32_t version) {
+  static const struct GpumemAccountant table = {
+      GPUMEM_ACCOUNTANT_VERSION, sizeof(table), acquire, release_id, acquire_context, info};
+  const char* path = getenv("GPUMEM_TEST_STATE");
+  if (version != GPUMEM_ACCOUNTANT_VERSION || path == NULL) return NULL;
+  int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0 || ftruncate(fd, sizeof(struct TestAccount)) != 0) return NULL;
+  void* state = mmap(NULL, sizeof(struct TestAccount), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  if (state == MAP_FAILED) return NULL;
+  account = state;
+  limit = number("GPUMEM_TEST_LIMIT");
+  context_bytes = number("GPUMEM_TEST_CONTEXT");
+  __atomic_fetch_add(&account->opened, 1, __ATOMIC_SEQ_CST);
+  return &table;
+}

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the plug-in of the tests (test_accountant.c) keeps in the file GPUMEM_TEST_STATE. All
+ * processes of a test share it. */
+#pragma once
+
+#include <stdint.h>
+
+struct TestAccount {
+  uint64_t used;
+  uint64_t peak;
+  uint64_t acquired; /* calls that granted */
+  uint64_t refused;
+  uint64_t contexts; /* held now */
+  uint64_t opened;   /* processes */
+};
