@@ -9,7 +9,9 @@
 
 // Those that came with CUDA 13.
 #if CUDA_VERSION >= 13000
-#define GPUMEM_PRELOAD_ACCOUNT_13(X) X(cuCtxSynchronize_v2)
+#define GPUMEM_PRELOAD_ACCOUNT_13(X) \
+  X(cuCtxSynchronize_v2)             \
+  X(cuMemSetMemPool)
 #else
 #define GPUMEM_PRELOAD_ACCOUNT_13(X)
 #endif
@@ -51,6 +53,7 @@
   X(cuMemPoolDestroy)                   \
   X(cuMemPoolTrimTo)                    \
   X(cuMemPoolImportFromShareableHandle) \
+  X(cuDeviceSetMemPool)                 \
   X(cuStreamSynchronize)                \
   X(cuStreamSynchronize_ptsz)           \
   X(cuCtxSynchronize)                   \
@@ -73,6 +76,12 @@
   X(cuGraphLaunch)                      \
   X(cuGraphLaunch_ptsz)                 \
   X(cuDeviceGraphMemTrim)               \
+  X(cuStreamBeginCapture)               \
+  X(cuStreamBeginCapture_ptsz)          \
+  X(cuStreamBeginCapture_v2)            \
+  X(cuStreamBeginCapture_v2_ptsz)       \
+  X(cuStreamBeginCaptureToGraph)        \
+  X(cuStreamBeginCaptureToGraph_ptsz)   \
   X(cuStreamEndCapture)                 \
   X(cuStreamEndCapture_ptsz)            \
   /* context.cc */                      \

@@ -33,7 +33,8 @@ Mutex g_graphs_mutex;
 HashMap<Graph> g_graphs;
 HashMap<GraphPointer> g_graph_pointers;
 uint64_t g_graphs_charged[kMaxDevices];
-std::atomic<bool> g_any{false};  // a graph of this process has allocations
+std::atomic<bool> g_captured{false};  // a capture has begun in this process
+std::atomic<bool> g_any{false};       // a graph of this process has allocations
 
 uint64_t PageUp(uint64_t bytes) {
   constexpr uint64_t kPage = uint64_t{2} << 20;
@@ -85,7 +86,10 @@ CUresult RaiseTo(int device, uint64_t peak) {
 
 }  // namespace
 
+void NoteCapture() { g_captured.store(true, std::memory_order_release); }
+
 CUgraph CapturedGraph(const Driver& driver, CUstream stream, bool per_thread) {
+  if (!g_captured.load(std::memory_order_acquire)) return nullptr;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult result = per_thread ? driver.cuStreamIsCapturing_ptsz(stream, &status)
                                : driver.cuStreamIsCapturing(stream, &status);

@@ -8,6 +8,9 @@
 
 namespace gpumem::preload {
 
+// Notes that a stream is about to be captured: before that, no stream has to be asked.
+void NoteCapture();
+
 // Returns the graph that a stream is being captured into, or null.
 CUgraph CapturedGraph(const Driver& driver, CUstream stream, bool per_thread);
 

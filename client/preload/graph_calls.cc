@@ -227,6 +227,51 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
   return result;
 }
 
+CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream) {
+  Entry entry;
+  gpumem::preload::NoteCapture();
+  return entry.driver.cuStreamBeginCapture(hStream);
+}
+
+CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream) {
+  Entry entry;
+  gpumem::preload::NoteCapture();
+  return entry.driver.cuStreamBeginCapture_ptsz(hStream);
+}
+
+CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
+  Entry entry;
+  gpumem::preload::NoteCapture();
+  return entry.driver.cuStreamBeginCapture_v2(hStream, mode);
+}
+
+CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
+  Entry entry;
+  gpumem::preload::NoteCapture();
+  return entry.driver.cuStreamBeginCapture_v2_ptsz(hStream, mode);
+}
+
+CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
+                                             const CUgraphNode* dependencies,
+                                             const CUgraphEdgeData* dependencyData,
+                                             size_t numDependencies, CUstreamCaptureMode mode) {
+  Entry entry;
+  gpumem::preload::NoteCapture();
+  return entry.driver.cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
+                                                  numDependencies, mode);
+}
+
+CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
+                                                  const CUgraphNode* dependencies,
+                                                  const CUgraphEdgeData* dependencyData,
+                                                  size_t numDependencies,
+                                                  CUstreamCaptureMode mode) {
+  Entry entry;
+  gpumem::preload::NoteCapture();
+  return entry.driver.cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies,
+                                                       dependencyData, numDependencies, mode);
+}
+
 CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {
   return EndCapture(hStream, phGraph, false, [&](const Driver& driver) {
     return driver.cuStreamEndCapture(hStream, phGraph);

@@ -23,7 +23,9 @@ namespace {
 Mutex g_pools_mutex;
 HashMap<Pool*> g_pools;
 std::atomic<bool> g_pools_changed{false};
-RecordTable g_pool_blocks;  // the context of a record is its Pool
+std::atomic<CUmemoryPool> g_current_pools[kMaxDevices];  // null: to be asked for
+std::atomic<uint32_t> g_pools_chosen{0};                 // times that the program has chosen one
+RecordTable g_pool_blocks;                               // the context of a record is its Pool
 
 // Requires g_pools_mutex. Returns what a pool holds; the charge, if the driver does not tell.
 uint64_t HeldByPool(const Driver& driver, const Pool& pool) {
@@ -109,6 +111,23 @@ Pool* FindPool(const Driver& driver, CUmemoryPool handle, int current) {
   return NewPool(handle, DeviceOfPool(driver, handle, current));
 }
 
+CUmemoryPool CurrentPool(const Driver& driver, int device) {
+  if (device < 0 || device >= kMaxDevices) return nullptr;
+  CUmemoryPool pool = g_current_pools[device].load(std::memory_order_acquire);
+  if (pool != nullptr) return pool;
+  uint32_t chosen = g_pools_chosen.load();
+  if (driver.cuDeviceGetMemPool(&pool, device) != CUDA_SUCCESS) return nullptr;
+  g_current_pools[device].store(pool);
+  // Chosen again meanwhile: the answer may be the old one.
+  if (g_pools_chosen.load() != chosen) g_current_pools[device].store(nullptr);
+  return pool;
+}
+
+void ForgetCurrentPools() {
+  g_pools_chosen.fetch_add(1);
+  for (std::atomic<CUmemoryPool>& pool : g_current_pools) pool.store(nullptr);
+}
+
 CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth) {
   for (bool again = false;; again = true) {
     {
@@ -159,6 +178,7 @@ CUresult DestroyPool(const Driver& driver, CUmemoryPool handle) {
     pool->destroyed = true;
     ForgetIfGone(pool);
   }
+  ForgetCurrentPools();
   return result;
 }
 
@@ -205,6 +225,7 @@ void AbandonPools() {
   g_pools_mutex.Reset();
   g_pools.Abandon();
   g_pool_blocks.Abandon();
+  ForgetCurrentPools();
 }
 
 }  // namespace gpumem::preload

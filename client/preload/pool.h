@@ -26,6 +26,11 @@ void AddPool(CUmemoryPool handle, int device);
 // no device, `current` is charged. Null without memory.
 Pool* FindPool(const Driver& driver, CUmemoryPool handle, int current);
 
+// Returns the current pool of a device, or null if the driver does not tell.
+CUmemoryPool CurrentPool(const Driver& driver, int device);
+// Forgets it: the program has chosen another one.
+void ForgetCurrentPools();
+
 // Reserves what the pool will have to grow by for an allocation, as far as can be said before.
 CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth);
 

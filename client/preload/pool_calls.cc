@@ -45,6 +45,10 @@ bool IsDefaultStream(CUstream stream) {
 // Returns the device whose pool an allocation on a stream comes from.
 bool DeviceOfStream(const Driver& driver, CUstream stream, int* device) {
   uint64_t context = 0;
+  if (DeviceCount() == 1) {
+    *device = 0;
+    return true;
+  }
   if (!IsDefaultStream(stream)) {
     CUcontext owner = nullptr;
     if (driver.cuStreamGetCtx(stream, &owner) == CUDA_SUCCESS && owner != nullptr &&
@@ -93,9 +97,8 @@ CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUmemoryPool handle
   // The lists of devices are known once something has been reserved.
   CUresult result = EnsureContext(device);
   if (result != CUDA_SUCCESS) return result;
-  if (handle == nullptr && driver.cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS) {
-    return call(driver);
-  }
+  if (handle == nullptr) handle = CurrentPool(driver, device);
+  if (handle == nullptr) return call(driver);
   Pool* pool = FindPool(driver, handle, device);
   if (pool == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool->device < 0) return call(driver);
@@ -207,6 +210,23 @@ CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void
   gpumem::preload::AddPool(*pool_out, -1);
   return result;
 }
+
+CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
+  Entry entry;
+  CUresult result = entry.driver.cuDeviceSetMemPool(dev, pool);
+  gpumem::preload::ForgetCurrentPools();
+  return result;
+}
+
+#if CUDA_VERSION >= 13000
+CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
+                                 CUmemoryPool pool) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemSetMemPool(location, type, pool);
+  gpumem::preload::ForgetCurrentPools();
+  return result;
+}
+#endif
 
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool) {
   Entry entry;
