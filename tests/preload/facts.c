@@ -214,6 +214,57 @@ static void forked(void) {
   printf("parent_free=%d\n", (int)door.cuMemFree_(address));
 }
 
+/* NVML's figures, without a call of CUDA. */
+static void nvml(void) {
+  struct {
+    unsigned long long total, free, used;
+  } memory;
+  struct {
+    unsigned int version;
+    unsigned long long total, reserved, free, used;
+  } memory2 = {2u << 24 | 40, 0, 0, 0, 0};
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  int (*init)(void);
+  int (*find)(unsigned int, void**);
+  int (*get)(void*, void*);
+  int (*get2)(void*, void*);
+  void* device;
+  if (library == NULL) exit(3);
+  *(void**)&init = dlsym(library, "nvmlInit_v2");
+  *(void**)&find = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+  *(void**)&get = dlsym(library, "nvmlDeviceGetMemoryInfo");
+  *(void**)&get2 = dlsym(library, "nvmlDeviceGetMemoryInfo_v2");
+  if (init() != 0 || find(0, &device) != 0) exit(4);
+  int result = get(device, &memory);
+  printf("result=%d total=%llu free=%llu used=%llu ", result, memory.total, memory.free,
+         memory.used);
+  result = get2(device, &memory2);
+  printf("result=%d total=%llu free=%llu used=%llu\n", result, memory2.total, memory2.free,
+         memory2.used);
+}
+
+/* Two devices: memory allocated by way of a stream belongs to the device of the stream. */
+static void devices(void) {
+  CUcontext first, second;
+  CUstream stream;
+  CUdeviceptr address;
+  size_t bytes, total;
+  open_door();
+  if (door.cuInit_(0) != CUDA_SUCCESS || door.cuCtxCreate_(&first, NULL, 0, 0) != CUDA_SUCCESS ||
+      door.cuCtxCreate_(&second, NULL, 0, 1) != CUDA_SUCCESS ||
+      door.cuStreamCreate_(&stream, 0) != CUDA_SUCCESS) {
+    exit(4);
+  }
+  door.cuCtxSetCurrent_(first);
+  printf("alloc=%d ", (int)door.cuMemAlloc_(&address, 32 * MIB));
+  printf("async=%d ", (int)door.cuMemAllocAsync_(&address, 96 * MIB, stream));
+  door.cuMemGetInfo_(&bytes, &total);
+  printf("free=%zu ", bytes);
+  door.cuCtxSetCurrent_(second);
+  door.cuMemGetInfo_(&bytes, &total);
+  printf("free=%zu\n", bytes);
+}
+
 /* The runtime-like library that a program loads last finds the next definition behind itself. */
 static void neighbour(void) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
@@ -232,7 +283,7 @@ int main(int argc, char** argv) {
     void (*print)(void);
   } facts[] = {{"addresses", addresses}, {"refusals", refusals}, {"capture", capture},
                {"contexts", contexts},   {"imported", imported}, {"forked", forked},
-               {"neighbour", neighbour}};
+               {"neighbour", neighbour}, {"nvml", nvml},         {"devices", devices}};
   for (size_t i = 0; argc == 2 && i < sizeof(facts) / sizeof(facts[0]); ++i) {
     if (strcmp(facts[i].name, argv[1]) != 0) continue;
     facts[i].print();

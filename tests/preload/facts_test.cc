@@ -101,6 +101,29 @@ TEST_F(FactsTest, NeighboursFindTheNextDefinition) {
   EXPECT_EQ(behind.value("itself"), "0");
 }
 
+TEST_F(FactsTest, NvmlTellsTheLimit) {
+  Finished run = Run({Path("FACTS"), "nvml"});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  const std::string limit = std::to_string(256 * kMiB);
+  EXPECT_EQ(run.values("result"), (std::vector<std::string>{"0", "0"}));
+  EXPECT_EQ(run.values("total"), (std::vector<std::string>{limit, limit}));
+  EXPECT_EQ(run.values("free"), (std::vector<std::string>{limit, limit}));
+  EXPECT_EQ(run.values("used"), (std::vector<std::string>{"0", "0"}));
+}
+
+TEST_F(FactsTest, EachDeviceIsChargedForItself) {
+  environment["FAKE_CUDA_DEVICES"] = "2";
+  Finished run = Run({Path("FACTS"), "devices"});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.value("alloc"), "0");
+  EXPECT_EQ(run.value("async"), "0");
+  EXPECT_EQ(run.values("free"),
+            (std::vector<std::string>{std::to_string(224 * kMiB), std::to_string(160 * kMiB)}));
+  // With the credit that the process still had when it ended.
+  EXPECT_LE(used_of(0), 36 * kMiB);
+  EXPECT_GE(used_of(1), 96 * kMiB);
+}
+
 TEST_F(FactsTest, ThreadsShareTheLimit) {
   Finished run = Run({Path("THREADS"), "16", "3000"});
   EXPECT_EQ(run.status, 0) << run.output << run.errors;

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace gpumem::preload {
 namespace {
@@ -21,13 +22,17 @@ std::string Contents(const std::string& path) {
   return contents.str();
 }
 
-// Makes a folder with the driver under its two names, which are one file as on a real machine.
-std::string LibraryFolder(const std::string& folder, const std::string& driver) {
+// Makes a folder with the driver, under two names which are one file as on a real machine, and
+// NVML.
+std::string LibraryFolder(const std::string& folder, const std::string& driver,
+                          const std::string& nvml) {
   mkdir(folder.c_str(), 0700);
-  for (const char* name : {"/libcuda.so.1", "/libcuda.so"}) {
-    std::string link = folder + name;
-    unlink(link.c_str());
-    EXPECT_EQ(symlink(driver.c_str(), link.c_str()), 0);
+  const std::pair<const char*, const std::string&> files[] = {
+      {"/libcuda.so.1", driver}, {"/libcuda.so", driver}, {"/libnvidia-ml.so.1", nvml}};
+  for (const auto& [name, file] : files) {
+    std::string path = folder + name;
+    unlink(path.c_str());
+    EXPECT_EQ(symlink(file.c_str(), path.c_str()), 0);
   }
   return folder;
 }
@@ -68,7 +73,7 @@ void PreloadTest::SetUp() {
       {"GPUMEM_PRELOAD_CHUNK", std::to_string(2 * kMiB)},
       {"GPUMEM_TEST_LIMIT", std::to_string(256 * kMiB)},
       {"GPUMEM_TEST_STATE", state_},
-      {"LD_LIBRARY_PATH", LibraryFolder(state_ + ".lib", Path("LIBCUDA"))},
+      {"LD_LIBRARY_PATH", LibraryFolder(state_ + ".lib", Path("LIBCUDA"), Path("NVML"))},
       {"PATH", "/usr/bin:/bin"},
   };
 }
@@ -118,7 +123,7 @@ Finished PreloadTest::Run(std::vector<std::string> arguments, bool preload) {
 
 uint64_t PreloadTest::Number(int index) const {
   std::string contents = Contents(state_);
-  uint64_t numbers[6] = {};
+  uint64_t numbers[14] = {};
   if (contents.size() == sizeof(numbers))
     contents.copy(reinterpret_cast<char*>(numbers), sizeof(numbers));
   return numbers[index];

@@ -41,6 +41,7 @@ class PreloadTest : public ::testing::Test {
   uint64_t peak() const;
   uint64_t contexts() const;
   uint64_t processes() const;
+  uint64_t used_of(int device) const { return Number(6 + device); }
 
   std::map<std::string, std::string> environment;  // of the next runs
   std::string preloads;                            // other preloads, before ours

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plug-in of the preload with one limit for all devices, GPUMEM_TEST_LIMIT bytes, and no daemon.
+/* A plug-in of the preload with one limit for each device, GPUMEM_TEST_LIMIT bytes, and no daemon.
  * A context is charged GPUMEM_TEST_CONTEXT bytes. */
 #include "tests/preload/test_accountant.h"
 
@@ -11,22 +11,28 @@
 
 #include "client/preload/accountant.h"
 
-/* An id of the preload is a size here; the highest bit marks contexts. */
+/* An id of the preload is a size here. The highest bit marks contexts; the device is below it. */
 #define CONTEXT (UINT64_C(1) << 63)
+#define DEVICE 56
+#define SIZE ((UINT64_C(1) << DEVICE) - 1)
 
 static struct TestAccount* account;
 static uint64_t limit;
 static uint64_t context_bytes;
 
-static int charge(uint64_t bytes) {
-  uint64_t used = __atomic_load_n(&account->used, __ATOMIC_SEQ_CST);
+static unsigned int ordinal(const struct GpumemDeviceId* device) { return device->bytes[15] & 7; }
+
+static int charge(unsigned int device, uint64_t bytes) {
+  uint64_t* account_of = &account->used_of[device];
+  uint64_t used = __atomic_load_n(account_of, __ATOMIC_SEQ_CST);
   do {
     if (bytes > limit || used > limit - bytes) {
       __atomic_fetch_add(&account->refused, 1, __ATOMIC_SEQ_CST);
       return GPUMEM_ACCOUNTANT_NO_MEMORY;
     }
-  } while (!__atomic_compare_exchange_n(&account->used, &used, used + bytes, 0, __ATOMIC_SEQ_CST,
+  } while (!__atomic_compare_exchange_n(account_of, &used, used + bytes, 0, __ATOMIC_SEQ_CST,
                                         __ATOMIC_SEQ_CST));
+  used = __atomic_fetch_add(&account->used, bytes, __ATOMIC_SEQ_CST);
   __atomic_fetch_add(&account->acquired, 1, __ATOMIC_SEQ_CST);
   uint64_t peak = __atomic_load_n(&account->peak, __ATOMIC_SEQ_CST);
   while (peak < used + bytes && !__atomic_compare_exchange_n(&account->peak, &peak, used + bytes, 0,
@@ -36,28 +42,26 @@ static int charge(uint64_t bytes) {
 }
 
 static int acquire(const struct GpumemDeviceId* device, uint64_t bytes, uint64_t* id) {
-  (void)device;
-  *id = bytes;
-  return charge(bytes);
+  *id = bytes | (uint64_t)ordinal(device) << DEVICE;
+  return charge(ordinal(device), bytes);
 }
 
 static int acquire_context(const struct GpumemDeviceId* device, uint64_t* id) {
-  (void)device;
-  *id = CONTEXT | context_bytes;
-  int answer = charge(context_bytes);
+  *id = CONTEXT | context_bytes | (uint64_t)ordinal(device) << DEVICE;
+  int answer = charge(ordinal(device), context_bytes);
   if (answer == GPUMEM_ACCOUNTANT_OK) __atomic_fetch_add(&account->contexts, 1, __ATOMIC_SEQ_CST);
   return answer;
 }
 
 static void release_id(uint64_t id) {
   if ((id & CONTEXT) != 0) __atomic_fetch_sub(&account->contexts, 1, __ATOMIC_SEQ_CST);
-  __atomic_fetch_sub(&account->used, id & ~CONTEXT, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&account->used_of[id >> DEVICE & 7], id & SIZE, __ATOMIC_SEQ_CST);
+  __atomic_fetch_sub(&account->used, id & SIZE, __ATOMIC_SEQ_CST);
 }
 
 static int info(const struct GpumemDeviceId* device, uint64_t* told_limit, uint64_t* told_free) {
-  (void)device;
   *told_limit = limit;
-  *told_free = limit - __atomic_load_n(&account->used, __ATOMIC_SEQ_CST);
+  *told_free = limit - __atomic_load_n(&account->used_of[ordinal(device)], __ATOMIC_SEQ_CST);
   return GPUMEM_ACCOUNTANT_OK;
 }
 

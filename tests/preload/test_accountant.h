@@ -10,6 +10,7 @@ struct TestAccount {
   uint64_t peak;
   uint64_t acquired; /* calls that granted */
   uint64_t refused;
-  uint64_t contexts; /* held now */
-  uint64_t opened;   /* processes */
+  uint64_t contexts;   /* held now */
+  uint64_t opened;     /* processes */
+  uint64_t used_of[8]; /* by device; the ordinal is the last letter of its UUID */
 };

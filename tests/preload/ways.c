@@ -172,7 +172,7 @@ static CUresult get_array(struct Piece* p) {
   return door.cuArrayCreate_(&p->array, &array);
 }
 static CUresult get_array3d(struct Piece* p) {
-  CUDA_ARRAY3D_DESCRIPTOR array = {1024, size / 4096, 2, CU_AD_FORMAT_HALF, 1, 0};
+  CUDA_ARRAY3D_DESCRIPTOR array = {1024, size / 131072, 64, CU_AD_FORMAT_HALF, 1, 0};
   return door.cuArray3DCreate_(&p->array, &array);
 }
 static CUresult free_array(struct Piece* p) { return door.cuArrayDestroy_(p->array); }

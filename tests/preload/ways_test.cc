@@ -72,6 +72,17 @@ TEST_F(SmallTest, ChargesWhatAPoolHolds) {
   EXPECT_EQ(peak(), 256 * kMiB);
 }
 
+// The step after 32 MiB does not fit: it is undone, and the pool goes on with what it has.
+TEST_F(SmallTest, UndoesGrowthBeyondTheLimit) {
+  environment["GPUMEM_TEST_LIMIT"] = std::to_string(48 * kMiB);
+  Finished run = Run({Path("WAYS_PROC"), "pool", std::to_string(3 * kMiB)});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.values("got"), (std::vector<std::string>{"10", "10"})) << run.output;
+  EXPECT_EQ(run.values("code"), (std::vector<std::string>{"2", "2"}));
+  EXPECT_EQ(run.value("end_free"), std::to_string(48 * kMiB));
+  EXPECT_LE(peak(), 48 * kMiB);
+}
+
 TEST_F(SmallTest, ChargesTheContext) {
   environment["GPUMEM_TEST_CONTEXT"] = std::to_string(64 * kMiB);
   Finished run = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A libnvidia-ml.so.1 that knows the devices of the fake driver, and nothing of their use.
+ * FAKE_CUDA_DEVICES and FAKE_CUDA_MEMORY as for that. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct Memory {
+  unsigned long long total, free, used;
+};
+struct MemoryV2 {
+  unsigned int version;
+  unsigned long long total, reserved, free, used;
+};
+
+/* Handles are ordinals, counted from 1. */
+typedef void* Device;
+
+#define RESERVED (1u << 20)
+
+static unsigned long long number(const char* name, unsigned long long standard) {
+  const char* text = getenv(name);
+  return text == NULL ? standard : strtoull(text, NULL, 10);
+}
+
+int nvmlInit_v2(void);
+int nvmlShutdown(void);
+int nvmlDeviceGetCount_v2(unsigned int* count);
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, Device* device);
+int nvmlDeviceGetUUID(Device device, char* uuid, unsigned int length);
+int nvmlDeviceGetMemoryInfo(Device device, struct Memory* memory);
+int nvmlDeviceGetMemoryInfo_v2(Device device, struct MemoryV2* memory);
+
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+
+int nvmlDeviceGetCount_v2(unsigned int* count) {
+  *count = (unsigned int)number("FAKE_CUDA_DEVICES", 1);
+  return 0;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, Device* device) {
+  if (index >= number("FAKE_CUDA_DEVICES", 1)) return 2;
+  *device = (Device)(uintptr_t)(index + 1);
+  return 0;
+}
+
+/* The bytes are those of cuDeviceGetUuid(): "fake-cuda-gpu-0" and the ordinal. */
+int nvmlDeviceGetUUID(Device device, char* uuid, unsigned int length) {
+  int written = snprintf(uuid, length, "GPU-66616b65-2d63-7564-612d-6770752d30%02x",
+                         (unsigned int)('0' + (uintptr_t)device - 1));
+  return written < (int)length ? 0 : 7;
+}
+
+int nvmlDeviceGetMemoryInfo(Device device, struct Memory* memory) {
+  (void)device;
+  memory->total = number("FAKE_CUDA_MEMORY", 1ull << 30);
+  memory->used = RESERVED;
+  memory->free = memory->total - memory->used;
+  return 0;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(Device device, struct MemoryV2* memory) {
+  (void)device;
+  memory->total = number("FAKE_CUDA_MEMORY", 1ull << 30);
+  memory->reserved = RESERVED;
+  memory->used = 0;
+  memory->free = memory->total - RESERVED;
+  return 0;
+}
