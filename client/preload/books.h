@@ -53,6 +53,10 @@ bool SettleBooks(int device);
 bool SettlePools(int device);
 bool SettleGraphs(int device);
 
+// Refunds the pools of a device that has no context left, and forgets their handles, which need not
+// be valid any more. A pool that lives on is charged again when it is used.
+void DropPools(int device);
+
 // Forgets everything, in a child after fork().
 void AbandonBooks();
 void AbandonVmm();

@@ -91,8 +91,13 @@ CUresult AfterPrimary(const Entry& entry, int device, CUresult result) {
     g_pointers.RefundContext(primary);
     g_arrays.RefundContext(primary);
   }
-  SettleBooks(device);
-  RefundIfLast(entry.driver, device);
+  {
+    MutexLock lock(&g_contexts_mutex);
+    if (g_contexts_of[device] != 0) return result;
+  }
+  DropPools(device);
+  SettleGraphs(device);
+  RefundContext(device);
   return result;
 }
 

@@ -28,7 +28,9 @@ struct Decision {
 // True if the name can be one of ours: everything else is left alone at once.
 bool MayBeOurs(const char* name) { return HasPrefix(name, "cu") || HasPrefix(name, "nvml"); }
 
-void* Translate(void* address) { return NvmlStubFor(StubFor(address)); }
+void* Translate(const char* name, void* address) {
+  return HasPrefix(name, "cu") ? StubFor(address) : NvmlStubFor(address);
+}
 
 // Decides about a search of the whole program, for a name that this library exports, too.
 //
@@ -40,7 +42,7 @@ Decision DecideGlobal(void* handle, const char* name, const void* caller, void* 
     LoadedObject next;
     if (FindNextDefining(caller, name, &next) && HasPrefix(BaseName(next.path), "libcuda.so")) {
       void* found = search(RTLD_NEXT, name);
-      if (found != nullptr) return {Translate(found), nullptr};
+      if (found != nullptr) return {Translate(name, found), nullptr};
     }
     return {nullptr, real};
   }
@@ -63,7 +65,7 @@ __attribute__((visibility("hidden"))) Decision GpumemPreloadDlsym(void* handle, 
     return DecideGlobal(handle, name, caller, real);
   }
   void* found = reinterpret_cast<void* (*)(void*, const char*)>(real)(handle, name);
-  return {Translate(found), nullptr};
+  return {Translate(name, found), nullptr};
 }
 
 __attribute__((visibility("hidden"))) Decision GpumemPreloadDlvsym(void* handle, const char* name,
@@ -76,7 +78,7 @@ __attribute__((visibility("hidden"))) Decision GpumemPreloadDlvsym(void* handle,
     return {nullptr, real};
   }
   auto search = reinterpret_cast<void* (*)(void*, const char*, const char*)>(real);
-  return {Translate(search(handle, name, version)), nullptr};
+  return {Translate(name, search(handle, name, version)), nullptr};
 }
 
 }  // extern "C"

@@ -148,7 +148,9 @@ bool IsInDriver(const void* address) {
   LoadedObject object;
   if (FindObjectOf(address, &object)) {
     const char* name = BaseName(object.path);
-    if (HasPrefix(name, "libcuda.so") || HasPrefix(name, "libnvidia-")) return true;
+    for (const char* own : {"libcuda.so", "libcudadebugger.so", "libnvidia-"}) {
+      if (HasPrefix(name, own)) return true;
+    }
   }
   g_outside.store(address, std::memory_order_relaxed);
   return false;

@@ -221,6 +221,19 @@ bool SettlePools(int device) {
   return less;
 }
 
+void DropPools(int device) {
+  MutexLock lock(&g_pools_mutex);
+  g_pools.RemoveIf([&](uint64_t, Pool* pool) {
+    if (pool->device != device) return false;
+    RefundShared(device, pool->charged);
+    pool->charged = 0;
+    pool->destroyed = true;
+    ForgetIfGone(pool);  // else with its last block
+    return true;
+  });
+  ForgetCurrentPools();
+}
+
 void AbandonPools() {
   g_pools_mutex.Reset();
   g_pools.Abandon();

@@ -60,6 +60,7 @@ CUresult DestroyContext(CUcontext context) {
 void EndPrimary(State& state, CUdevice device) {
   Device& owner = state.devices[static_cast<size_t>(device)];
   EmptyContext(state, &owner.primary);
+  EmptyPools(state, device);
   GiveMemory(device, kContextMemory);
   state.contexts.erase(&owner.primary);
   owner.primary_references = 0;

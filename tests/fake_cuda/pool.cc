@@ -125,6 +125,26 @@ void SynchronizePools(State& state) {
   for (CUmemoryPool pool : Pools()) Shrink(pool, pool->threshold);
 }
 
+void EmptyPools(State& state, int device) {
+  std::vector<uint64_t> gone;
+  for (const auto& [address, allocation] : state.allocations) {
+    if (allocation.kind == Kind::kPool && allocation.device == device) gone.push_back(address);
+  }
+  for (uint64_t address : gone) {
+    CUmemoryPool pool = state.allocations[address].pool;
+    pool->used -= RoundUp(state.allocations[address].size, 512);
+    RemoveAllocation(state, address);
+  }
+  Shrink(&state.devices[static_cast<size_t>(device)].pool, 0);
+  std::set<CUmemoryPool> pools = Pools();
+  for (CUmemoryPool pool : pools) {
+    if (pool->device != device) continue;
+    Shrink(pool, 0);
+    Pools().erase(pool);
+    delete pool;
+  }
+}
+
 }  // namespace fake_cuda
 
 using fake_cuda::AllocateAsync;

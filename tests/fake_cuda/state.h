@@ -129,4 +129,7 @@ bool ForbiddenByCapture(State& state);
 // Frees what a context had.
 void EmptyContext(State& state, CUcontext context);
 
+// Frees what a device's pools have, in pool.cc.
+void EmptyPools(State& state, int device);
+
 }  // namespace fake_cuda

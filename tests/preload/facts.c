@@ -158,12 +158,25 @@ static void contexts(void) {
   door.cuMemGetInfo_(&after, &total);
   printf("taken=%lld kept=%lld ", (long long)before - (long long)during,
          (long long)before - (long long)after);
-  if (door.cuMemAlloc_(&address, 64 * MIB) != CUDA_SUCCESS) exit(4);
+  CUmemoryPool pool;
+  CUmemPoolProps properties;
+  memset(&properties, 0, sizeof(properties));
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  if (door.cuMemAlloc_(&address, 64 * MIB) != CUDA_SUCCESS ||
+      door.cuMemAllocAsync_(&address, 64 * MIB, NULL) != CUDA_SUCCESS ||
+      door.cuMemPoolCreate_(&pool, &properties) != CUDA_SUCCESS ||
+      door.cuMemAllocFromPoolAsync_(&address, 64 * MIB, pool, NULL) != CUDA_SUCCESS) {
+    exit(4);
+  }
   door.cuDevicePrimaryCtxReset_(0);
   door.cuDevicePrimaryCtxRetain_(&context, 0);
   door.cuCtxSetCurrent_(context);
   door.cuMemGetInfo_(&after, &total);
-  printf("kept=%lld\n", (long long)before - (long long)after);
+  printf("kept=%lld ", (long long)before - (long long)after);
+  if (door.cuMemAllocAsync_(&address, 64 * MIB, NULL) != CUDA_SUCCESS) exit(4);
+  door.cuMemGetInfo_(&after, &total);
+  printf("again=%lld\n", (long long)before - (long long)after);
 }
 
 /* Memory of another process is not charged twice. */

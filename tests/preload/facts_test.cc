@@ -67,6 +67,7 @@ TEST_F(FactsTest, MemoryGoesWithItsContext) {
   ASSERT_EQ(run.status, 0) << run.errors;
   EXPECT_EQ(run.value("taken"), std::to_string(128 * kMiB));
   EXPECT_EQ(run.values("kept"), (std::vector<std::string>{"0", "0"})) << run.output;
+  EXPECT_EQ(run.value("again"), std::to_string(64 * kMiB));
 }
 
 TEST_F(FactsTest, ImportedMemoryIsChargedOnce) {
