@@ -230,6 +230,11 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
   return CUDA_SUCCESS;
 }
 
+CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute, CUdevice srcDevice,
+                                         CUdevice dstDevice) {
+  return cuDeviceCanAccessPeer(value, srcDevice, dstDevice);
+}
+
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   Call call;
   CUresult ready = call.Ready();

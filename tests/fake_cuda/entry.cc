@@ -137,6 +137,18 @@ namespace {
   X(cuEventDestroy_v2)                      \
   X(cuModuleLoadData)                       \
   X(cuModuleUnload)                         \
+  X(cuIpcGetMemHandle)                      \
+  X(cuIpcOpenMemHandle_v2)                  \
+  X(cuIpcCloseMemHandle)                    \
+  X(cuIpcGetEventHandle)                    \
+  X(cuIpcOpenEventHandle)                   \
+  X(cuMemPoolExportToShareableHandle)       \
+  X(cuMemPoolImportFromShareableHandle)     \
+  X(cuMemPoolExportPointer)                 \
+  X(cuMemPoolImportPointer)                 \
+  X(cuModuleGetFunction)                    \
+  X(cuLaunchKernel)                         \
+  X(cuDeviceGetP2PAttribute)                \
   X(cuGetProcAddress)                       \
   X(cuGetProcAddress_v2)                    \
   X(cuGetExportTable)
@@ -176,6 +188,7 @@ const Since kSince[] = {
     {"cuMemAllocAsync", 11020},
     {"cuMemAllocFromPoolAsync", 11020},
     {"cuMemCreate", 10020},
+    {"cuIpcOpenMemHandle_v2", 11000},
 };
 
 int SinceOf(const char* name) {

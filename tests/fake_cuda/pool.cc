@@ -91,6 +91,8 @@ CUresult FreeAsync(CUdeviceptr address, CUstream stream) {
       return CUDA_SUCCESS;
     case Kind::kGraph:
       return CUDA_SUCCESS;
+    case Kind::kIpc:
+      return CloseImport(call.state, address);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -185,6 +187,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolP
   if (poolProps == nullptr || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if ((poolProps->handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return CUDA_ERROR_NOT_PERMITTED;
   bool on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
   if (on_device && static_cast<size_t>(poolProps->location.id) >= call.state.devices.size()) {
     return CUDA_ERROR_INVALID_VALUE;

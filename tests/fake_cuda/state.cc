@@ -90,6 +90,7 @@ void RemoveAllocation(State& state, uint64_t address) {
   if (found == state.allocations.end()) return;
   const Allocation& allocation = found->second;
   if (allocation.device >= 0) GiveMemory(allocation.device, DeviceBytes(allocation));
+  if (allocation.exported_fd >= 0) close(allocation.exported_fd);
   if (allocation.host != nullptr) munmap(allocation.host, RoundUp(allocation.size, 4096));
   state.allocations.erase(found);
 }

@@ -59,6 +59,7 @@ struct Allocation {
   CUctx_st* context = nullptr;
   CUmemoryPool pool = nullptr;
   void* host = nullptr;  // to free; null if the memory is another object's
+  int exported_fd = -1;  // the memory as a file, once another process may have it
 };
 
 struct Device {
@@ -128,6 +129,9 @@ bool ForbiddenByCapture(State& state);
 
 // Frees what a context had.
 void EmptyContext(State& state, CUcontext context);
+
+// Closes memory of another process, in ipc.cc.
+CUresult CloseImport(State& state, uint64_t address);
 
 // Frees what a device's pools have, in pool.cc.
 void EmptyPools(State& state, int device);

@@ -110,6 +110,14 @@ CUresult CUDAAPI cuModuleLoadData(CUmodule* module, const void*) {
   if (ready == CUDA_SUCCESS) *module = reinterpret_cast<CUmodule>(context);
   return ready;
 }
+CUresult CUDAAPI cuModuleGetFunction(CUfunction*, CUmodule, const char*) {
+  return CUDA_ERROR_NOT_FOUND;
+}
+CUresult CUDAAPI cuLaunchKernel(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int,
+                                unsigned int, unsigned int, unsigned int, CUstream, void**,
+                                void**) {
+  return CUDA_ERROR_INVALID_HANDLE;
+}
 CUresult CUDAAPI cuModuleUnload(CUmodule) { return fake_cuda::Done(); }
 
 }  // extern "C"
