@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 
 #include "tests/fake_cuda/state.h"
@@ -45,6 +46,7 @@ bool TakeMemory(int device, uint64_t bytes) {
   Device& owner = TheState().devices[static_cast<size_t>(device)];
   if (bytes > owner.total - owner.used) return false;
   owner.used += bytes;
+  if (owner.used > owner.peak) owner.peak = owner.used;
   return true;
 }
 
@@ -81,6 +83,17 @@ namespace {
 uint64_t DeviceBytes(const Allocation& allocation) {
   if (allocation.kind != Kind::kDevice && allocation.kind != Kind::kManaged) return 0;
   return RoundUp(allocation.size, allocation.size < kMiB ? 512 : kPage);
+}
+
+// Writes the peaks when the process ends.
+__attribute__((destructor)) void TellPeaks() {
+  const char* path = getenv("FAKE_CUDA_PEAKS");
+  FILE* file = path == nullptr ? nullptr : fopen(path, "we");
+  if (file == nullptr) return;
+  for (const Device& device : TheState().devices) {
+    fprintf(file, "%llu\n", static_cast<unsigned long long>(device.peak));
+  }
+  fclose(file);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 // do it does not export. Environment:
 //   FAKE_CUDA_DEVICES  how many devices there are; 1 by default
 //   FAKE_CUDA_MEMORY   the bytes of each; 1 GiB by default
+//   FAKE_CUDA_PEAKS    a file for the most that each had in use, written when the process ends
 #pragma once
 
 #include <cstddef>
@@ -65,6 +66,7 @@ struct Allocation {
 struct Device {
   uint64_t total = 0;
   uint64_t used = 0;
+  uint64_t peak = 0;
   CUctx_st primary = {0, true};
   int primary_references = 0;
   CUmemPoolHandle_st pool = {};

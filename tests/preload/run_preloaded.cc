@@ -67,7 +67,9 @@ void PreloadTest::SetUp() {
     if (&c - state_.data() > static_cast<long>(::testing::TempDir().size()) && c == '/') c = '_';
   }
   unlink(state_.c_str());
+  unlink((state_ + ".peaks").c_str());
   environment = {
+      {"FAKE_CUDA_PEAKS", state_ + ".peaks"},
       {"FAKE_CUDA_MEMORY", std::to_string(4096 * kMiB)},
       {"GPUMEM_PRELOAD_ACCOUNTANT", Path("ACCOUNTANT")},
       {"GPUMEM_PRELOAD_CHUNK", std::to_string(2 * kMiB)},
@@ -127,6 +129,10 @@ uint64_t PreloadTest::Number(int index) const {
   if (contents.size() == sizeof(numbers))
     contents.copy(reinterpret_cast<char*>(numbers), sizeof(numbers));
   return numbers[index];
+}
+
+uint64_t PreloadTest::driver_peak() const {
+  return std::strtoull(Contents(state_ + ".peaks").c_str(), nullptr, 10);
 }
 
 uint64_t PreloadTest::used() const { return Number(0); }

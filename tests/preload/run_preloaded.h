@@ -36,6 +36,9 @@ class PreloadTest : public ::testing::Test {
   // Runs a program. `preload` false: the same program alone.
   Finished Run(std::vector<std::string> arguments, bool preload = true);
 
+  // The most that the driver gave out in the last run, with 16 MiB for a context.
+  uint64_t driver_peak() const;
+
   // What the plug-in has counted in all runs.
   uint64_t used() const;
   uint64_t peak() const;

@@ -25,6 +25,7 @@ TEST_P(WaysTest, HoldsTheLimit) {
   EXPECT_EQ(run.values("total"), (std::vector<std::string>{limit, limit})) << run.output;
   EXPECT_EQ(run.value("end_free"), limit);
   EXPECT_EQ(peak(), 256 * kMiB);
+  EXPECT_LE(driver_peak(), (256 + 16) * kMiB);
   // Two chunks may stay with the process as its credit.
   EXPECT_LE(used(), 4 * kMiB);
   EXPECT_EQ(contexts(), 0u);
@@ -38,6 +39,9 @@ TEST_P(WaysTest, IsNotWhatTheDriverDoes) {
   // Graphs that are too large fail when they are launched.
   ASSERT_FALSE(run.values("got").empty()) << run.errors;
   EXPECT_NE(run.values("got").front(), "8");
+  if (run.status == 0) {
+    EXPECT_GT(driver_peak(), (256 + 16) * kMiB);
+  }
   EXPECT_EQ(processes(), 0u);
 }
 
