@@ -40,7 +40,8 @@ void* RealDlvsym();
 void* OpenLibrary(const char* path, int flags);
 
 // Marks a call of the program while the preload works on it. Calls that the driver, or the plug-in,
-// makes to the driver's exported names meanwhile are passed on.
+// makes to the driver's exported names meanwhile are passed on. So are those of a CUPTI callback,
+// which the driver calls inside the program's call: what they allocate is not charged.
 class Entry {
  public:
   Entry() : driver(RealDriver()), outermost(depth_++ == 0) {}

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plug-in of the preload with one limit for each device, GPUMEM_TEST_LIMIT bytes, and no daemon.
- * A context is charged GPUMEM_TEST_CONTEXT bytes. */
+ * A context is charged GPUMEM_TEST_CONTEXT bytes. If GPUMEM_TEST_ANSWER is not 0, all requests for
+ * memory are answered with it. */
 #include "tests/preload/test_accountant.h"
 
 #include <fcntl.h>
@@ -19,10 +20,12 @@
 static struct TestAccount* account;
 static uint64_t limit;
 static uint64_t context_bytes;
+static int answer_all;
 
 static unsigned int ordinal(const struct GpumemDeviceId* device) { return device->bytes[15] & 7; }
 
 static int charge(unsigned int device, uint64_t bytes) {
+  if (answer_all != 0) return answer_all;
   uint64_t* account_of = &account->used_of[device];
   uint64_t used = __atomic_load_n(account_of, __ATOMIC_SEQ_CST);
   do {
@@ -83,6 +86,7 @@ const struct GpumemAccountant* gpumem_accountant_open(uint32_t version) {
   account = state;
   limit = number("GPUMEM_TEST_LIMIT");
   context_bytes = number("GPUMEM_TEST_CONTEXT");
+  answer_all = (int)number("GPUMEM_TEST_ANSWER");
   __atomic_fetch_add(&account->opened, 1, __ATOMIC_SEQ_CST);
   return &table;
 }

@@ -104,6 +104,27 @@ TEST_F(SmallTest, RefusesAContextThatDoesNotFit) {
   EXPECT_EQ(run.errors, "context: 2\n");
 }
 
+TEST_F(SmallTest, LeavesDevicesAloneThatAreNotAccounted) {
+  environment["GPUMEM_TEST_ANSWER"] = "3";
+  environment["FAKE_CUDA_MEMORY"] = std::to_string((512 + 16) * kMiB);
+  for (const char* way : {"alloc", "early", "pool", "node", "array"}) {
+    Finished run = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)});
+    ASSERT_FALSE(run.values("got").empty()) << run.errors;
+    // The driver refuses graphs when they are launched.
+    EXPECT_EQ(run.values("got").front(), std::string(way) == "node" ? "4096" : "16") << way;
+  }
+  EXPECT_EQ(peak(), 0u);
+  EXPECT_EQ(used(), 0u);
+}
+
+// The plug-in decides how long it waits for the daemon. After that, the program sees a code of
+// CUDA.
+TEST_F(SmallTest, RefusesWhileTheDaemonIsGone) {
+  environment["GPUMEM_TEST_ANSWER"] = "2";
+  Finished run = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
+  EXPECT_EQ(run.errors, "context: 2\n");
+}
+
 // Without the plug-in nothing is granted, in the driver's own words, and a line says why.
 TEST_F(SmallTest, RefusesWithoutThePlugin) {
   environment["GPUMEM_PRELOAD_ACCOUNTANT"] = "/no/such/plugin.so";
