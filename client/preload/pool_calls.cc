@@ -66,15 +66,11 @@ bool DeviceOfStream(const Driver& driver, CUstream stream, int* device) {
 
 // The functions of one kind of default stream.
 struct Legacy {
-  static constexpr auto kAlloc = &Driver::cuMemAllocAsync;
-  static constexpr auto kAllocFromPool = &Driver::cuMemAllocFromPoolAsync;
   static constexpr auto kFree = &Driver::cuMemFreeAsync;
   static constexpr auto kSynchronize = &Driver::cuStreamSynchronize;
   static constexpr bool kPerThread = false;
 };
 struct PerThread {
-  static constexpr auto kAlloc = &Driver::cuMemAllocAsync_ptsz;
-  static constexpr auto kAllocFromPool = &Driver::cuMemAllocFromPoolAsync_ptsz;
   static constexpr auto kFree = &Driver::cuMemFreeAsync_ptsz;
   static constexpr auto kSynchronize = &Driver::cuStreamSynchronize_ptsz;
   static constexpr bool kPerThread = true;

@@ -5,8 +5,6 @@
 #if GPUMEM_PRELOAD_BUILT
 #include "tests/fake_cuda/state.h"
 
-using fake_cuda::Call;
-
 // One type for both kinds of array.
 struct CUarray_st {
   CUcontext context;

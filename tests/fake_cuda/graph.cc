@@ -10,8 +10,6 @@
 #include "tests/fake_cuda/graph.h"
 
 using fake_cuda::Call;
-using fake_cuda::Kind;
-using fake_cuda::kPage;
 
 struct CUgraphNode_st {
   CUgraphNodeType type;

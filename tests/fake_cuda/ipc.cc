@@ -13,7 +13,6 @@
 
 #include "tests/fake_cuda/state.h"
 
-using fake_cuda::Allocation;
 using fake_cuda::Call;
 using fake_cuda::Kind;
 

@@ -11,7 +11,6 @@
 using fake_cuda::Allocation;
 using fake_cuda::Call;
 using fake_cuda::Kind;
-using fake_cuda::State;
 
 namespace fake_cuda {
 namespace {

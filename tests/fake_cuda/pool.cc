@@ -6,9 +6,7 @@
 #include "tests/fake_cuda/graph.h"
 #include "tests/fake_cuda/state.h"
 
-using fake_cuda::Allocation;
 using fake_cuda::Call;
-using fake_cuda::Kind;
 
 namespace fake_cuda {
 namespace {

@@ -95,7 +95,10 @@ Finished PreloadTest::Run(std::vector<std::string> arguments, bool preload) {
     variables["LD_PRELOAD"] = preloads.empty() ? ours : preloads + ":" + ours;
   }
   std::vector<std::string> settings;
-  for (const auto& [name, value] : variables) settings.push_back(name + "=" + value);
+  for (const auto& [name, value] : variables) {
+    settings.push_back(name);
+    settings.back().append("=").append(value);
+  }
   std::vector<char*> argv;
   std::vector<char*> envp;
   for (std::string& argument : arguments) argv.push_back(argument.data());
