@@ -29,7 +29,7 @@ enum class Sharing {
   kDescriptor,  // a file descriptor for this segment alone
   kPool,        // the descriptor of its pool, and 64 bytes: a cudaMemPoolPtrExportData
   kIpcHandle,   // 64 bytes: a cudaIpcMemHandle_t
-  kUnshared,    // nothing: the process has the memory from its own driver
+  kUnshared,    // nothing: the process's CUDA driver makes the memory
 };
 
 struct KindTraits {

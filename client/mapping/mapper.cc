@@ -96,7 +96,7 @@ int32_t ContextPid(Session& session, const std::string& device_uuid) {
   return 0;
 }
 
-// Of memory that this process has from its own driver.
+// Of memory that the process's driver made.
 class NoMapping : public Mapping {
  public:
   explicit NoMapping(uint64_t size) : Mapping(nullptr, size) {}

@@ -97,6 +97,12 @@ CUresult Uuid(CUuuid* uuid, CUdevice device) {
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   if (uuid == nullptr || !IsDevice(call.state, device)) return CUDA_ERROR_INVALID_VALUE;
+  if (getenv("FAKE_CUDA_HOST_UUIDS") != nullptr) {
+    // As gpumemd names the devices of its host backend: "HOST-0000000N-0000-…".
+    memset(uuid->bytes, 0, sizeof(uuid->bytes));
+    uuid->bytes[3] = static_cast<char>(device);
+    return CUDA_SUCCESS;
+  }
   memcpy(uuid->bytes, "fake-cuda-gpu-00", sizeof(uuid->bytes));
   uuid->bytes[15] = static_cast<char>('0' + device);
   return CUDA_SUCCESS;

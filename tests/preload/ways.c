@@ -147,6 +147,7 @@ static CUresult free_node(struct Piece* p) {
   must(door.cuGraphDestroy_(graph), "graph destroy");
   graph = NULL;
   must(door.cuGraphLaunch_(exec, stream), "launch");
+  must(door.cuStreamSynchronize_(stream), "synchronize"); /* else the memory is still in use */
   must(door.cuGraphExecDestroy_(exec), "exec destroy");
   return door.cuDeviceGraphMemTrim_(0);
 }

@@ -126,7 +126,7 @@ TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
   EXPECT_TRUE(ledger_.leases().Share(session_, lease, TicketScope::kTenant, Secret{7}).ok());
 }
 
-// Kind driver: the process has the memory from its own CUDA driver.
+// Kind driver: the CUDA driver of the process makes the memory.
 
 TEST_F(LedgerDriverTest, ReleasedMemoryIsFreeAtOnceWhateverTheTenantsReleasePolicy) {
   SetQuota("a", {.max_retained_bytes = kCapacity, .release = ReleasePolicy::kOnExit});
