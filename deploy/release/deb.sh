@@ -6,7 +6,7 @@
 # Makes the Debian packages (deploy/debian): debhelper packs the programs that Bazel builds.
 run_deb() {
   require_cuda
-  setup "${DEB_PACKAGES[@]}" "${TIME_PACKAGES[@]}"
+  setup "${DEB_PACKAGES[@]}" "${TIME_PACKAGES[@]}" binutils chrpath
   ensure_home
   local version
   version=$(version)
@@ -14,7 +14,8 @@ run_deb() {
     die "deploy/debian/changelog has no entry for version $version (common/version.h)"
 
   bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
-    //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so
+    //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so \
+    "${PRELOAD_TARGETS[@]}"
   local bin work package
   bin=$(bazel_bin --config=dist-deb)
   work=$(mktemp -d)
@@ -52,7 +53,9 @@ deb_root() {
     "$root/usr/lib/"{sysusers,tmpfiles}.d "$root/lib/systemd/system" "$root/$lib/pkgconfig"
   install "$bin/daemon/gpumemd" "$bin/daemon/keeper/gpumem-keeper" "$root/usr/sbin/"
   install "$bin/client/cli/gpumemctl" "$root/usr/bin/"
+  ln -s gpumemctl "$root/usr/bin/gpumem"
   install_library "$bin" "$root/$lib"
+  install_preload "$bin" "$root/$lib/gpumem"
   install_headers "$root/usr/include/gpumem"
   pkg_config_file "$3" /usr "${lib#usr/}" >"$root/$lib/pkgconfig/gpumem.pc"
 

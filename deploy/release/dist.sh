@@ -41,7 +41,7 @@ dist_programs() {
   install_reference "$DIST/share" zsh/site-functions "$bin/client/cli/gpumemctl_reference"
   install_schemas "$DIST/share/gpumem/schema"
 
-  bazel build --config=dist-bundled //client:libgpumem.so \
+  bazel build --config=dist-bundled //client:libgpumem.so "${PRELOAD_TARGETS[@]}" \
     //tests/bench:gpumem_bench //tests/demo:gpumem_demo //tests/foreign:gpumem_foreign \
     //tests/gpu:gpumem_gpu_test
   bin=$(bazel_bin --config=dist-bundled)
@@ -53,17 +53,8 @@ dist_programs() {
   install -D -t "$DIST/share/gpumem/python" "$ROOT"/tests/gpu/python/*.{py,sh}
   install -D -t "$DIST/share/gpumem/examples" "$ROOT"/client/python/examples/*.py
   install_library "$bin" "$DIST/lib"
-}
-
-# drop_build_folders PROGRAM...: removes Bazel's folders from the path in which a program looks for its
-# libraries. They lead out of the release, where another user may be able to put a library.
-drop_build_folders() {
-  local program path kept
-  for program in "$@"; do
-    path=$(objdump -p "$program" | awk '$1 == "RPATH" {print $2}')
-    kept=$(tr : '\n' <<<"$path" | sed '/_solib_/d' | paste -s -d :)
-    [[ $kept == "$path" ]] || chrpath --replace "$kept" "$program" >/dev/null
-  done
+  install_preload "$bin" "$DIST/lib/gpumem"
+  ln -s gpumemctl "$DIST/bin/gpumem"
 }
 
 # Installs the public headers, as <gpumem/...>, and the pkg-config file.

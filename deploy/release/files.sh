@@ -18,6 +18,28 @@ install_library() {
     xargs ar qcsD "$2/libgpumem.a")
 }
 
+# The libraries that unmodified programs are run with (gpumemctl run).
+readonly PRELOAD_TARGETS=(//client/preload:libgpumem-preload.so
+  //client/preload/accountant:libgpumem-accountant.so)
+
+# install_preload BIN DIR: installs them, of the build BIN.
+install_preload() {
+  install -D -t "$2" "$1/client/preload/libgpumem-preload.so" \
+    "$1/client/preload/accountant/libgpumem-accountant.so"
+  drop_build_folders "$2/libgpumem-accountant.so"
+}
+
+# drop_build_folders FILE...: removes Bazel's folders from the path in which a program or library looks
+# for its libraries. They lead out of the release, where another user may be able to put a library.
+drop_build_folders() {
+  local program path kept
+  for program in "$@"; do
+    path=$(objdump -p "$program" | awk '$1 ~ /^R(UN)?PATH$/ {print $2}')
+    kept=$(tr : '\n' <<<"$path" | sed '/_solib_/d' | paste -s -d :)
+    [[ $kept == "$path" ]] || chrpath --replace "$kept" "$program" >/dev/null
+  done
+}
+
 install_headers() { install -m 644 -t "$1" "$ROOT"/client/include/gpumem/*; }
 
 # pkg_config_file VERSION PREFIX LIBDIR: prints gpumem.pc.

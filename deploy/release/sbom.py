@@ -54,7 +54,7 @@ def file_entry(dist, path):
     """Returns the entry of a file of the release."""
     with open(os.path.join(dist, path), "rb") as file:
         data = file.read()
-    bundled = path.startswith("lib/gpumem/")
+    bundled = path.startswith("lib/gpumem/") and not path.startswith("lib/gpumem/libgpumem-")
     return {
         # The number keeps paths apart that differ in other characters alone.
         "SPDXID": "%s-%s" % (spdx_id("File", path), hashlib.sha1(path.encode()).hexdigest()[:8]),
@@ -77,7 +77,7 @@ def verification_code(files):
 def packages_of_libraries(dist):
     """Returns the Debian packages of the shared libraries that the release has copies of."""
     names = [os.path.basename(path) for path in files_below(os.path.join(dist, "lib/gpumem"))]
-    patterns = ["*/" + name for name in names if not name.startswith("libgpumem.so")]
+    patterns = ["*/" + name for name in names if not name.startswith("libgpumem")]
     if not patterns:
         return set()
     # Lines are "PACKAGE:ARCHITECTURE: PATH".

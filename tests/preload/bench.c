@@ -117,6 +117,9 @@ int main(int argc, char** argv) {
   must(door.cuDevicePrimaryCtxRetain_(&context, 0), "context");
   must(door.cuCtxSetCurrent_(context), "context");
   must(door.cuStreamCreate_(&stream, 0), "stream");
+  /* Else each small allocation takes a page from the device, and gives it back. */
+  CUdeviceptr anchor;
+  must(alloc(&anchor, 512), "anchor");
   if (argc > 1 && strcmp(argv[1], "arrays") == 0) {
     array(4096, 4096, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1);
     array(4096, 4096, 0, CU_AD_FORMAT_FLOAT, 4);

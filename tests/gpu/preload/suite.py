@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""suite.py --release DIR [--out DIR] [PART ...]: unmodified GPU programs under the preload, on a
+machine with a GPU.
+
+Starts gpumemd of the release with a limit of 20 GiB, and runs each program of workloads.py alone and
+under the preload. Parts (all by default, in this order):
+  same    the results are those of the program alone
+  fill    the limit holds, and is told as an ordinary out-of-memory
+  race    ten processes that want 3 GiB each: the daemon's peak stays below the limit
+  kill    killed processes' memory comes back; how long it takes
+  speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
+  calls   the same of single calls of the driver (tests/preload/bench.c)
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+GIB = 1 << 30
+LIMIT = 20 * GIB
+CONFIG = """
+[[tenant]]
+name = "unmodified"
+limit = "20GiB"
+[[rule]]
+default = true
+tenant = "unmodified"
+"""
+SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_async torch_ipc "
+        "torch_ipc_expandable torch_nccl triton_kernel cupy_pool cupy_async cupy_managed jax_default "
+        "jax_platform jax_vmm jax_cuda_async numba_kernel").split()
+
+
+class Node:
+    """A daemon, and how programs run beside it."""
+
+    def __init__(self, release, work):
+        self.release, self.work = release, work
+        self.runtime = work / "run"
+        (work / "gpumemd.toml").write_text(CONFIG)
+        self.log = open(work / "gpumemd.log", "wb")
+        self.daemon = subprocess.Popen(
+            [release / "bin/gpumemd", "--config", work / "gpumemd.toml", "--runtime-dir",
+             self.runtime, "--state-dir", work / "state", "--backend", "cuda"],
+            stdout=self.log, stderr=self.log)
+        for _ in range(600):
+            if self.ctl("status", check=False).returncode == 0:
+                break
+            if self.daemon.poll() is not None:
+                sys.exit((work / "gpumemd.log").read_text())
+            time.sleep(0.05)
+
+    def ctl(self, *arguments, check=True):
+        return subprocess.run([self.release / "bin/gpumemctl", "--runtime-dir", self.runtime, "--json",
+                               *arguments], capture_output=True, check=check, text=True)
+
+    def usage(self):
+        """Of the tenant on the first GPU."""
+        for tenant in json.loads(self.ctl("quota", "list").stdout)["tenants"]:
+            for device in tenant["usage"].get("devices", []):
+                if device["device_uuid"].startswith("GPU-"):
+                    return device
+        return {"charged_bytes": 0, "peak_bytes": 0}
+
+    def environment(self, preload):
+        env = dict(os.environ, GPUMEM_RUNTIME_DIR=str(self.runtime))
+        if preload:
+            env["LD_PRELOAD"] = str(self.release / "lib/gpumem/libgpumem-preload.so")
+        return env
+
+    def start(self, command, preload=True):
+        return subprocess.Popen(command, env=self.environment(preload), stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def run(self, name, preload, limit=300):
+        """Returns the workload's results, or {"failed": why}."""
+        process = self.start([sys.executable, HERE / "workloads.py", name], preload)
+        try:
+            out, err = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, err = process.communicate()
+            return {"failed": f"took more than {limit} s: {err[-300:]}"}
+        if process.returncode != 0:
+            return {"failed": f"ended with {process.returncode}: {err[-600:]}"}
+        return json.loads(out.strip().splitlines()[-1])
+
+    def wait_empty(self, seconds=30):
+        """Returns how long it took until nothing is charged."""
+        begin = time.perf_counter()
+        while self.usage()["charged_bytes"] != 0:
+            if time.perf_counter() - begin > seconds:
+                raise RuntimeError(f"still charged: {self.usage()}")
+            time.sleep(0.002)
+        return time.perf_counter() - begin
+
+    def stop(self):
+        self.daemon.send_signal(signal.SIGTERM)
+        self.daemon.wait(60)
+        self.log.close()
+
+
+class Report:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+
+    def tell(self, ok, name, words):
+        self.passed += ok is True
+        self.failed += ok is False
+        self.skipped += ok is None
+        print({True: "ok     ", False: "FAILED ", None: "skipped"}[ok], name, words, flush=True)
+
+
+def compared(results):
+    return {key: value for key, value in results.items() if not key.startswith("_")}
+
+
+def same(node, report):
+    for name in SAME:
+        alone = node.run(name, preload=False)
+        if "skipped" in alone:
+            report.tell(None, name, alone["skipped"])
+            continue
+        if "failed" in alone:
+            report.tell(None, name, f"fails alone: {alone['failed'][-200:]}")
+            continue
+        held = node.run(name, preload=True)
+        report.tell(compared(held) == compared(alone), name, f"{alone} {held}")
+        node.wait_empty()
+
+
+def fill(node, report):
+    for name in ("fill_default", "fill_expandable", "fill_async"):
+        held = node.run(name, preload=True)
+        peak = node.usage()["peak_bytes"]
+        # A context and PyTorch's own memory take less than 1.5 GiB of the limit.
+        ok = (held.get("_got") in (18, 19) and held.get("_total_mib") == LIMIT >> 20 and
+              held.get("_error") in ("OutOfMemoryError", "AcceleratorError"))
+        report.tell(ok, name, f"{held}, peak {peak / GIB:.2f} GiB")
+        node.wait_empty()
+    tools = HERE.parent.parent / "preload"
+    ways = shutil.which("ways_dlsym", path=f"{node.release}/bin:{tools}")
+    for way in ("alloc managed pitch vmm early retained async pool node any_node capture array "
+                "array3d crossed crossed_back").split() if ways else ():
+        piece = GIB // 4 if way.startswith("array") else GIB
+        process = node.start([ways, way, str(piece)])
+        out, err = process.communicate(timeout=120)
+        words = dict(word.split("=") for word in out.split() if "=" in word)
+        want = (LIMIT - GIB) // piece
+        got = int(words.get("got", -1))
+        ok = words.get("code") == "2" and want <= got <= want + GIB // piece // 2 + 1
+        report.tell(ok, f"ways {way}", f"{out.strip()} {err.strip()[-200:]}")
+        node.wait_empty()
+
+
+HOLD = """
+import ctypes, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuInit(0) == 0
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 or sys.exit("no context")
+assert cuda.cuCtxSetCurrent(context) == 0
+print(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(sys.argv[1]))), flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def race(node, report, rounds=20):
+    node_peak = 0
+    granted = []
+    for _ in range(rounds):
+        processes = [node.start([sys.executable, "-c", HOLD, str(3 * GIB), "0.3"]) for _ in range(10)]
+        answers = [process.communicate(timeout=120)[0].strip() for process in processes]
+        granted.append(answers.count("0"))
+        node_peak = node.usage()["peak_bytes"]
+        node.wait_empty()
+    report.tell(node_peak <= LIMIT, "race", f"granted {granted}, peak {node_peak / GIB:.2f} GiB of 20")
+
+
+def kill(node, report, rounds=40):
+    times = []
+    for _ in range(rounds):
+        process = node.start([sys.executable, "-c", HOLD, str(4 * GIB), "600"])
+        assert process.stdout.readline().strip() == "0", process.stderr.read()
+        process.kill()
+        process.wait()
+        times.append(node.wait_empty())
+        process.stdout.close()
+        process.stderr.close()
+    times.sort()
+    report.tell(times[-1] < 0.1, "kill",
+                f"{rounds} killed; back after {statistics.median(times) * 1e3:.1f} ms (median), "
+                f"{times[-1] * 1e3:.1f} ms at most, with gpumemctl's start and answer")
+
+
+def speed(node, report, pairs=5):
+    ratios = {}
+    for _ in range(pairs):
+        alone, held = node.run("speed", preload=False), node.run("speed", preload=True)
+        if "failed" in alone or "failed" in held:
+            report.tell(False, "speed", f"{alone} {held}")
+            return
+        for key in alone:
+            ratios.setdefault(key, []).append(held[key] / alone[key])
+    for key, values in ratios.items():
+        report.tell(True, f"speed {key[1:]}", "preloaded / alone, medians of "
+                    f"{pairs} pairs: {statistics.median(values):.3f} ({min(values):.3f} to "
+                    f"{max(values):.3f})")
+
+
+def calls(node, report, pairs=9):
+    bench = node.release / "bin/bench"
+    figures = {True: {}, False: {}}
+    for _ in range(pairs):
+        for preload in (False, True):
+            out, err = node.start([bench], preload).communicate(timeout=120)
+            for line in out.splitlines():
+                name, numbers = line.rsplit(":", 1)
+                for part, number in zip(("", " free"), numbers.split("/")):
+                    figures[preload].setdefault(name + part, []).append(float(number))
+            if err:
+                print(err, file=sys.stderr)
+    for name, alone in figures[False].items():
+        held = figures[True].get(name, [])
+        ratios = sorted(h / a for h, a in zip(held, alone))
+        report.tell(bool(ratios), f"call {name}",
+                    f"{statistics.median(alone):.0f} ns alone, {statistics.median(held):.0f} preloaded, "
+                    f"ratio of pairs {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--release", type=pathlib.Path, required=True)
+    parser.add_argument("parts", nargs="*", default=[])
+    options = parser.parse_args()
+    parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls}
+    work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
+    report = Report()
+    node = Node(options.release.resolve(), work)
+    try:
+        for name in options.parts or parts:
+            begin = time.time()
+            parts[name](node, report)
+            print(f"part {name}: {time.time() - begin:.0f} s", flush=True)
+    finally:
+        node.stop()
+        print((work / "gpumemd.log").read_text()[-1500:], file=sys.stderr)
+        shutil.rmtree(work)
+    print(f"{report.passed} passed, {report.failed} failed, {report.skipped} skipped")
+    return report.failed != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
