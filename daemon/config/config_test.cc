@@ -240,6 +240,25 @@ qos = "burstable"
   EXPECT_EQ(tenant("0::/system.slice/infer@1.service\n"), "infer_1.service-system.slice");
 }
 
+TEST(ConfigTest, RulesForTenantsMadeAtRunTime) {
+  absl::StatusOr<Config> config = Parse(R"(
+[[rule]]
+tenant = "job-{slurm_job}"
+slurm_job = "*"
+made = true
+[[rule]]
+tenant = "night"
+made = true
+default = true
+)");
+  ASSERT_TRUE(config.ok()) << config.status();  // "night" need not be in the file
+  EXPECT_TRUE(config->rules[0].made);
+  EXPECT_EQ(config->rules[0].description, "rule 1 (slurm_job = *, made)");
+  EXPECT_EQ(config->rules[1].description, "rule 2 (made, default)");
+  config = Parse("[[rule]]\ntenant = \"night\"\nmade = true\n");
+  EXPECT_FALSE(config.ok()) << "made alone is no condition";
+}
+
 TEST(ConfigTest, KnowsWhichTenantsTemplatesMayMake) {
   absl::StatusOr<Config> config = Parse(R"(
 [[tenant]]

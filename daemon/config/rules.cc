@@ -128,7 +128,8 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
   TableReader reader(table, "rule", mistakes);
   Rule rule;
   reader.Require("tenant", TenantOrTemplateForm(), &rule.tenant);
-  CheckTenant(&reader, rule.tenant, *config);
+  reader.Read("made", BoolForm(), &rule.made);
+  if (!rule.made) CheckTenant(&reader, rule.tenant, *config);
   CheckPlaceholders(&reader, rule.tenant);
 
   bool conditional = false;  // even if the condition is malformed
@@ -167,6 +168,7 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
     rule.facts.push_back({fact, std::move(pattern)});
   }
 
+  if (rule.made) conditions.emplace_back("made");
   // Must be explicit, so that a forgotten condition does not open a tenant to all users.
   bool everybody = false;
   reader.Read("default", BoolForm(), &everybody);

@@ -14,6 +14,7 @@ enum class OperationId : uint64_t {};
 enum class WaiterId : uint64_t {};
 enum class IpcEventId : uint64_t {};
 enum class PublicationId : uint64_t {};  // of one version
+enum class MadeTenantId : uint64_t {};   // of one making of a tenant at run time
 
 // Which sessions may open a lease by its ticket: those of the segment's tenant, or any that has the
 // ticket.

@@ -179,6 +179,16 @@ absl::StatusOr<QuotaOverride> FromProto(const v1::SetQuotaRequest& request) {
   return ChangeOf(request.quota(), request.clear());
 }
 
+absl::StatusOr<QuotaOverride> FromProto(const v1::UpdateTenantRequest& request) {
+  return ChangeOf(request.quota(), request.clear());
+}
+
+absl::StatusOr<QuotaOverride> FromProto(const v1::UpdateChildTenantRequest& request) {
+  return ChangeOf(request.quota(), request.clear());
+}
+
+absl::StatusOr<QuotaOverride> FromProto(const v1::Quota& quota) { return ChangeOf(quota, {}); }
+
 absl::StatusOr<QuotaOverride> FromProto(const v1::QuotaOverride& override) {
   return ChangeOf(override.quota(), override.clear());
 }

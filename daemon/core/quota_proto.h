@@ -18,6 +18,10 @@ gpumem::v1::Quota ToProto(const Quota& quota);
 // Returns the change, without the checks of overrides.h.
 //   INVALID_ARGUMENT  this daemon does not know the kind or the release policy
 absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::SetQuotaRequest& request);
+absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::UpdateTenantRequest& request);
+absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::UpdateChildTenantRequest& request);
+// Of a tenant that is made with this quota.
+absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::Quota& quota);
 
 // As above, for the override of a tenant.
 absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::QuotaOverride& override);

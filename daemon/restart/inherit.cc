@@ -72,6 +72,7 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
         lost.suspended ? "; suspended by " : "; mapped by ", holders,
         lost.suspended ? ", which cannot resume it" : ", which can use it but not share it"));
   }
+  for (const std::string& sentence : restored.without_guarantees) sentences.push_back(sentence);
   for (const Restored::LostPublication& lost : restored.lost_publications) {
     sentences.push_back(absl::StrCat(
         "lost: publication ", lost.tenant, "/", lost.name, ", version ", lost.version, ": ",

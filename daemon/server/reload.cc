@@ -123,7 +123,11 @@ absl::StatusOr<Config> Server::LoadForReload() const {
   }
   absl::StatusOr<Config> loaded = reloading_.load();
   if (!loaded.ok()) return loaded.status();
-  if (absl::Status kept = CheckGuarantees(*loaded, DeviceInfos()); !kept.ok()) return kept;
+  const std::vector<DeviceInfo> devices = DeviceInfos();
+  if (absl::Status kept = CheckGuarantees(*loaded, devices); !kept.ok()) return kept;
+  absl::Status made = quotas_->CheckMade(QuotasOf(*loaded, devices),
+                                         ResolveQuota(loaded->tenant_defaults, devices));
+  if (!made.ok()) return made;
   return loaded;
 }
 

@@ -226,6 +226,8 @@ absl::Status Server::Inherit() {
   inheritance.image = found.image;
   absl::StatusOr<Broker::Restored> restored = broker_->Restore(std::move(inheritance));
   if (!restored.ok()) return restored.status();
+  // The overrides of tenants made at run time go on top of their quotas, which are known now.
+  if (!found.image.made_tenants.empty()) ApplyTenants(config_);
   if (continuity_->generation() == 1) return absl::OkStatus();
   AuditInheritance(*restored, found.image, survivors_, continuity_->generation(), audit_->sink());
   const std::vector<std::string> told = DescribeInheritance(*restored, found.image, survivors_);

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
+#include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/failpoint.h"
 #include "daemon/core/identity/rules.h"
@@ -106,20 +108,35 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
 
 absl::Status SessionServer::ConnectApi(Connection& connection, UniqueFd* api) {
   if (options_.connect_api == nullptr) return absl::OkStatus();
-  absl::StatusOr<ApiServers::Connection> connected =
-      options_.connect_api(connection.peer.identity.uid, connection.match.tenant);
+  absl::StatusOr<ApiServers::Connection> connected = options_.connect_api(
+      connection.peer.identity.uid, broker_->tenants().BooksOf(connection.match.tenant));
   if (!connected.ok()) return connected.status();
   *api = std::move(connected->client_end);
   connection.api = std::move(connected->line);
   return absl::OkStatus();
 }
 
+absl::StatusOr<TenantMatch> SessionServer::Match(const PeerIdentity& peer,
+                                                 const std::string& wished) {
+  std::shared_ptr<const std::vector<Rule>> rules;
+  {
+    absl::MutexLock lock(&mutex_);
+    rules = rules_;
+  }
+  const auto is_made = [this](absl::string_view tenant) {
+    return broker_->tenants().IsMadeByOperator(tenant);
+  };
+  // The rules know no tenant that a session has made. They decide about the one above it, and its
+  // maker's user may begin in it.
+  const std::optional<std::string> ruled = broker_->tenants().RuledBy(wished, peer.uid);
+  absl::StatusOr<TenantMatch> match = MatchTenant(*rules, peer, ruled.value_or(wished), is_made);
+  if (match.ok() && ruled) match->tenant = wished;
+  return match;
+}
+
 absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& connection,
                                                        const v1::Hello& hello, UniqueFd* api) {
-  absl::StatusOr<TenantMatch> match = [&] {
-    absl::MutexLock lock(&mutex_);
-    return MatchTenant(rules_, connection->peer.identity, hello.tenant());
-  }();
+  absl::StatusOr<TenantMatch> match = Match(connection->peer.identity, hello.tenant());
   if (!match.ok()) {
     if (options_.audit != nullptr) {
       const Peer& peer = connection->peer;

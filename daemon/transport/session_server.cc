@@ -68,7 +68,7 @@ SessionServer::SessionServer(UniqueFd listener, Broker* broker, std::vector<Rule
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       stop_(eventfd(0, EFD_CLOEXEC)),
       spare_(OpenSpare()),
-      rules_(std::move(rules)) {
+      rules_(std::make_shared<const std::vector<Rule>>(std::move(rules))) {
   RefuseDescriptors(listener_.get());
   Watch(listener_.get(), kListenerId);
   Watch(stop_.get(), kStopId);
@@ -86,7 +86,7 @@ void SessionServer::Start() {
 
 void SessionServer::SetRules(std::vector<Rule> rules) {
   absl::MutexLock lock(&mutex_);
-  rules_ = std::move(rules);
+  rules_ = std::make_shared<const std::vector<Rule>>(std::move(rules));
 }
 
 void SessionServer::Adopt(SessionId session, Peer peer, TenantMatch match) {

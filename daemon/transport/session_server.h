@@ -154,6 +154,11 @@ class SessionServer {
   void OnSocket(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(hello_mutex_);
   void OnHello(const ConnectionPtr& connection) ABSL_LOCKS_EXCLUDED(hello_mutex_);
   absl::Status Welcome(const ConnectionPtr& connection, const std::string& hello);
+  // Returns the tenant of a process that asks for `wished`, by the rules and by the tenants that
+  // were made at run time.
+  //   PERMISSION_DENIED  as MatchTenant
+  absl::StatusOr<TenantMatch> Match(const PeerIdentity& peer, const std::string& wished)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Both connect the client to gRPC first and leave its end in `api`.
   absl::StatusOr<Broker::NewSession> Open(const ConnectionPtr& connection,
                                           const gpumem::v1::Hello& hello, gpumem::UniqueFd* api);
@@ -181,7 +186,7 @@ class SessionServer {
   std::atomic<bool> parks_ = false;  // set under hello_mutex_
 
   absl::Mutex mutex_;
-  std::vector<Rule> rules_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const std::vector<Rule>> rules_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<uint64_t, ConnectionPtr> connections_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SessionId, ConnectionPtr> sessions_ ABSL_GUARDED_BY(mutex_);
   bool leaves_sessions_ ABSL_GUARDED_BY(mutex_) = false;

@@ -18,6 +18,7 @@ absl::StatusOr<records::Request> AdmissionControl::RequestOf(SessionId session_i
   if (spec.publication) return ResumeRequestOf(*spec.publication);
   if (!spec.resumes.empty()) return ResumeRequestOf(session_id, spec.resumes);
   Tenant& tenant = *(*session)->tenant;
+  if (absl::Status goes_on = state_.CheckGoesOn(tenant); !goes_on.ok()) return goes_on;
   absl::StatusOr<AcquireTerms> terms = CheckSpec(state_, tenant, spec);
   if (!terms.ok()) return terms.status();
   if (absl::Status room = CheckLeaseCount(state_, **session, spec.count); !room.ok()) return room;
@@ -240,6 +241,8 @@ bool AdmissionControl::CheckOne(const QueuePlace& place, std::vector<Admitted>& 
   };
   absl::Status may =
       state_.RefusesAcquire(!request.resumes.empty()) ? Draining() : absl::OkStatus();
+  // What comes back was the tenant's before.
+  if (may.ok() && !request.BringsBack()) may = state_.CheckGoesOn(*request.tenant);
   // A publication comes back without a lease.
   if (may.ok() && !request.publication)
     may = CheckLeaseType(state_, *state_.sessions.at(session), request.revocable);

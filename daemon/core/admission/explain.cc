@@ -54,12 +54,12 @@ void Room::AddHolders(const Standing& standing, Denial& denial) const {
   constexpr size_t kFew = 4;
   if (standing.device == kAllDevices || standing.whose == nullptr
           ? standing.cause != Denial::Cause::kCapacity
-          : standing.whose->children == 0) {
+          : standing.whose->children.empty()) {
     return;
   }
   std::vector<std::pair<uint64_t, const std::string*>> holders;
   for (const auto& [name, tenant] : state_.tenants) {
-    if (tenant->children > 0) continue;  // those under it are named
+    if (!tenant->children.empty()) continue;  // those under it are named
     if (standing.whose != nullptr && !state_.IsUnder(*tenant, *standing.whose)) continue;
     const uint64_t held = tenant->accounts[standing.device].held();
     if (held > 0) holders.emplace_back(held, &name);

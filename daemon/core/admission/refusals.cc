@@ -20,6 +20,13 @@ absl::Status Draining() {
 
 absl::Status SessionEnded() { return absl::AbortedError("the session has ended; connect again"); }
 
+absl::Status TenantEnded(absl::string_view tenant) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("tenant \"", tenant,
+                   "\" has ended: it gets no new session and no new memory; what it holds stays "
+                   "until it is released"));
+}
+
 absl::Status LostSegment(SegmentId segment) {
   return absl::FailedPreconditionError(
       absl::StrCat("segment ", ToInt(segment),

@@ -15,6 +15,7 @@ namespace gpumemd {
 
 absl::Status Draining();                      // UNAVAILABLE
 absl::Status SessionEnded();                  // ABORTED
+absl::Status TenantEnded(absl::string_view);  // FAILED_PRECONDITION
 absl::Status LostSegment(SegmentId segment);  // FAILED_PRECONDITION
 absl::Status NoSuchLease(LeaseId lease);      // NOT_FOUND
 

@@ -163,7 +163,7 @@ absl::Status CheckLeaseCount(const LedgerState& state, Session& session, size_t 
   const Limit limits[] = {
       {"the session", session.leases.size() + session.arriving,
        state.bounds.max_leases_per_session},
-      {"the tenant", session.tenant->leases, state.bounds.max_leases_per_tenant},
+      {"the tenant", session.tenant->books->leases, state.bounds.max_leases_per_tenant},
       {"the daemon", state.lease_count, state.bounds.max_leases},
   };
   for (const Limit& limit : limits) {

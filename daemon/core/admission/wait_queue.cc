@@ -70,7 +70,7 @@ void WaitQueue::Add(WaiterId id, Waiter added, const Decision& decision) {
   if (waiter.asked_to) {
     Tenants::CountWaiting(*session.tenant, 1);
     --session.in_flight;
-    --session.tenant->in_flight;
+    --session.tenant->books->in_flight;
   }
   waiting_processes_[state_.ProcessOf(session)].insert(id);
   ++waiter.request.tenant->awaited;
@@ -95,7 +95,7 @@ void WaitQueue::Remove(WaiterId id) {
   if (waiter.asked_to) {
     Tenants::CountWaiting(*session.tenant, -1);
     ++session.in_flight;
-    ++session.tenant->in_flight;
+    ++session.tenant->books->in_flight;
   }
   auto process = waiting_processes_.find(state_.ProcessOf(session));
   process->second.erase(id);

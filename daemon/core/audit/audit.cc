@@ -102,6 +102,11 @@ std::string Changes(const AuditRecord& record) {
   return record.changes.empty() ? "" : absl::StrCat(": ", absl::StrJoin(record.changes, "; "));
 }
 
+// A tenant that was made at run time: "job-7"; "a:5.run by trainer (pid 9) of tenant a".
+std::string Made(const AuditRecord& record) {
+  return record.session ? absl::StrCat(record.owner, " by ", Who(record)) : record.tenant;
+}
+
 // The operation, tenant and device that an operator named, if any.
 std::string Where(const AuditRecord& record) {
   return absl::StrCat(
@@ -200,6 +205,12 @@ std::string Tell(const AuditRecord& record) {
       return absl::StrCat("promoted on request: ", Who(record), ", ", What(record), By(record));
     case AuditEvent::kPublicationSuspended:
       return absl::StrCat(Publication(record), " suspended: ", What(record), By(record));
+    case AuditEvent::kTenantMade:
+      return absl::StrCat("tenant ", Made(record), " made", By(record), Changes(record));
+    case AuditEvent::kTenantChanged:
+      return absl::StrCat("tenant ", Made(record), " changed", By(record), Changes(record));
+    case AuditEvent::kTenantEnded:
+      return absl::StrCat("tenant ", Made(record), " ended", By(record), Why(record));
     case AuditEvent::kSuspensionAsked:
       return absl::StrCat("asked to suspend ", FormatBytes(record.bytes.value_or(0)), ": ",
                           Who(record), Why(record));

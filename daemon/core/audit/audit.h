@@ -42,6 +42,10 @@ enum class AuditEvent {
   kLeasesDemoted,
   kLeasesPromoted,
   kPublicationSuspended,
+  // Tenants that operators and sessions make at run time.
+  kTenantMade,
+  kTenantChanged,
+  kTenantEnded,
   // The policy of suspensions.
   kSuspensionAsked,
   kSuspensionEnded,  // the session has suspended, or not

@@ -37,6 +37,9 @@ bool IsOfClients(AuditEvent event) {
     case AuditEvent::kClaimed:
     case AuditEvent::kClaimEnded:
     case AuditEvent::kReclaimed:
+    case AuditEvent::kTenantMade:
+    case AuditEvent::kTenantChanged:
+    case AuditEvent::kTenantEnded:
     case AuditEvent::kRevoking:
     case AuditEvent::kRevoked:
     case AuditEvent::kRevocationEnded:

@@ -82,6 +82,16 @@ absl::Span<const AuditKind> AuditKinds() {
          "8f1d7c52a9e64b3b9c04d6e1f27a5380",
          "An operator suspended a publication: bytes and count are what moved into the host tier.",
          by({"tenant", "publication", "version", "bytes", "count"})},
+        {AuditEvent::kTenantMade, "tenant-made", LOG_INFO, "3d9c1f0a7b5e4862a4d80e6f1c27b953",
+         "A tenant was made: by an operator, or by a session under the session's own (owner).",
+         by({"tenant", "session?", "pid?", "uid?", "client?", "command?", "owner?", "change?"})},
+        {AuditEvent::kTenantChanged, "tenant-changed", LOG_INFO, "c70b6e2d94f1485fb3a52d8e07f16c4a",
+         "The quota of a tenant that was made at run time was changed by its maker, or by an "
+         "operator.",
+         by({"tenant", "session?", "pid?", "uid?", "client?", "command?", "owner?", "change?"})},
+        {AuditEvent::kTenantEnded, "tenant-ended", LOG_INFO, "5e81b4d7f0a2496c8d3f6a1c90e74b28",
+         "A tenant that was made at run time has ended: it gets nothing new.",
+         by({"tenant", "session?", "pid?", "uid?", "client?", "command?", "owner?", "why"})},
         {AuditEvent::kSuspensionAsked, "suspension-asked", LOG_INFO,
          "0f4d2c3be1a94f0c8f3a6d1b7e25c9a4",
          "The daemon asked a session to suspend its leases: another request needs the memory, or "

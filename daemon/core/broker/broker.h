@@ -46,6 +46,7 @@ namespace gpumemd {
 
 class BrokerOperators;
 class BrokerSuspensions;
+class BrokerTenants;
 class BrokerViews;
 
 class Broker {
@@ -92,8 +93,7 @@ class Broker {
 
   // True if a live session has this token.
   bool IsLive(absl::string_view token) const;
-  // Returns the live session that has this token.
-  //   UNAUTHENTICATED  there is none
+  // Returns the live session that has this token; UNAUTHENTICATED: there is none.
   absl::StatusOr<SessionId> SessionOf(absl::string_view token) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // --- Restart of the daemon ---------------------------------------------------------
@@ -194,16 +194,17 @@ class Broker {
   absl::StatusOr<std::vector<PublicationView>> ListAttachable(const Call& call,
                                                               absl::string_view tenant) const;
 
-  // Return the requests of sessions about suspended leases (suspensions.h), those of operators
-  // (operators.h), and what these can look at (views.h).
+  // Requests by subject: suspensions.h, operators.h, tenants.h and views.h.
   BrokerSuspensions suspensions();
   BrokerOperators operators();
+  BrokerTenants tenants();
   BrokerViews views() const;
 
  private:
   friend class BrokerCall;
   friend class BrokerOperators;
   friend class BrokerSuspensions;
+  friend class BrokerTenants;
   friend class BrokerViews;
   struct Doomed {
     SegmentId id{};

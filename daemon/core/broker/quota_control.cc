@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/quota/guarantees.h"
 
@@ -18,12 +19,28 @@ QuotaControl::QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Over
       save_(std::move(save)),
       overrides_(std::move(overrides)) {}
 
-const Quota& QuotaControl::BaseOf(const std::string& tenant,
-                                  const std::map<std::string, Quota>& tenants,
-                                  const Quota& defaults) {
-  // A tenant that the configuration does not name has the quota of tenants that rules make.
-  auto configured = tenants.find(tenant);
-  return configured == tenants.end() ? defaults : configured->second;
+Quota QuotaControl::BaseOf(const std::string& tenant) const {
+  if (auto configured = tenants_.find(tenant); configured != tenants_.end())
+    return configured->second;
+  // Otherwise it has the quota of tenants that rules make.
+  return broker_->tenants().MadeQuota(tenant).value_or(defaults_);
+}
+
+std::map<std::string, Quota> QuotaControl::WithMade(std::map<std::string, Quota> tenants,
+                                                    const Quota& defaults) const {
+  tenants.merge(broker_->tenants().MadeQuotas(defaults));  // the configuration's take precedence
+  return tenants;
+}
+
+absl::Status QuotaControl::CheckMade(const std::map<std::string, Quota>& tenants,
+                                     const Quota& defaults) const {
+  const std::optional<GuaranteeProblem> problem =
+      FindGuaranteeProblem(WithMade(tenants, defaults), devices_);
+  if (!problem) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(Tell(*problem),
+                   "; tenants made at run time keep their guarantees until they end (gpumemctl "
+                   "tenant list, gpumemctl tenant end)"));
 }
 
 absl::StatusOr<QuotaOverride> QuotaControl::Known(const std::string& tenant) const {
@@ -37,7 +54,8 @@ absl::StatusOr<QuotaOverride> QuotaControl::Known(const std::string& tenant) con
 QuotaControl::Layered QuotaControl::Layer(const std::map<std::string, Quota>& tenants,
                                           const Quota& defaults) const {
   Layered layered;
-  std::map<std::string, Quota> quotas = tenants;  // with the overrides that are applied so far
+  const std::map<std::string, Quota> bases = WithMade(tenants, defaults);
+  std::map<std::string, Quota> quotas = bases;  // with the overrides that are applied so far
   // All are skipped until applied. Each pass replaces the empty reasons.
   for (const auto& [tenant, override] : overrides_) layered.skipped.emplace(tenant, "");
   // An override that lowers a guarantee makes room for one that raises another. So passes repeat
@@ -46,7 +64,8 @@ QuotaControl::Layered QuotaControl::Layer(const std::map<std::string, Quota>& te
     applied = false;
     for (auto it = layered.skipped.begin(); it != layered.skipped.end();) {
       const std::string& tenant = it->first;
-      Quota quota = BaseOf(tenant, tenants, defaults);
+      const auto base = bases.find(tenant);
+      Quota quota = base == bases.end() ? defaults : base->second;
       Apply(overrides_.at(tenant), &quota);
       std::map<std::string, Quota> candidate = quotas;
       candidate.insert_or_assign(tenant, quota);
@@ -130,10 +149,11 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Unset(const std::string& ten
 absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& tenant,
                                                             const QuotaOverride& changed,
                                                             const Quota& asked) {
-  Quota quota = BaseOf(tenant, tenants_, defaults_);
+  const Quota base = BaseOf(tenant);
+  Quota quota = base;
   Apply(changed, &quota);
   const absl::StatusOr<TenantView> current = broker_->views().GetTenant(tenant);
-  const Quota before = current.ok() ? current->quota : BaseOf(tenant, tenants_, defaults_);
+  const Quota before = current.ok() ? current->quota : base;
   absl::Status allowed = broker_->operators().CheckQuota(tenant, quota, asked);
   if (!allowed.ok() && skipped_.contains(tenant)) {
     // The skipped override is part of `changed`, so it may be the cause.
@@ -161,6 +181,37 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   // The tenant was forgotten after the check. The change is saved: report what it sets.
   if (!view.ok()) return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};
   return Outcome{*std::move(view), before, std::move(fields)};
+}
+
+absl::StatusOr<TenantView> QuotaControl::CreateTenant(const MadeTenantSpec& spec) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<TenantView> made = broker_->tenants().Create(spec);
+  if (!made.ok()) return made.status();
+  return Reapply(spec.tenant, *std::move(made));
+}
+
+absl::StatusOr<TenantView> QuotaControl::UpdateTenant(const std::string& tenant,
+                                                      const std::optional<std::string>& owner,
+                                                      const QuotaOverride& change,
+                                                      absl::Span<const AuditOperator> by) {
+  absl::MutexLock lock(&mutex_);
+  absl::StatusOr<TenantView> changed = broker_->tenants().Update(tenant, owner, change, by);
+  if (!changed.ok()) return changed.status();
+  return Reapply(tenant, *std::move(changed));
+}
+
+absl::StatusOr<TenantView> QuotaControl::Reapply(const std::string& tenant, TenantView view) {
+  auto override = overrides_.find(tenant);
+  if (override == overrides_.end() || tenants_.contains(tenant)) return view;
+  Quota quota = BaseOf(tenant);
+  Apply(override->second, &quota);
+  absl::Status fits = broker_->operators().CheckQuota(tenant, quota, /*asked=*/{});
+  if (fits.ok()) {
+    skipped_.erase(tenant);
+    return broker_->operators().OverrideQuota(tenant, quota);
+  }
+  skipped_[tenant] = std::string(fits.message());
+  return broker_->operators().UnsetQuota(tenant, BaseOf(tenant));
 }
 
 std::vector<std::string> QuotaControl::Overridden(const std::string& tenant) const {

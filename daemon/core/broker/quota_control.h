@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
+#include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/ledger/made/made_tenants.h"
 #include "daemon/core/quota/overrides.h"
 #include "daemon/core/quota/quota.h"
 
@@ -27,6 +30,10 @@ class QuotaControl {
   // `overrides` are those saved before; they apply from the first Configure on. `broker` outlives
   // this.
   QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Overrides overrides, Save save);
+
+  // Returns FAILED_PRECONDITION if the guarantees of tenants made at run time could not be kept
+  // beside those of this configuration. They are promises in force: a reload does not take them.
+  absl::Status CheckMade(const std::map<std::string, Quota>& tenants, const Quota& defaults) const;
 
   // Takes the configuration's quotas: its tenants', and the default for tenants that rules make.
   // Applies the overrides on top. An override that conflicts with it (guarantees that cannot be
@@ -53,6 +60,14 @@ class QuotaControl {
   absl::StatusOr<Outcome> Unset(const std::string& tenant, absl::Span<const std::string> fields)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Make and change a tenant at run time (MadeTenants). Overrides of the same name stay on top.
+  absl::StatusOr<TenantView> CreateTenant(const MadeTenantSpec& spec) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<TenantView> UpdateTenant(const std::string& tenant,
+                                          const std::optional<std::string>& owner,
+                                          const QuotaOverride& change,
+                                          absl::Span<const AuditOperator> by = {})
+      ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Returns the fields of a tenant's quota that are overridden now.
   std::vector<std::string> Overridden(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -67,9 +82,15 @@ class QuotaControl {
   // Returns a sentence for each skipped override.
   std::vector<std::string> TellSkipped(const std::map<std::string, std::string>& skipped) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the quota that a configuration gives the tenant.
-  static const Quota& BaseOf(const std::string& tenant, const std::map<std::string, Quota>& tenants,
-                             const Quota& defaults);
+  // Returns the quota under the tenant's override: that of the configuration in force, or of a
+  // tenant made at run time, or the default.
+  Quota BaseOf(const std::string& tenant) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the quotas of a configuration's tenants and of those made at run time.
+  std::map<std::string, Quota> WithMade(std::map<std::string, Quota> tenants,
+                                        const Quota& defaults) const;
+  // Puts the tenant's override, if it has one, on top of its quota, which has changed.
+  absl::StatusOr<TenantView> Reapply(const std::string& tenant, TenantView view)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the tenant's override; NOT_FOUND if there is no such tenant.
   absl::StatusOr<QuotaOverride> Known(const std::string& tenant) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
 
+#include "absl/time/clock.h"
 #include "common/bytes.h"
+#include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -198,6 +203,68 @@ TEST_F(QuotaControlTest, DevicesAreThoseThatThereAre) {
   Start({{"a", {.set = {"devices"}, .values = {.device_limits = {{"GPU-9", 0}}}}}});
   control_->Configure({{"a", {}}}, {});
   EXPECT_TRUE(control_->Set("a", Limit(2 * kMiB)).ok());
+}
+
+// --- Tenants made at run time ----------------------------------------------------------
+
+TEST_F(QuotaControlTest, OverridesGoOnTopOfAMadeTenantsQuota) {
+  control_->Configure({{"team", {}}}, {.max_segments = 9});
+  ASSERT_TRUE(control_->CreateTenant({.tenant = "job", .quota = Limit(10)}).ok());
+  EXPECT_EQ(Of("job"), (Quota{.limit_bytes = 10, .max_segments = 9}));
+  ASSERT_TRUE(control_->Set("job", Limit(20)).ok());
+  absl::StatusOr<TenantView> changed = control_->UpdateTenant("job", std::nullopt, Limit(15));
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_EQ(changed->quota.limit_bytes, 20u) << "the operator's override holds";
+  control_->Configure({{"team", {}}}, {.max_segments = 8});
+  EXPECT_EQ(Of("job"), (Quota{.limit_bytes = 20, .max_segments = 8}));
+  absl::StatusOr<QuotaControl::Outcome> unset = control_->Unset("job", {});
+  ASSERT_TRUE(unset.ok()) << unset.status();
+  EXPECT_EQ(Of("job"), (Quota{.limit_bytes = 15, .max_segments = 8}));
+}
+
+TEST_F(QuotaControlTest, AnOverrideOfBeforeHoldsForAMadeTenantUnderItsParent) {
+  Start({{"job", Limit(20)}});
+  control_->Configure({{"team", {}}}, {});
+  absl::StatusOr<TenantView> made =
+      control_->CreateTenant({.tenant = "job", .parent = "team", .quota = Limit(10)});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->quota, (Quota{.limit_bytes = 20, .parent = "team"}));
+  EXPECT_THAT(made->above, ElementsAre("team"));
+}
+
+TEST_F(QuotaControlTest, AReloadMayNotTakeTheGuaranteesOfMadeTenants) {
+  control_->Configure({{"team", {}}}, {});
+  ASSERT_TRUE(control_->CreateTenant({.tenant = "job", .quota = Guarantee(40 * kMiB)}).ok());
+  EXPECT_TRUE(control_->CheckMade({{"team", {.guarantee_bytes = 20 * kMiB}}}, {}).ok());
+  const absl::Status refused = control_->CheckMade({{"team", {.guarantee_bytes = 30 * kMiB}}}, {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("job 40.00 MiB"));
+  // If it names the tenant, it decides.
+  EXPECT_TRUE(
+      control_->CheckMade({{"team", {.guarantee_bytes = 30 * kMiB}}, {"job", {}}}, {}).ok());
+  // An override that raises a guarantee counts them, too.
+  EXPECT_TRUE(absl::IsFailedPrecondition(control_->Set("team", Guarantee(30 * kMiB)).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      control_->CreateTenant({.tenant = "more", .quota = Guarantee(30 * kMiB)}).status()));
+}
+
+TEST_F(QuotaControlTest, EndingAMadeTenantSaysWhatItHolds) {
+  control_->Configure({}, {});
+  ASSERT_TRUE(control_->CreateTenant({.tenant = "job", .owner = "slurm"}).ok());
+  const auto session = broker_->OpenSession("job", {.peer = {.pid = 7, .start_time = 1}});
+  ASSERT_TRUE(session.ok()) << session.status();
+  const auto end = [&](absl::Duration wait) {
+    return broker_->tenants().End("job", "slurm", {}, absl::Now() + wait, [] { return false; });
+  };
+  const auto held = end(absl::ZeroDuration());
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_FALSE(held->gone);
+  EXPECT_THAT(held->sessions, ElementsAre(std::pair(session->id, 7)));
+  EXPECT_TRUE(absl::IsFailedPrecondition(broker_->OpenSession("job", {}).status()));
+  std::thread ends([&] { broker_->ProcessGone(session->id); });
+  EXPECT_TRUE(end(absl::Minutes(1))->gone);
+  ends.join();
+  EXPECT_TRUE(absl::IsNotFound(end(absl::ZeroDuration()).status()));
 }
 
 }  // namespace quota_control_test

@@ -36,7 +36,8 @@ absl::StatusOr<IpcEventId> Events::Register(SessionId session_id, const Place& p
   IpcEvents::Event event{.session = session_id,
                          .device_uuid = std::string(device_uuid),
                          .handle = handle,
-                         .tenant = (*session)->tenant->name};
+                         .tenant = (*session)->tenant->name,
+                         .books = (*session)->tenant->books->name};
   if (auto device = state_.FindDevice(device_uuid); !device.ok()) return device.status();
   if (place.lease) {
     if (!(*session)->leases.contains(*place.lease)) return NoSuchLease(*place.lease);
@@ -55,7 +56,7 @@ absl::StatusOr<IpcEventId> Events::Register(SessionId session_id, const Place& p
       {"a segment", place.lease ? state_.events.CountBeside(event.segment) : 0,
        state_.bounds.max_events_per_segment},
       {"the session", state_.events.CountOf(session_id), state_.bounds.max_events_per_session},
-      {"the tenant", state_.events.CountOf(event.tenant), state_.bounds.max_events_per_tenant},
+      {"the tenant", state_.events.CountOf(event.books), state_.bounds.max_events_per_tenant},
       {"the node", state_.events.size(), state_.bounds.max_events},
   };
   for (const Limit& limit : limits) {

@@ -31,7 +31,7 @@ void IpcEvents::Restore(IpcEventId id, Event event) {
     by_name_.emplace(std::pair(event.tenant, event.name), id);
   }
   by_session_[event.session].insert(id);
-  ++by_tenant_[event.tenant];
+  ++by_books_[event.books];
   events_.emplace(id, std::move(event));
 }
 
@@ -60,7 +60,7 @@ void IpcEvents::Remove(IpcEventId id) {
   auto it = events_.find(id);
   const Event& event = it->second;
   Forget(by_session_, event.session, id);
-  if (auto tenant = by_tenant_.find(event.tenant); --tenant->second == 0) by_tenant_.erase(tenant);
+  if (auto books = by_books_.find(event.books); --books->second == 0) by_books_.erase(books);
   if (event.lease) {
     Forget(by_segment_, event.segment, id);
     Forget(by_lease_, *event.lease, id);
@@ -106,9 +106,9 @@ size_t IpcEvents::CountOf(SessionId session) const {
   return it == by_session_.end() ? 0 : it->second.size();
 }
 
-size_t IpcEvents::CountOf(const std::string& tenant) const {
-  auto it = by_tenant_.find(tenant);
-  return it == by_tenant_.end() ? 0 : it->second;
+size_t IpcEvents::CountOf(const std::string& books) const {
+  auto it = by_books_.find(books);
+  return it == by_books_.end() ? 0 : it->second;
 }
 
 size_t IpcEvents::CountBeside(SegmentId segment) const {

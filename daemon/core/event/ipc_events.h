@@ -32,6 +32,7 @@ class IpcEvents {
     std::string device_uuid;
     ExportData handle{};
     std::string tenant, name;      // if it has a name
+    std::string books;             // the tenant that counts it (records::Tenant::books)
     std::optional<LeaseId> lease;  // if it is beside one
     SegmentId segment{};           // of that lease
     bool handed_out = false;       // another session was given the handle
@@ -64,7 +65,7 @@ class IpcEvents {
   const absl::btree_map<IpcEventId, Event>& all() const { return events_; }
 
   size_t CountOf(SessionId session) const;
-  size_t CountOf(const std::string& tenant) const;
+  size_t CountOf(const std::string& books) const;
   size_t CountBeside(SegmentId segment) const;
   size_t size() const { return events_.size(); }
 
@@ -74,7 +75,7 @@ class IpcEvents {
   absl::flat_hash_map<SegmentId, absl::btree_set<IpcEventId>> by_segment_;
   absl::flat_hash_map<LeaseId, absl::btree_set<IpcEventId>> by_lease_;
   absl::flat_hash_map<SessionId, absl::btree_set<IpcEventId>> by_session_;
-  absl::flat_hash_map<std::string, size_t> by_tenant_;  // how many
+  absl::flat_hash_map<std::string, size_t> by_books_;  // how many
   uint64_t next_ = 1;
 };
 

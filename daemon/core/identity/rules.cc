@@ -160,7 +160,8 @@ bool Matches(const Rule& rule, const PeerIdentity& peer) {
 }
 
 absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const PeerIdentity& peer,
-                                        absl::string_view wished) {
+                                        absl::string_view wished,
+                                        absl::FunctionRef<bool(absl::string_view)> is_made) {
   std::vector<std::string> allowed;
   std::vector<PassedRule> passed;
   std::string ambiguous;  // why only rules by uid count after it
@@ -182,6 +183,10 @@ absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const Peer
     if (found.decision != Decision::kMatches) {
       passed.push_back({i + 1, found.condition, found.decision == Decision::kAmbiguous});
       if (ambiguous.empty()) ambiguous = found.why;
+      continue;
+    }
+    if (rule.made && !is_made(TenantOf(rule, peer))) {
+      passed.push_back({i + 1, "made", false});
       continue;
     }
     if (ambiguous.empty() || BillsByUid(rule)) {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -48,6 +49,8 @@ struct Rule {
   std::optional<gid_t> gid;           // primary or supplementary
   std::optional<std::string> cgroup;  // fnmatch(3) pattern; '*' matches '/' too
   std::vector<FactCondition> facts;
+  // It matches only while an operator has made a tenant of that name at run time.
+  bool made = false;
   // The names by which the configuration gives uid and gid; empty if it gives numbers.
   std::string user, group;
   // For people: "rule 2 (user = alice)".
@@ -96,7 +99,9 @@ bool Matches(const Rule& rule, const PeerIdentity& peer);
 // tenant by uid (condition uid, or {uid} in the tenant) and ask nothing of the cgroup. If none
 // matches, the tenant is the built-in "user-UID".
 //   PERMISSION_DENIED  no rule matches, or no matching rule names `wished`
-absl::StatusOr<TenantMatch> MatchTenant(absl::Span<const Rule> rules, const PeerIdentity& peer,
-                                        absl::string_view wished);
+// `is_made`: true if an operator has made the tenant at run time (Rule::made).
+absl::StatusOr<TenantMatch> MatchTenant(
+    absl::Span<const Rule> rules, const PeerIdentity& peer, absl::string_view wished,
+    absl::FunctionRef<bool(absl::string_view)> is_made = [](absl::string_view) { return false; });
 
 }  // namespace gpumemd

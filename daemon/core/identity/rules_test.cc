@@ -301,6 +301,24 @@ TEST(RulesTest, AWishOpensNoDoorWhereItIsAmbiguous) {
   EXPECT_EQ(MatchTenant({rules[0]}, In(kTwoJobs), "user-1000")->tenant, "user-1000");
 }
 
+TEST(RulesTest, ARuleForMadeTenantsCountsWhileThereIsOne) {
+  const std::vector<Rule> rules = {
+      {.tenant = "job-{slurm_job}", .facts = {{CgroupFact::kSlurmJob, "*"}}, .made = true},
+      {.tenant = "user-{uid}"}};
+  const PeerIdentity peer = In("0::/system.slice/slurmstepd.scope/job_42/step_0/user/task_0\n");
+  const auto match = [&](absl::string_view wished, absl::string_view made) {
+    return MatchTenant(rules, peer, wished,
+                       [made](absl::string_view tenant) { return tenant == made; });
+  };
+  EXPECT_EQ(match("", "job-42")->tenant, "job-42");
+  EXPECT_EQ(match("", "job-43")->tenant, "user-1000");
+  EXPECT_EQ(match("user-1000", "job-42")->tenant, "user-1000");
+  // Nothing is gained by asking for one that there is not, or for another's.
+  EXPECT_TRUE(absl::IsPermissionDenied(match("job-42", "job-43").status()));
+  EXPECT_TRUE(absl::IsPermissionDenied(match("job-43", "job-43").status()));
+  EXPECT_EQ(match("", "job-43")->passed.at(0).condition, "made");
+}
+
 TEST(RulesTest, TellsWhatItPassedOver) {
   const auto passed = [](const TenantMatch& match) {
     std::vector<std::string> all;

@@ -150,7 +150,7 @@ consteval size_t BytesOf() {
 }
 
 // The layout on disk must not change: a change here is a new version (table.h).
-static_assert(BytesOf<Counters>() == 48 && KeyBytesOf<Counters>() == 0);
+static_assert(BytesOf<Counters>() == 56 && KeyBytesOf<Counters>() == 0);
 static_assert(BytesOf<Session>() == 221 && KeyBytesOf<Session>() == 8);
 static_assert(BytesOf<Segment>() == 222 && KeyBytesOf<Segment>() == 8);
 static_assert(BytesOf<Lease>() == 140 && KeyBytesOf<Lease>() == 8);
@@ -163,6 +163,9 @@ static_assert(BytesOf<Answer>() == 24 && KeyBytesOf<Answer>() == 16);
 static_assert(BytesOf<TierExtent>() == 28 && KeyBytesOf<TierExtent>() == 12);
 static_assert(BytesOf<PublicationContent>() == 73 && KeyBytesOf<PublicationContent>() == 8);
 static_assert(BytesOf<Claim>() == 146 && KeyBytesOf<Claim>() == 16);
+static_assert(BytesOf<MadeTenant>() == 191 && KeyBytesOf<MadeTenant>() == 8);
+static_assert(BytesOf<MadeTenantQuota>() == 117 && KeyBytesOf<MadeTenantQuota>() == 8);
+static_assert(BytesOf<MadeTenantDevice>() == 94 && KeyBytesOf<MadeTenantDevice>() == 12);
 
 // True if each type's place in Object is one less than its number.
 template <size_t... kIndex>
@@ -196,6 +199,11 @@ constexpr std::array<Decoder, kLastType> Decoders(std::index_sequence<kIndex...>
 Type TypeOf(const Object& object) { return static_cast<Type>(object.index() + 1); }
 
 uint8_t VersionOf(const Object& object) {
+  if (std::holds_alternative<MadeTenant>(object) ||
+      std::holds_alternative<MadeTenantQuota>(object) ||
+      std::holds_alternative<MadeTenantDevice>(object)) {
+    return 6;
+  }
   if (std::holds_alternative<PublicationContent>(object) || std::holds_alternative<Claim>(object))
     return 5;
   if (std::holds_alternative<TierExtent>(object)) return 2;

@@ -66,9 +66,9 @@ TEST(JournalCodec, FormOnDisk) {
   const Secret token = Filled<32>(0xee);
   const std::string tokens = Times(32, "ee");
   const Case cases[] = {
-      {Put(Counters{1, 2, 3, 4, 5, 6}), 1,
+      {Put(Counters{1, 2, 3, 4, 5, 6, 7}), 1,
        "01000000000000000200000000000000030000000000000004000000000000000500000000000000"
-       "0600000000000000"},
+       "06000000000000000700000000000000"},
       {Put(Session{.id = SessionId{0x0102030405060708},
                    .token = token,
                    .pid = 0x11,
@@ -151,6 +151,50 @@ TEST(JournalCodec, FormOnDisk) {
        absl::StrCat("0100000000000000", "026162")},
       {Put(journal::Claim{SessionId{1}, 2, "ab", "ab"}), 13,
        absl::StrCat("0100000000000000", "0200000000000000", Ab(64), "026162")},
+      {Put(journal::MadeTenant{.id = MadeTenantId{1},
+                               .created_ns = 2,
+                               .session = SessionId{3},
+                               .uid_known = true,
+                               .uid = 4,
+                               .ending = true,
+                               .name = "ab",
+                               .parent = "ab",
+                               .owner = "ab"}),
+       14,
+       absl::StrCat("0100000000000000", "0200000000000000", "0300000000000000", "01", "04000000",
+                    "01", Ab(63), Ab(63), "026162")},
+      {Put(journal::MadeTenantQuota{.id = MadeTenantId{1},
+                                    .set = 2,
+                                    .clear = 3,
+                                    .limit_bytes = 4,
+                                    .total_limit_bytes = 5,
+                                    .pinned_limit_bytes = 6,
+                                    .tier_limit_bytes = 7,
+                                    .max_retained_bytes = 8,
+                                    .guarantee_bytes = 9,
+                                    .max_segments = 10,
+                                    .max_sessions = 11,
+                                    .max_in_flight = 12,
+                                    .max_waiting = 13,
+                                    .max_publications = 14,
+                                    .priority = -1,
+                                    .min_residence_ns = 15,
+                                    .idle_suspend_ns = 16,
+                                    .kind = 1,
+                                    .scrub = true,
+                                    .revocable = false,
+                                    .swappable = true,
+                                    .on_exit = true}),
+       15,
+       absl::StrCat("0100000000000000", "0200000000000000", "0300000000000000", "0400000000000000",
+                    "0500000000000000", "0600000000000000", "0700000000000000", "0800000000000000",
+                    "0900000000000000", "0a000000", "0b000000", "0c000000", "0d000000", "0e000000",
+                    "ffffffff", "0f00000000000000", "1000000000000000", "01", "01000101")},
+      {Put(journal::MadeTenantDevice{
+           .tenant = MadeTenantId{1}, .index = 2, .guarantee_bytes = 3, .device_uuid = "ab"}),
+       16,
+       absl::StrCat("0100000000000000", "02000000", Times(9, "00"), "01", "0300000000000000",
+                    "026162")},
       {Erase<Exposure>({SessionId{1}, SegmentId{2}}), 5, absl::StrCat("0100000000000000", "02")},
       {Erase<PoolImport>({SessionId{1}, "ab"}), 6, absl::StrCat("0100000000000000", "026162")},
       {Erase<Session>(SessionId{1}), 2, "01"},
@@ -178,6 +222,9 @@ TEST(JournalCodec, ARecordNamesTheVersionThatItNeeds) {
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kHost}), 4);
   EXPECT_EQ(VersionOf(PublicationContent{}), 5);
   EXPECT_EQ(VersionOf(journal::Claim{}), 5);
+  EXPECT_EQ(VersionOf(journal::MadeTenant{}), 6);
+  EXPECT_EQ(VersionOf(journal::MadeTenantQuota{}), 6);
+  EXPECT_EQ(VersionOf(journal::MadeTenantDevice{}), 6);
   EXPECT_EQ(VersionOf(Publication{}), 1);
   EXPECT_EQ(VersionOf(Lease{}), 1);
   EXPECT_EQ(VersionOf(Lease{.suspended = true}), 2);
@@ -208,7 +255,7 @@ TEST(JournalCodec, EveryChangeComesBack) {
           change.object);
     }
   }
-  EXPECT_EQ(seen.size(), 12u);
+  EXPECT_EQ(seen.size(), 15u);
 }
 
 // Each change has one form: a change that was read is written again as the same bytes.

@@ -29,13 +29,17 @@ auto& MapOf(auto& image, const journal::Answer&) { return image.answers; }
 auto& MapOf(auto& image, const journal::TierExtent&) { return image.tier_extents; }
 auto& MapOf(auto& image, const journal::PublicationContent&) { return image.publication_contents; }
 auto& MapOf(auto& image, const journal::Claim&) { return image.claims; }
+auto& MapOf(auto& image, const journal::MadeTenant&) { return image.made_tenants; }
+auto& MapOf(auto& image, const journal::MadeTenantQuota&) { return image.made_tenant_quotas; }
+auto& MapOf(auto& image, const journal::MadeTenantDevice&) { return image.made_tenant_devices; }
 
 template <typename Visit>
 void ForEachMap(const JournalImage& image, Visit visit) {
   visit(image.sessions), visit(image.segments), visit(image.leases), visit(image.exposures),
       visit(image.pool_imports), visit(image.publications), visit(image.publication_items),
       visit(image.ipc_events), visit(image.answers), visit(image.tier_extents),
-      visit(image.publication_contents), visit(image.claims);
+      visit(image.publication_contents), visit(image.claims), visit(image.made_tenants),
+      visit(image.made_tenant_quotas), visit(image.made_tenant_devices);
 }
 
 // Names an object in a sentence.
@@ -65,6 +69,12 @@ std::string NameOf(const journal::PublicationContent& content) {
 }
 std::string NameOf(const journal::Claim& claim) {
   return absl::StrCat("the claim by request ", claim.request_id);
+}
+std::string NameOf(const journal::MadeTenantQuota& quota) {
+  return absl::StrCat("the quota of made tenant ", ToInt(quota.id));
+}
+std::string NameOf(const journal::MadeTenantDevice& device) {
+  return absl::StrCat("device ", device.index, " of made tenant ", ToInt(device.tenant));
 }
 std::string NameOf(const journal::Answer& answer) {
   return absl::StrCat("the answer to request ", answer.request_id);
@@ -150,6 +160,14 @@ absl::Status JournalImage::CheckReferences() const {
   }
   for (const auto& [key, claim] : claims) {
     if (absl::Status found = session(claim.session, claim); !found.ok()) return found;
+  }
+  for (const auto& [id, quota] : made_tenant_quotas) {
+    if (absl::Status found = Find(made_tenants, id, "made tenant", quota); !found.ok())
+      return found;
+  }
+  for (const auto& [key, device] : made_tenant_devices) {
+    absl::Status found = Find(made_tenants, device.tenant, "made tenant", device);
+    if (!found.ok()) return found;
   }
   for (const auto& [key, extent] : tier_extents) {
     if (absl::Status found = segment(extent.segment, extent); !found.ok()) return found;

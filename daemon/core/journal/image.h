@@ -26,6 +26,9 @@ struct JournalImage {
   Map<journal::TierExtent> tier_extents;  // of one segment, in order
   Map<journal::PublicationContent> publication_contents;
   Map<journal::Claim> claims;
+  Map<journal::MadeTenant> made_tenants;
+  Map<journal::MadeTenantQuota> made_tenant_quotas;    // one for each of these
+  Map<journal::MadeTenantDevice> made_tenant_devices;  // of one tenant, in order
   journal::Counters counters;  // at least the highest number that was ever put
 
   // Applies a change. Erasing an absent object changes nothing. Counters never go down.

@@ -34,6 +34,9 @@ std::vector<journal::Change> WholeState() {
       Put(journal::Answer{SessionId{1}, 9, 4}),
       Put(journal::PublicationContent{PublicationId{4}, "id"}),
       Put(journal::Claim{SessionId{1}, 9, "weights", "id"}),
+      Put(journal::MadeTenant{.id = MadeTenantId{6}, .name = "job"}),
+      Put(journal::MadeTenantQuota{.id = MadeTenantId{6}}),
+      Put(journal::MadeTenantDevice{.tenant = MadeTenantId{6}, .device_uuid = "GPU-1"}),
   };
 }
 
@@ -55,7 +58,7 @@ TEST(JournalText, KeepsTextThatFits) {
 
 TEST(JournalImage, PutReplacesAndEraseEnds) {
   JournalImage image = ImageOf(WholeState());
-  EXPECT_EQ(image.size(), 13u);
+  EXPECT_EQ(image.size(), 16u);
   image.Apply(Put(journal::Exposure{SessionId{1}, SegmentId{2}, 7}));
   EXPECT_EQ(image.exposures.size(), 1u);
   EXPECT_EQ((image.exposures.at({SessionId{1}, SegmentId{2}}).count), 7u);
@@ -65,17 +68,17 @@ TEST(JournalImage, PutReplacesAndEraseEnds) {
   image.Apply(Erase<journal::Lease>(LeaseId{3}));
   EXPECT_TRUE(image.exposures.empty());
   EXPECT_TRUE(image.leases.empty());
-  EXPECT_EQ(image.size(), 11u);
+  EXPECT_EQ(image.size(), 14u);
 }
 
 TEST(JournalImage, NoNumberIsForgotten) {
   JournalImage image = ImageOf(WholeState());
-  EXPECT_EQ(image.counters, (journal::Counters{1, 2, 3, 4, 5}));
+  EXPECT_EQ(image.counters, (journal::Counters{1, 2, 3, 4, 5, 0, 6}));
   image.Apply(Erase<journal::Lease>(LeaseId{3}));
   image.Apply(Erase<journal::Lease>(LeaseId{33}));  // never put
   EXPECT_EQ(image.counters.lease, 3u);
   image.Apply(Put(journal::Counters{.session = 8, .lease = 2}));
-  EXPECT_EQ(image.counters, (journal::Counters{8, 2, 3, 4, 5}));
+  EXPECT_EQ(image.counters, (journal::Counters{8, 2, 3, 4, 5, 0, 6}));
 }
 
 TEST(JournalImage, ForEachMakesTheSameAgain) {
@@ -142,6 +145,10 @@ TEST(JournalImage, ReferencesThatDangle) {
        "the content id of publication 9 refers to publication 9"},
       {Put(journal::Claim{SessionId{9}, 9, "weights", "id"}),
        "the claim by request 9 refers to session 9"},
+      {Put(journal::MadeTenantQuota{.id = MadeTenantId{9}}),
+       "the quota of made tenant 9 refers to made tenant 9"},
+      {Put(journal::MadeTenantDevice{.tenant = MadeTenantId{9}, .index = 1}),
+       "device 1 of made tenant 9 refers to made tenant 9"},
       {Erase<journal::Segment>(SegmentId{2}), "lease 3 refers to segment 2"},
   };
   for (const Case& wrong : cases) {

@@ -27,35 +27,11 @@
 #include <variant>
 
 #include "daemon/core/ids.h"
-#include "daemon/core/journal/text.h"
+#include "daemon/core/journal/tenant_records.h"
+#include "daemon/core/journal/types.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd::journal {
-
-using TenantName = Text<63>;  // kMaxTenantName
-using DeviceUuid = Text<63>;  // "PINNED-" and 36 characters are the longest so far
-using Name = Text<64>;        // of a client, a publication, an event (session.proto, broker.proto)
-using Command = Text<16>;     // TASK_COMM_LEN (proc_pid_comm(5)), with its end
-using Tag = Text<32>;         // kMaxTag
-using ContentId = Text<64>;   // kMaxContentId
-
-// As on disk: a number that was used once never gets another meaning.
-enum class Type : uint8_t {
-  kCounters = 1,
-  kSession = 2,
-  kSegment = 3,
-  kLease = 4,
-  kExposure = 5,
-  kPoolImport = 6,
-  kPublication = 7,
-  kPublicationItem = 8,
-  kIpcEvent = 9,
-  kAnswer = 10,
-  kTierExtent = 11,          // since version 2
-  kPublicationContent = 12,  // since version 5
-  kClaim = 13,               // since version 5
-};
-inline constexpr uint8_t kLastType = 13;
 
 // Each type has a Key that tells its objects apart, key(), and its Type. OfKey makes an object of
 // which only the key counts. Fields visits the stored fields in their order on disk, the key's
@@ -73,12 +49,13 @@ struct Counters {
 
   uint64_t session = 0, segment = 0, lease = 0, publication = 0, ipc_event = 0;
   uint64_t ended_version = 0;  // of publications
+  uint64_t made_tenant = 0;    // since version 6
 
   Key key() const { return {}; }
   static constexpr void KeyFields(auto&, auto&&) {}
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.session), visit(self.segment), visit(self.lease), visit(self.publication),
-        visit(self.ipc_event), visit(self.ended_version);
+        visit(self.ipc_event), visit(self.ended_version), visit(self.made_tenant);
   }
 
   // Returns the counter for the objects of a type; null if their keys are other objects' numbers.
@@ -95,6 +72,9 @@ struct Counters {
         return &publication;
       case Type::kIpcEvent:
         return &ipc_event;
+      case Type::kMadeTenant:
+      case Type::kMadeTenantQuota:
+        return &made_tenant;
       default:
         return nullptr;
     }
@@ -106,6 +86,7 @@ struct Counters {
     publication = std::max(publication, other.publication);
     ipc_event = std::max(ipc_event, other.ipc_event);
     ended_version = std::max(ended_version, other.ended_version);
+    made_tenant = std::max(made_tenant, other.made_tenant);
   }
   bool operator==(const Counters&) const = default;
 };
@@ -371,9 +352,9 @@ struct Claim {
   bool operator==(const Claim&) const = default;
 };
 
-using Object =
-    std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
-                 PublicationItem, IpcEvent, Answer, TierExtent, PublicationContent, Claim>;
+using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
+                            PublicationItem, IpcEvent, Answer, TierExtent, PublicationContent,
+                            Claim, MadeTenant, MadeTenantQuota, MadeTenantDevice>;
 
 enum class Op : uint8_t { kPut = 1, kErase = 2 };
 

@@ -95,6 +95,28 @@ TEST(JournalVersions, SkippableRecordsOfANewerVersionAreSkipped) {
   EXPECT_EQ(read->objects, 4u);
 }
 
+TEST(JournalVersions, ADaemonBeforeMadeTenantsRefusesAJournalThatHasSome) {
+  Journal journal(1);
+  JournalImage image = SomeImage();
+  image.Apply(Put(journal::MadeTenant{.id = MadeTenantId{1}, .name = "job"}));
+  image.Apply(Put(journal::MadeTenantQuota{.id = MadeTenantId{1}, .limit_bytes = 4096}));
+  journal.table.Rewrite(journal.Place(1, 1), image);
+  absl::StatusOr<JournalContents> read = ReadJournal(journal.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->image == image);
+  journal::dialect.version = 5;
+  EXPECT_EQ(ReadJournal(journal.bytes).status().code(), absl::StatusCode::kFailedPrecondition);
+  // Once they have ended, it can go on: the number in Counters means nothing to it.
+  journal::dialect = {};
+  ASSERT_TRUE(journal.table.Append({Erase<journal::MadeTenant>(MadeTenantId{1}),
+                                    Erase<journal::MadeTenantQuota>(MadeTenantId{1})}));
+  ASSERT_TRUE(journal.table.Append({PutExposure(5, 1)}));  // both have left the stages
+  journal::dialect.version = 5;
+  read = ReadJournal(journal.bytes);
+  journal::dialect = {};
+  EXPECT_TRUE(read.ok()) << read.status();
+}
+
 TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
   Journal journal(1);
   {

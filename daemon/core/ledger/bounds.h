@@ -32,6 +32,10 @@ struct Bounds {
   uint32_t max_publications = 4096;
   uint64_t max_metadata_bytes = uint64_t{256} << 20;  // of all publications
   uint64_t max_metadata_bytes_per_tenant = uint64_t{64} << 20;
+  // Tenants made at run time: all, those that sessions have made, and those of one user's sessions.
+  uint32_t max_made_tenants = 4096;
+  uint32_t max_made_by_sessions = 2048;
+  uint32_t max_made_per_uid = 64;
 };
 
 // Segments that one operation may touch: as many as one SCM_RIGHTS message carries.
@@ -49,6 +53,10 @@ inline constexpr uint32_t kMaxLeasesMoved = 1024;
 
 // Segments without room in the tier that are tried again when a segment leaves it.
 inline constexpr size_t kMovesRetried = 16;
+
+// Tenants above one another, itself included, as in the configuration.
+inline constexpr size_t kMaxTenantLevels = 8;
+inline constexpr size_t kMaxOwnerTag = 32;  // bytes
 
 // Bounds of one publication.
 inline constexpr size_t kMaxPublicationSegments = 4096;

@@ -5,6 +5,9 @@
 #include <optional>
 #include <utility>
 
+#include "daemon/core/ledger/made/journal.h"
+#include "daemon/core/ledger/made/made_tenants.h"
+
 namespace gpumemd {
 
 using records::Lease;
@@ -189,7 +192,27 @@ journal::Counters NumbersOf(const LedgerState& state) {
           .lease = state.next_lease - 1,
           .publication = state.next_publication - 1,
           .ipc_event = state.events.last(),
-          .ended_version = state.versions.highest()};
+          .ended_version = state.versions.highest(),
+          .made_tenant = state.next_made_tenant - 1};
+}
+
+// Adds the changes of a made tenant, with at most this many devices before and after.
+void AddMade(const LedgerState& state, MadeTenantId id, size_t devices,
+             std::vector<journal::Change>& changes) {
+  const auto found = state.made_by_id.find(id);
+  const records::Tenant* tenant = found == state.made_by_id.end() ? nullptr : found->second;
+  if (tenant == nullptr) {
+    changes.push_back(journal::Erase<journal::MadeTenant>(id));
+    changes.push_back(journal::Erase<journal::MadeTenantQuota>(id));
+  } else {
+    changes.push_back(journal::Put(gpumemd::RecordOf(*tenant)));
+    changes.push_back(journal::Put(QuotaRecordOf(*tenant->made)));
+  }
+  for (uint32_t i = 0; i < devices; ++i) {
+    const auto record = tenant == nullptr ? std::nullopt : DeviceRecordOf(*tenant->made, i);
+    changes.push_back(record ? journal::Put(*record)
+                             : journal::Erase<journal::MadeTenantDevice>({id, i}));
+  }
 }
 
 }  // namespace
@@ -225,6 +248,7 @@ std::vector<journal::Change> ChangeLog::Take(const LedgerState& state) {
       add(RecordOf(state, id, i), std::pair(id, static_cast<uint32_t>(i)));
     }
   }
+  for (const auto& [id, devices] : TakeDistinct(made_)) AddMade(state, id, devices, changes);
   // The numbers cover objects without another record: leases not made yet, and objects that came
   // and went since the last call. A client may have been told such a number.
   if (const journal::Counters numbers = NumbersOf(state); numbers != numbers_) {
@@ -259,6 +283,11 @@ JournalImage ImageOf(const LedgerState& state) {
     if (!publication.content_id.empty()) put(ContentOf(state, id));
     for (size_t i = 0; i < publication.segments.size(); ++i) put(RecordOf(state, id, i));
   }
+  std::vector<journal::Change> made;
+  for (const auto& [id, tenant] : state.made_by_id) {
+    AddMade(state, id, DevicesOf(tenant->made->quota).size(), made);
+  }
+  for (const journal::Change& change : made) image.Apply(change);
   image.Apply(journal::Put(NumbersOf(state)));
   return image;
 }

@@ -40,6 +40,9 @@ class ChangeLog {
   void TouchClaim(SessionId session, uint64_t request_id) {
     Add(claims_, RequestKey(session, request_id));
   }
+  // Marks a made tenant that is new, has changed or is made no more. `devices`: the most for which
+  // its quota has, or had, values.
+  void TouchMade(MadeTenantId id, size_t devices) { Add(made_, std::pair(id, devices)); }
   // Marks the place in a publication's list that another segment has taken.
   void TouchItem(PublicationId id, uint32_t index) { Add(items_, std::pair(id, index)); }
   // Marks the extents of a segment in the tier that is new or has ended.
@@ -68,6 +71,7 @@ class ChangeLog {
   std::vector<PublicationId> publications_;
   std::vector<PublicationId> contents_;
   std::vector<RequestKey> claims_;
+  std::vector<std::pair<MadeTenantId, size_t>> made_;
   std::vector<std::pair<PublicationId, size_t>> lists_;
   std::vector<std::pair<PublicationId, uint32_t>> items_;
   std::vector<std::pair<SegmentId, size_t>> extents_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace gpumemd {
@@ -21,6 +22,7 @@ void Endings::EndSession(SessionId id, Session& session) {
   claims_.ReleaseUnless(
       id, [](uint64_t) { return false; }, "its session has ended");
   suspensions_.Cancel(id, /*reservation=*/0);
+  made_tenants_.EndOf(id, session);
   if (session.suspension_watches > 0) state_.swaps_changed.insert(id);
   --session.tenant->live_sessions;
 }
@@ -83,6 +85,21 @@ void Endings::Continue(SessionId id, size_t& steps) {
 
 void Endings::Continue(size_t steps) {
   while (steps > 0 && !state_.ending.empty()) Continue(*state_.ending.begin(), steps);
+  EndPublications(steps);
+}
+
+void Endings::EndPublications(size_t& steps) {
+  while (steps > 0 && !state_.ended_tenants.empty()) {
+    const std::string tenant = *state_.ended_tenants.begin();
+    const auto next = state_.by_name.lower_bound({tenant, ""});
+    if (next == state_.by_name.end() || next->first.first != tenant) {
+      state_.ended_tenants.erase(tenant);
+      continue;
+    }
+    const size_t segments = state_.publications.at(next->second).segments.size();
+    publications_.End(next->second);
+    steps -= std::min(steps, segments);
+  }
 }
 
 void Endings::SocketClosed(SessionId id, size_t steps) {

@@ -9,6 +9,7 @@
 #include "daemon/core/ledger/base.h"
 #include "daemon/core/ledger/bounds.h"
 #include "daemon/core/ledger/leases.h"
+#include "daemon/core/ledger/made/made_tenants.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
@@ -22,13 +23,14 @@ namespace gpumemd {
 class Endings {
  public:
   // All must outlive this.
-  Endings(LedgerBase* base, Segments* segments, Sessions* sessions, AttachWaiters* attach_waiters,
-          ContentClaims* claims, Publications* publications, Suspensions* suspensions,
-          Leases* leases, AdmissionControl* admission)
+  Endings(LedgerBase* base, Segments* segments, MadeTenants* made_tenants, Sessions* sessions,
+          AttachWaiters* attach_waiters, ContentClaims* claims, Publications* publications,
+          Suspensions* suspensions, Leases* leases, AdmissionControl* admission)
       : state_(base->state),
         changes_(base->changes),
         auditor_(base->auditor),
         segments_(*segments),
+        made_tenants_(*made_tenants),
         sessions_(*sessions),
         attach_waiters_(*attach_waiters),
         claims_(*claims),
@@ -49,7 +51,8 @@ class Endings {
   // counts as one, and what it still has stays charged. Until no session is ending, no request is
   // refused for want of memory, and no memory is revoked for one: the memory on its way back may be
   // enough.
-  bool HasAny() const { return !state_.ending.empty(); }
+  // Both also end the publications of tenants that have ended.
+  bool HasAny() const { return !state_.ending.empty() || !state_.ended_tenants.empty(); }
   void Continue(size_t steps = kLeasesAtOnce);
 
   // Completes the end of a session that an earlier daemon may have begun to end.
@@ -66,11 +69,13 @@ class Endings {
   // left.
   bool WindUp(SessionId id, Session& session, size_t& steps);
   void Continue(SessionId id, size_t& steps);
+  void EndPublications(size_t& steps);
 
   LedgerState& state_;
   ChangeLog& changes_;
   const Auditor& auditor_;
   Segments& segments_;
+  MadeTenants& made_tenants_;
   Sessions& sessions_;
   AttachWaiters& attach_waiters_;
   ContentClaims& claims_;

@@ -42,7 +42,8 @@ void Ledger::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
 }
 
 Restored Ledger::Restore(const JournalImage& image, const Survivors& survivors) {
-  return Restorer(&base_, &segments_, &tenants_, &sessions_, &claims_, &publications_, &endings_)
+  return Restorer(&base_, &segments_, &tenants_, &made_tenants_, &sessions_, &claims_,
+                  &publications_, &endings_)
       .Restore(image, survivors);
 }
 

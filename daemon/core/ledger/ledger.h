@@ -10,6 +10,7 @@
 //
 //   segments         states of segments, and how they go back to the driver
 //   tenants          quotas, and the hierarchy of tenants
+//   made tenants     tenants that operators and sessions make at run time
 //   sessions         sessions and their calls
 //   attach waiters   sessions that wait for a publication
 //   claims           which session loads contents that others wait for
@@ -43,6 +44,7 @@
 //     publication ends that.
 //   - contents that a session waits for are claimed by a live session of its tenant.
 //   - a process holds firm leases or revocable ones.
+//   - a tenant that has ended is still there only while it has something.
 #pragma once
 
 #include <cstddef>
@@ -66,6 +68,7 @@
 #include "daemon/core/ledger/endings.h"
 #include "daemon/core/ledger/inspect/inspector.h"
 #include "daemon/core/ledger/leases.h"
+#include "daemon/core/ledger/made/made_tenants.h"
 #include "daemon/core/ledger/operations.h"
 #include "daemon/core/driver/overheads.h"
 #include "daemon/core/ledger/recovery/reconciliation.h"
@@ -97,6 +100,7 @@ class Ledger {
   Segments& segments() { return segments_; }
   Tenants& tenants() { return tenants_; }
   const Tenants& tenants() const { return tenants_; }
+  MadeTenants& made_tenants() { return made_tenants_; }
   Sessions& sessions() { return sessions_; }
   const Sessions& sessions() const { return sessions_; }
   Publications& publications() { return publications_; }
@@ -108,7 +112,6 @@ class Ledger {
   SwapPolicy& swaps() { return swaps_; }
   const SwapPolicy& swaps() const { return swaps_; }
   Operations& operations() { return operations_; }
-  const Operations& operations() const { return operations_; }
   Overheads& overheads() { return overheads_; }
   Revocations& revocations() { return revocations_; }
   const Revocations& revocations() const { return revocations_; }
@@ -168,6 +171,7 @@ class Ledger {
   const Room room_{&base_.state};
   Segments segments_{&base_};
   Tenants tenants_{&base_, &segments_};
+  MadeTenants made_tenants_{&base_, &segments_, &tenants_};
   Sessions sessions_{&base_, &tenants_};
   AttachWaiters attach_waiters_{&base_};
   ContentClaims claims_{&base_, &attach_waiters_};
@@ -183,8 +187,8 @@ class Ledger {
   Revocations revocations_{&base_, &room_};
   AdmissionControl admission_{&base_,       &room_,        &segments_, &tenants_,
                               &operations_, &suspensions_, &swaps_,    &revocations_};
-  Endings endings_{&base_,         &segments_,    &sessions_, &attach_waiters_, &claims_,
-                   &publications_, &suspensions_, &leases_,   &admission_};
+  Endings endings_{&base_,   &segments_,     &made_tenants_, &sessions_, &attach_waiters_,
+                   &claims_, &publications_, &suspensions_,  &leases_,   &admission_};
   Events events_{&base_, &sessions_};
   Reconciliation reconciliation_{&base_, &segments_, &sessions_, &claims_, &leases_};
 };

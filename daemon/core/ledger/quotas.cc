@@ -28,17 +28,22 @@ absl::Status Tenants::CheckDevices(const Quota& quota) const {
   return absl::OkStatus();
 }
 
-absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota) const {
-  if (quota.revocable && quota.kind && !TraitsOf(*quota.kind).revocable) {
-    return absl::InvalidArgumentError(
-        "memory of kind mempool cannot be taken back; choose another kind for a tenant whose "
-        "leases are all revocable");
-  }
+absl::Status Tenants::CheckKind(const Quota& quota) {
+  if (!quota.revocable || !quota.kind || TraitsOf(*quota.kind).revocable) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "memory of kind mempool cannot be taken back; choose another kind for a tenant whose "
+      "leases are all revocable");
+}
+
+absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota,
+                                 const Tenant* parent) const {
+  if (absl::Status right = CheckKind(quota); !right.ok()) return right;
   std::map<std::string, Quota> quotas;
   for (const auto& [other, tenant] : state_.tenants) {
     Quota& each = quotas.emplace(other, other == name ? quota : tenant->quota).first->second;
     // A tenant whose named parent is not configured has no parent.
-    each.parent = tenant->parent == nullptr ? "" : tenant->parent->name;
+    const Tenant* above = parent != nullptr && other == name ? parent : tenant->parent;
+    each.parent = above == nullptr ? "" : above->name;
   }
   quotas.emplace(name, quota);  // if it is not there yet
   std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(quotas, state_.devices);
@@ -52,14 +57,14 @@ absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota) con
 void Tenants::OverrideQuota(absl::string_view name, const Quota& quota) {
   Tenant& tenant = Ensure(name);
   tenant.quota_set = true;
-  ApplyQuota(tenant, quota);
+  ApplyWithMembers(tenant, quota);
 }
 
 absl::StatusOr<TenantView> Tenants::UnsetQuota(absl::string_view name, const Quota& quota) {
   Tenant* tenant = state_.FindTenant(name);
   if (tenant == nullptr) return state_.NoSuchTenant(name);
   tenant->quota_set = false;
-  ApplyQuota(*tenant, quota);
+  ApplyWithMembers(*tenant, quota);
   TenantView view = Inspector(&state_).View(*tenant);
   ForgetIfIdle(*tenant);
   return view;

@@ -25,6 +25,7 @@
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/ledger/retained_pool.h"
 #include "daemon/core/ledger/retainers.h"
+#include "daemon/core/quota/overrides.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
 
@@ -55,13 +56,33 @@ struct Pool {
   RetainedPool idle;  // released, and ready for the tenant's next request of that size
   absl::btree_set<SegmentId> lost;  // released, and of no use
 };
+// The part of a tenant that an operator or a session made at run time (ledger/made/made_tenants.h).
+struct MadeTenant {
+  MadeTenantId id{};
+  std::string owner;         // a tag that its maker chose
+  SessionId session{};       // that made it, and may have ended; 0: an operator
+  std::optional<uid_t> uid;  // of its maker
+  absl::Time created;
+  std::string parent;   // empty: its base's
+  QuotaOverride quota;  // that it was made with: other fields follow its base (Tenants::QuotaOf)
+  bool ending = false;  // nothing new for it; it is forgotten once it has nothing
+  // Its guarantees do not fit beside those of the configuration that this daemon started with.
+  bool without_guarantees = false;
+
+  bool by_session() const { return session != SessionId{}; }
+};
 struct Tenant {
   std::string name;
   Quota quota;
   bool configured = false;
-  bool quota_set = false;    // by OverrideQuota: kept, lest a user shed it by leaving
+  bool quota_set = false;  // by OverrideQuota: kept, lest a user shed it by leaving
+  std::optional<MadeTenant> made;
   Tenant* parent = nullptr;  // whose quota counts this tenant's usage, too
-  uint32_t children = 0;
+  absl::btree_map<absl::string_view, Tenant*> children;  // those whose parent it is, by name
+  // The tenant that counts what this one's sessions have of the daemon's objects: calls, watches,
+  // claims, leases, metadata and events. Of a tenant that a session made, the nearest tenant above
+  // that none has made, so that making tenants raises no bound. Otherwise this tenant.
+  Tenant* books = this;
   std::vector<Account> accounts;       // by device, including tenants under it
   std::vector<RetainedPool> retained;  // by device
   std::vector<Retainers> retainers;    // by device: itself and tenants under it
@@ -71,7 +92,7 @@ struct Tenant {
   uint32_t tree_sessions = 0;      // including tenants under it
   uint32_t tree_waiting = 0;       // requests that asked to wait, including tenants under it
   uint32_t tree_publications = 0;  // including tenants under it
-  uint64_t metadata_bytes = 0;     // of this tenant's publications alone
+  uint64_t metadata_bytes = 0;     // of its publications, and of tenants that it is the books of
   // The last versions of names that are no longer published, the oldest first; a few.
   std::vector<std::pair<std::string, uint64_t>> ended_names;
   uint64_t forgotten_version = 0;  // the highest of those that are not remembered one by one
@@ -154,6 +175,7 @@ struct Session {
   // The last requests for a claim that its client gave up, the oldest first; a few. One that
   // arrives late gets no claim.
   std::deque<uint64_t> claims_given_up;
+  absl::btree_set<std::string> made_tenants;    // that it made, and that have not ended
   absl::btree_set<PublicationId> publications;  // that it made and that still exist
   absl::btree_set<PublicationId> ephemeral;     // of these, that end with it
   // Answers to its last numbered requests, the oldest first; a few. For requests for leases, the

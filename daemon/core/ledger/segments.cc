@@ -31,7 +31,7 @@ void Segments::Settle(SegmentId id, Segment& segment) {
     const bool keep =
         !segment.lost && !segment.shared_out && !TraitsOf(segment.kind).pooled &&
         !TraitsOf(segment.kind).charge_only && segment.kind != Kind::kTier && !tenant.quota.scrub &&
-        !state_.draining && tenant.live_sessions > 0 &&
+        !state_.draining && !(tenant.made && tenant.made->ending) && tenant.live_sessions > 0 &&
         state_.WithinLimits(tenant, segment.device) &&
         retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);
     if (!keep) return Doom(id, segment);

@@ -51,16 +51,19 @@ absl::Status CheckSessionCount(const LedgerState& state, records::Tenant& tenant
 
 // Returns RESOURCE_EXHAUSTED if the tenant has too many calls in flight.
 absl::Status CheckInFlight(records::Tenant& tenant) {
-  const uint64_t limit = tenant.quota.max_in_flight.value_or(UINT32_MAX);
-  if (tenant.in_flight < limit) return absl::OkStatus();
-  return DenyCount(tenant, Denial::Cause::kMaxInFlight, 1, tenant.in_flight, limit,
-                   "wait for an answer before the next call, or put more segments into one call");
+  const records::Tenant& books = *tenant.books;
+  const uint64_t limit = books.quota.max_in_flight.value_or(UINT32_MAX);
+  if (books.in_flight < limit) return absl::OkStatus();
+  return DenyCount(tenant, Denial::Cause::kMaxInFlight, 1, books.in_flight, limit,
+                   "wait for an answer before the next call, or put more segments into one call",
+                   &books);
 }
 
 }  // namespace
 
 absl::StatusOr<SessionId> Sessions::Open(absl::string_view name, SessionDetails details,
                                          const Secret& token) {
+  if (absl::Status admits = tenants_.CheckAdmits(name); !admits.ok()) return admits;
   Tenant& tenant = tenants_.Ensure(name);
   const std::optional<SessionId> predecessor = Predecessor(tenant, details.peer);
   absl::Status room = CheckSessionCount(state_, tenant, details.peer.uid, predecessor);
@@ -87,6 +90,7 @@ absl::StatusOr<SessionId> Sessions::Open(absl::string_view name, SessionDetails 
 
 absl::Status Sessions::CheckRoom(absl::string_view name, const SessionDetails& details) {
   if (state_.draining) return Draining();
+  if (absl::Status admits = tenants_.CheckAdmits(name); !admits.ok()) return admits;
   const ProcessKey process = {details.peer.pid, details.peer.start_time};
   // That session ends as the new one begins.
   if (begun_before_.contains({process, details.connect_id})) return absl::OkStatus();
@@ -113,7 +117,7 @@ absl::Status Sessions::BeginCall(SessionId id) {
   if (!session.ok()) return session.status();
   if (absl::Status room = CheckInFlight(*(*session)->tenant); !room.ok()) return room;
   ++(*session)->in_flight;
-  ++(*session)->tenant->in_flight;
+  ++(*session)->tenant->books->in_flight;
   (*session)->may_reconcile = false;
   return absl::OkStatus();
 }
@@ -121,7 +125,7 @@ absl::Status Sessions::BeginCall(SessionId id) {
 void Sessions::EndCall(SessionId id) {
   auto it = state_.sessions.find(id);  // still there: a call in flight keeps it
   --it->second->in_flight;
-  --it->second->tenant->in_flight;
+  --it->second->tenant->books->in_flight;
   ForgetIfDone(id, *it->second);
 }
 
@@ -132,22 +136,22 @@ absl::Status Sessions::BecomeWatch(SessionId id) {
                      state_.bounds.max_watches_per_session,
                      "the session is at its limit of watches; end those that are not needed");
   }
-  if (session.tenant->watches >= state_.bounds.max_watches_per_tenant) {
-    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1, session.tenant->watches,
-                     state_.bounds.max_watches_per_tenant,
+  if (session.tenant->books->watches >= state_.bounds.max_watches_per_tenant) {
+    return DenyCount(*session.tenant, Denial::Cause::kDaemonLimit, 1,
+                     session.tenant->books->watches, state_.bounds.max_watches_per_tenant,
                      "the tenant is at its limit of watches; use one for each process");
   }
   ++session.watches;
-  ++session.tenant->watches;
+  ++session.tenant->books->watches;
   --session.in_flight;
-  --session.tenant->in_flight;
+  --session.tenant->books->in_flight;
   return absl::OkStatus();
 }
 
 void Sessions::EndWatch(SessionId id) {
   auto it = state_.sessions.find(id);  // still there, as in EndCall
   --it->second->watches;
-  --it->second->tenant->watches;
+  --it->second->tenant->books->watches;
   ForgetIfDone(id, *it->second);
 }
 

@@ -31,7 +31,8 @@ class Sessions {
         tenants_(*tenants) {}
 
   // Opens a session.
-  //   RESOURCE_EXHAUSTED  the tenant, the user or the daemon has too many
+  //   RESOURCE_EXHAUSTED   the tenant, the user or the daemon has too many
+  //   FAILED_PRECONDITION  the tenant has ended (MadeTenants)
   absl::StatusOr<SessionId> Open(absl::string_view tenant, SessionDetails details,
                                  const Secret& token);
   // Returns the status that Open would return, before anything is made for the session.

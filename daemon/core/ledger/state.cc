@@ -142,6 +142,11 @@ const LedgerState::Publication* LedgerState::FindPublication(const PublicationNa
   return reader == nullptr || MayAttach(publication, *reader) ? &publication : nullptr;
 }
 
+absl::Status LedgerState::CheckGoesOn(const Tenant& tenant) {
+  if (!tenant.made || !tenant.made->ending) return absl::OkStatus();
+  return TenantEnded(tenant.name);
+}
+
 const LedgerState::Tenant* LedgerState::TreeOf(const Tenant& tenant) {
   const Tenant* top = &tenant;
   while (top->parent != nullptr) top = top->parent;
@@ -215,7 +220,7 @@ void LedgerState::CountDemoted(Session& session, const Segment& segment, bool le
 }
 
 void LedgerState::CountLeases(Tenant& tenant, int64_t change) {
-  tenant.leases += static_cast<uint64_t>(change);
+  tenant.books->leases += static_cast<uint64_t>(change);
   lease_count += static_cast<uint64_t>(change);
 }
 

@@ -95,6 +95,9 @@ struct LedgerState {
   // their limits: on this device, over all, and in number. Above a limit no segment is retained.
   bool WithinLimits(const Tenant& tenant, size_t device) const;
 
+  // Returns FAILED_PRECONDITION if the tenant was made at run time and has ended.
+  static absl::Status CheckGoesOn(const Tenant& tenant);
+
   // Returns the topmost tenant above it, or itself.
   static const Tenant* TreeOf(const Tenant& tenant);
 
@@ -150,6 +153,12 @@ struct LedgerState {
   std::vector<uint64_t> suspended, resumed;  // by device: bytes that moved to the tier, and back
   std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants;
   Quota default_quota;
+  uint32_t made_tenants = 0;  // all, and those that sessions have made, by uid
+  uint32_t made_by_sessions = 0;
+  absl::flat_hash_map<uid_t, uint32_t> made_of_uid;
+  absl::flat_hash_map<MadeTenantId, Tenant*> made_by_id;
+  // Those that are ending and may have publications, which Endings ends.
+  absl::btree_set<std::string> ended_tenants;
 
   absl::flat_hash_map<SessionId, std::unique_ptr<Session>> sessions;
   absl::flat_hash_map<Secret, SessionId> tokens;
@@ -198,6 +207,7 @@ struct LedgerState {
   uint64_t next_waiter = 1;
   uint64_t next_publication = 1;
   uint64_t next_reservation = 1;
+  uint64_t next_made_tenant = 1;
 };
 
 }  // namespace gpumemd

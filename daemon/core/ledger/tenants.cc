@@ -52,9 +52,9 @@ void Tenants::PutUnder(Tenant& tenant, Tenant* parent) {
       above->retainers[d].RemoveAll(tenant.retainers[d]);
     }
   }
-  if (tenant.parent != nullptr) --tenant.parent->children;
+  if (tenant.parent != nullptr) tenant.parent->children.erase(tenant.name);
   tenant.parent = parent;
-  if (parent != nullptr) ++parent->children;
+  if (parent != nullptr) parent->children.emplace(tenant.name, &tenant);
   for (Tenant* above = parent; above != nullptr; above = above->parent) {
     above->tree_sessions += tenant.tree_sessions;
     above->tree_waiting += tenant.tree_waiting;
@@ -72,8 +72,11 @@ void Tenants::PutUnder(Tenant& tenant, Tenant* parent) {
 
 void Tenants::Link(Tenant& tenant) {
   Tenant* parent = tenant.quota.parent.empty() ? nullptr : state_.FindTenant(tenant.quota.parent);
-  // The configuration has no cycles, and only parents that it configures.
-  if (parent != nullptr && (!parent->configured || state_.IsUnder(*parent, tenant)))
+  // The configuration has no cycles, and only parents that it configures. A made tenant has the
+  // parent with which it was made.
+  const bool fixed =
+      tenant.made && !tenant.configured && tenant.made->parent == tenant.quota.parent;
+  if (parent != nullptr && (!(parent->configured || fixed) || state_.IsUnder(*parent, tenant)))
     parent = nullptr;
   PutUnder(tenant, parent);
   for (size_t d = 0; d < state_.devices.size(); ++d) {
@@ -84,16 +87,22 @@ void Tenants::Link(Tenant& tenant) {
   }
 }
 
+bool Tenants::IsInUse(const Tenant& tenant) {
+  return tenant.sessions > 0 || tenant.awaited > 0 || LedgerState::TotalSegments(tenant) > 0 ||
+         !tenant.children.empty();
+}
+
 void Tenants::ForgetIfIdle(Tenant& tenant) {
-  if (tenant.configured || tenant.quota_set || tenant.sessions > 0 || tenant.awaited > 0 ||
-      state_.TotalSegments(tenant) > 0 || tenant.children > 0) {
-    return;
-  }
+  if (IsInUse(tenant)) return;
+  if (tenant.made && tenant.made->ending) DropMade(tenant);
+  if (tenant.configured || tenant.quota_set || tenant.made) return;
+  Tenant* const parent = tenant.parent;
   state_.versions.Keep(tenant);
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
   PutUnder(tenant, nullptr);
   for (Account& account : tenant.accounts) account.SetParent(nullptr);
   state_.tenants.erase(std::string(tenant.name));
+  if (parent != nullptr) ForgetIfIdle(*parent);
 }
 
 void Tenants::RankCharges(const Tenant& tenant) {
@@ -128,11 +137,22 @@ void Tenants::ApplyQuota(Tenant& tenant, const Quota& quota) {
   }
 }
 
+void Tenants::ApplyWithMembers(Tenant& tenant, const Quota& quota) {
+  ApplyQuota(tenant, quota);
+  for (const auto& [name, member] : tenant.children) {
+    if (member->made && member->made->by_session() && !member->quota_set) ApplyMadeQuota(*member);
+  }
+}
+
 void Tenants::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                         const std::map<std::string, Quota>& overridden) {
   state_.default_quota = defaults;
   state_.queue_stale = true;
-  for (const auto& [name, quota] : tenants) Ensure(name).configured = true;
+  for (const auto& [name, quota] : tenants) {
+    Tenant& tenant = Ensure(name);
+    tenant.configured = true;
+    if (tenant.made && tenant.made->ending) DropMade(tenant);
+  }
   for (const auto& [name, quota] : overridden) Ensure(name);
   // In this order: the tenants, the hierarchy, and at the very end usage above the new limits.
   std::vector<Tenant*> unconfigured;
@@ -145,9 +165,17 @@ void Tenants::Configure(const std::map<std::string, Quota>& tenants, const Quota
     PutUnder(*tenant, nullptr);
     if (!tenant->configured) unconfigured.push_back(tenant.get());
   }
+  ComputeMadeQuotas();
   for (auto& [name, tenant] : state_.tenants) Link(*tenant);
   for (auto& [name, tenant] : state_.tenants) ApplyQuota(*tenant, Quota(tenant->quota));
-  for (Tenant* tenant : unconfigured) ForgetIfIdle(*tenant);
+  // By name: forgetting one may forget those above it.
+  std::vector<std::string> idle;
+  for (Tenant* tenant : unconfigured) {
+    if (!IsInUse(*tenant)) idle.push_back(tenant->name);
+  }
+  for (const std::string& name : idle) {
+    if (Tenant* tenant = state_.FindTenant(name)) ForgetIfIdle(*tenant);
+  }
 }
 
 }  // namespace gpumemd

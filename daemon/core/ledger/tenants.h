@@ -2,7 +2,8 @@
 // Tenants: their quotas, and the hierarchy of tenants.
 //
 // A tenant may be under another one, as a member is under its team: its usage counts against both.
-// A tenant above others is configured, so it exists before they do, and for as long.
+// A tenant above others exists before they do, and for as long: it is configured, or was made at
+// run time, or has a tenant under it that a session made (made/made_tenants.h).
 #pragma once
 
 #include <map>
@@ -22,11 +23,14 @@ namespace gpumemd {
 class Tenants {
  public:
   // All must outlive this.
-  Tenants(LedgerBase* base, Segments* segments) : state_(base->state), segments_(*segments) {}
+  Tenants(LedgerBase* base, Segments* segments)
+      : state_(base->state), changes_(base->changes), segments_(*segments) {}
 
   // Sets the configured tenants, and the quota of tenants that rules make at run time. Takes effect
   // at once and revokes no lease. `overridden`: an operator's quotas for tenants, configured or
   // not. They take precedence over the configuration, and these tenants exist once this returns.
+  // Made tenants stay. One that is configured now follows the configuration; if it is ending, it is
+  // the configuration's alone.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                  const std::map<std::string, Quota>& overridden = {});
 
@@ -36,7 +40,10 @@ class Tenants {
   //                        the quota contradicts itself
   //   FAILED_PRECONDITION  with it, guarantees could not all be kept
   absl::Status CheckDevices(const Quota& quota) const;
-  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota) const;
+  static absl::Status CheckKind(const Quota& quota);  // INVALID_ARGUMENT: as below
+  // `parent`: under which the tenant is to be; null: as now.
+  absl::Status CheckQuota(absl::string_view tenant, const Quota& quota,
+                          const records::Tenant* parent = nullptr) const;
   // Sets a checked quota. Makes the tenant if there is none.
   void OverrideQuota(absl::string_view tenant, const Quota& quota);
   // Ends the effect of OverrideQuota: sets `quota`, the configuration's. Returns the tenant, which
@@ -44,9 +51,33 @@ class Tenants {
   //   NOT_FOUND  no such tenant
   absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
 
+  // Returns the quota of a made tenant: the fields that it was made with, on top of its base. Its
+  // base is
+  //   - of one that an operator made with a parent, no limits,
+  //   - of any other that an operator made, the default quota,
+  //   - of one that a session made, what its parent requires of all memory.
+  // One that has ended has no guarantee.
+  Quota QuotaOf(const records::MadeTenant& made) const;
+  // Sets the quota of a made tenant, and of those under it that follow it.
+  void ApplyMadeQuota(records::Tenant& tenant);
+  // Returns the names and quotas of made tenants that the configuration does not name, as they
+  // would be with these defaults.
+  std::map<std::string, Quota> MadeQuotas(const Quota& defaults) const;
+
+  // Returns OK if a session may begin in this tenant.
+  //   FAILED_PRECONDITION  it has ended, or has the name of a tenant that a session made, and is
+  //   not
+  absl::Status CheckAdmits(absl::string_view name) const;
+
+  // Makes an existing tenant one without a made part.
+  void DropMade(records::Tenant& tenant);
+  // Counts a tenant that has got its made part.
+  void CountMade(const records::Tenant& tenant, int change);
+
   // Returns the tenant of this name. Makes it if there is none.
   records::Tenant& Ensure(absl::string_view name);
-  // Removes a tenant that is not configured and has nothing. May delete `tenant`.
+  // Removes a tenant that is not configured and has nothing, and those above it that then have
+  // nothing. May delete `tenant`.
   void ForgetIfIdle(records::Tenant& tenant);
 
   // Counts a request that began (1) or ended (-1) to wait.
@@ -55,7 +86,15 @@ class Tenants {
  private:
   using Tenant = records::Tenant;
 
+  // Returns the quota of a tenant that an operator has made, with these defaults.
+  static Quota QuotaOf(const records::MadeTenant& made, const Quota& defaults);
   void ApplyQuota(Tenant& tenant, const Quota& quota);
+  // The same, and for tenants under it that sessions made and that no operator has changed.
+  void ApplyWithMembers(Tenant& tenant, const Quota& quota);
+  // Computes the quotas of made tenants anew, those of parents first.
+  void ComputeMadeQuotas();
+  // True if the tenant has sessions, memory, waiters or tenants under it.
+  static bool IsInUse(const Tenant& tenant);
   // Gives the tenant's charges in RevocableCharges the rank of its present priority.
   void RankCharges(const Tenant& tenant);
   // Puts the tenant under the one that its quota names.
@@ -63,6 +102,7 @@ class Tenants {
   void PutUnder(Tenant& tenant, Tenant* parent);
 
   LedgerState& state_;
+  ChangeLog& changes_;
   Segments& segments_;
 };
 

@@ -20,7 +20,7 @@ WaiterId AttachWaiters::Add(records::AttachWaiter waiter) {
   session.attach_waiters.insert(id);
   Tenants::CountWaiting(*session.tenant, 1);
   --session.in_flight;
-  --session.tenant->in_flight;
+  --session.tenant->books->in_flight;
   return id;
 }
 
@@ -31,7 +31,7 @@ void AttachWaiters::Remove(WaiterId id) {
   session.attach_waiters.erase(id);
   Tenants::CountWaiting(*session.tenant, -1);
   ++session.in_flight;
-  ++session.tenant->in_flight;
+  ++session.tenant->books->in_flight;
   if (waiter.content_id.empty()) {
     of_names_.erase({waiter.name, id});
   } else {

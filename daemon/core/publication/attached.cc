@@ -38,7 +38,7 @@ void Publications::Restore(PublicationId id, Publication publication) {
     publication.tier_bytes += segment.charge.bytes();
   }
   Count(tenant, 1);
-  tenant.metadata_bytes += publication.metadata_bytes;
+  tenant.books->metadata_bytes += publication.metadata_bytes;
   state_.metadata_bytes += publication.metadata_bytes;
   state_.by_name[{tenant.name, publication.name}] = id;
   state_.expiries.emplace(state_.ExpiryOf(publication), id);

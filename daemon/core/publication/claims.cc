@@ -75,8 +75,8 @@ absl::StatusOr<Admission> ContentClaims::Begin(SessionId id, const AttachSpec& s
                                              .content_id = spec.content_id,
                                              .request_id = spec.request_id})};
   }
-  if (tenant.claims >= state_.bounds.max_claims_per_tenant) {
-    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, tenant.claims,
+  if (tenant.books->claims >= state_.bounds.max_claims_per_tenant) {
+    return DenyCount(tenant, Denial::Cause::kDaemonLimit, 1, tenant.books->claims,
                      state_.bounds.max_claims_per_tenant,
                      "the tenant is at its limit of claims; publish the contents, or release "
                      "claims that are not needed");
@@ -89,7 +89,7 @@ void ContentClaims::Add(SessionId id, records::Session& session, uint64_t reques
                         const records::Contents& contents, absl::string_view why) {
   state_.claims.emplace(contents, records::ContentClaim{.session = id, .request_id = request_id});
   session.claims.emplace(request_id, contents);
-  ++session.tenant->claims;
+  ++session.tenant->books->claims;
   changes_.TouchClaim(id, request_id);
   auditor_.ClaimChanged(AuditEvent::kClaimed, id, contents, why);
 }
@@ -100,7 +100,7 @@ void ContentClaims::Remove(SessionId id, records::Session& session, uint64_t req
   auditor_.ClaimChanged(AuditEvent::kClaimEnded, id, claim->second, why);
   state_.claims.erase(claim->second);
   session.claims.erase(claim);
-  --session.tenant->claims;
+  --session.tenant->books->claims;
   changes_.TouchClaim(id, request_id);
 }
 
@@ -146,7 +146,7 @@ void ContentClaims::Restore(SessionId id, uint64_t request_id, records::Contents
       contents, records::ContentClaim{.session = id, .request_id = request_id});
   if (!added) return;
   session.claims.emplace(request_id, std::move(contents));
-  ++session.tenant->claims;
+  ++session.tenant->books->claims;
 }
 
 }  // namespace gpumemd

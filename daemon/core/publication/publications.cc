@@ -133,7 +133,8 @@ absl::Status Publications::CheckRoom(Tenant& tenant, const Publication* replaced
   }
   const uint64_t freed = replaced == nullptr ? 0 : replaced->metadata_bytes;
   for (const auto& [used, limit] :
-       {std::pair(tenant.metadata_bytes - freed, state_.bounds.max_metadata_bytes_per_tenant),
+       {std::pair(tenant.books->metadata_bytes - freed,
+                  state_.bounds.max_metadata_bytes_per_tenant),
         std::pair(state_.metadata_bytes - freed, state_.bounds.max_metadata_bytes)}) {
     if (used + metadata_bytes <= limit) continue;
     return DenyCount(
@@ -154,6 +155,7 @@ absl::StatusOr<Publications::Published> Publications::Publish(SessionId session_
   }
   if (state_.draining) return Draining();
   Tenant& tenant = *session.tenant;
+  if (absl::Status goes_on = state_.CheckGoesOn(tenant); !goes_on.ok()) return goes_on;
   absl::StatusOr<std::vector<SegmentId>> segments = Publishable(session, spec);
   if (!segments.ok()) return segments.status();
   const Name name(tenant.name, spec.name);
@@ -188,7 +190,7 @@ absl::StatusOr<Publications::Published> Publications::Publish(SessionId session_
     End(state_.by_name.at(name), /*replaced=*/true);
   }
   Count(tenant, 1);
-  tenant.metadata_bytes += spec.metadata_bytes;
+  tenant.books->metadata_bytes += spec.metadata_bytes;
   state_.metadata_bytes += spec.metadata_bytes;
   session.publications.insert(id);
   if (spec.ephemeral) session.ephemeral.insert(id);
@@ -222,7 +224,7 @@ void Publications::End(PublicationId id, bool replaced, absl::Span<const AuditOp
   state_.by_name.erase({tenant.name, publication.name});
   if (!replaced) state_.versions.Ended(tenant, publication.name, publication.version);
   Count(tenant, -1);
-  tenant.metadata_bytes -= publication.metadata_bytes;
+  tenant.books->metadata_bytes -= publication.metadata_bytes;
   state_.metadata_bytes -= publication.metadata_bytes;
   if (auto publisher = state_.sessions.find(publication.publisher);
       publisher != state_.sessions.end()) {

@@ -53,13 +53,7 @@ grpc::Status AdminService::GetStatus(grpc::ServerContext*, const v1::GetStatusRe
 grpc::Status AdminService::ListTenants(grpc::ServerContext*, const v1::ListTenantsRequest*,
                                        v1::ListTenantsResponse* response) {
   for (const TenantView& tenant : broker_->views().ListTenants()) {
-    v1::TenantInfo& info = *response->add_tenants();
-    *info.mutable_usage() = ToProto(tenant);
-    *info.mutable_quota() = ToProto(tenant.quota);
-    info.set_configured(tenant.configured);
-    for (std::string& field : quotas_->Overridden(tenant.name)) {
-      info.add_overridden(std::move(field));
-    }
+    *response->add_tenants() = Describe(tenant);
   }
   return grpc::Status::OK;
 }

@@ -65,6 +65,15 @@ class AdminService final : public gpumem::v1::Admin::Service {
                          gpumem::v1::UnpublishResponse* response) override;
   grpc::Status GetQuota(grpc::ServerContext* context, const gpumem::v1::GetQuotaRequest* request,
                         gpumem::v1::GetQuotaResponse* response) override;
+  // Calls about tenants made at run time (admin_tenants.cc).
+  grpc::Status CreateTenant(grpc::ServerContext* context,
+                            const gpumem::v1::CreateTenantRequest* request,
+                            gpumem::v1::TenantInfo* response) override;
+  grpc::Status UpdateTenant(grpc::ServerContext* context,
+                            const gpumem::v1::UpdateTenantRequest* request,
+                            gpumem::v1::TenantInfo* response) override;
+  grpc::Status EndTenant(grpc::ServerContext* context, const gpumem::v1::EndTenantRequest* request,
+                         gpumem::v1::EndTenantResponse* response) override;
   grpc::Status SetQuota(grpc::ServerContext* context, const gpumem::v1::SetQuotaRequest* request,
                         gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status UnsetQuota(grpc::ServerContext* context,
@@ -112,6 +121,7 @@ class AdminService final : public gpumem::v1::Admin::Service {
 
  private:
   void AnswerStatus(gpumem::v1::GetStatusResponse* response);
+  gpumem::v1::TenantInfo Describe(const TenantView& tenant) const;
   std::vector<AuditOperator> Caller(const grpc::ServerContext* context) const;
   // Records the caller's action in the audit.
   void Audit(const grpc::ServerContext* context, AuditRecord record) const;

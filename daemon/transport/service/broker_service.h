@@ -35,6 +35,9 @@ using RawSuspensions = gpumem::v1::Broker::WithRawCallbackMethod_PrepareSuspend<
             gpumem::v1::Broker::WithRawCallbackMethod_Resume<
                 gpumem::v1::Broker::WithRawCallbackMethod_ReportActivity<
                     gpumem::v1::Broker::WithRawCallbackMethod_ExchangeLeases<RawPublications>>>>>>;
+using RawTenants = gpumem::v1::Broker::WithRawCallbackMethod_CreateTenant<
+    gpumem::v1::Broker::WithRawCallbackMethod_UpdateTenant<
+        gpumem::v1::Broker::WithRawCallbackMethod_EndTenant<RawSuspensions>>>;
 using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
     gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
@@ -47,7 +50,7 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
                                     gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
                                         gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
                                             gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                                                RawSuspensions>>>>>>>>>>>>;
+                                                RawTenants>>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -85,6 +88,9 @@ class BrokerService final : public RawBroker {
   Reactor* ReportActivity(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* ExchangeLeases(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Resume(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* CreateTenant(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* UpdateTenant(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* EndTenant(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:

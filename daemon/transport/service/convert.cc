@@ -61,6 +61,34 @@ v1::Lease ToProto(const LeaseView& lease) {
   return proto;
 }
 
+v1::MadeTenant ToProto(const MadeView& made) {
+  v1::MadeTenant proto;
+  proto.set_owner(made.owner);
+  if (made.uid) proto.set_uid(*made.uid);
+  proto.set_session_id(ToInt(made.session));
+  proto.set_parent(made.parent);
+  proto.set_created_ms(absl::ToUnixMillis(made.created));
+  proto.set_ending(made.ending);
+  return proto;
+}
+
+v1::EndTenantResponse ToProto(const BrokerTenants::Held& held) {
+  v1::EndTenantResponse proto;
+  proto.set_gone(held.gone);
+  for (const auto& [uuid, bytes] : held.by_device) {
+    v1::HeldBytes& device = *proto.add_devices();
+    device.set_device_uuid(uuid);
+    device.set_bytes(bytes);
+  }
+  for (const auto& [id, pid] : held.sessions) {
+    v1::HeldBySession& session = *proto.add_sessions();
+    session.set_session_id(ToInt(id));
+    session.set_pid(pid);
+  }
+  proto.set_session_count(held.session_count);
+  return proto;
+}
+
 v1::Usage ToProto(const TenantView& tenant) {
   v1::Usage proto;
   proto.set_tenant(tenant.name);

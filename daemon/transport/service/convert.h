@@ -10,6 +10,7 @@
 #include "common/kind_proto.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/quota_proto.h"
@@ -22,6 +23,8 @@ gpumem::v1::Backend ToProto(Backend backend);
 gpumem::v1::Device ToProto(const BrokerViews::DeviceView& device);
 gpumem::v1::Lease ToProto(const LeaseView& lease);
 gpumem::v1::Usage ToProto(const TenantView& tenant);
+gpumem::v1::MadeTenant ToProto(const MadeView& made);
+gpumem::v1::EndTenantResponse ToProto(const BrokerTenants::Held& held);
 gpumem::v1::SessionInfo ToProto(const SessionView& session);
 gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
 gpumem::v1::ListHoldersResponse ToProto(const HoldersView& holders);

@@ -23,9 +23,9 @@ class JournalChance {
   // Few keys, so that objects are put again and erased; all fields.
   journal::Object Object() {
     using namespace journal;
-    switch (Below(11)) {
+    switch (Below(12)) {
       case 0:
-        return Counters{Wide(), Wide(), Wide(), Wide(), Wide(), Wide()};
+        return Counters{Wide(), Wide(), Wide(), Wide(), Wide(), Wide(), Wide()};
       case 1:
         return Session{.id = Id<SessionId>(),
                        .token = Bytes<32>(),
@@ -90,6 +90,8 @@ class JournalChance {
                         : journal::Claim{Id<SessionId>(), Below(8), Word(64), Word(64)};
       case 9:
         return Answer{Id<SessionId>(), Below(8), numbers_()};
+      case 10:
+        return MadeTenantObject();
       default:
         return IpcEvent{.id = Id<IpcEventId>(),
                         .session = Id<SessionId>(),
@@ -98,6 +100,39 @@ class JournalChance {
                         .name = Word(64),
                         .device_uuid = Word(63),
                         .handle = Bytes<64>()};
+    }
+  }
+
+  journal::Object MadeTenantObject() {
+    using namespace journal;
+    switch (Below(3)) {
+      case 0:
+        return MadeTenant{.id = Id<MadeTenantId>(),
+                          .created_ns = static_cast<int64_t>(numbers_()),
+                          .session = Id<SessionId>(),
+                          .uid_known = OneIn(2),
+                          .uid = static_cast<uid_t>(numbers_()),
+                          .ending = OneIn(2),
+                          .name = Word(63),
+                          .parent = Word(63),
+                          .owner = Word(32)};
+      case 1:
+        return MadeTenantQuota{.id = Id<MadeTenantId>(),
+                               .set = numbers_(),
+                               .clear = numbers_(),
+                               .limit_bytes = numbers_(),
+                               .guarantee_bytes = numbers_(),
+                               .max_publications = static_cast<uint32_t>(numbers_()),
+                               .priority = static_cast<int32_t>(numbers_()),
+                               .kind = static_cast<uint8_t>(Below(4)),
+                               .on_exit = OneIn(2)};
+      default: {
+        MadeTenantDevice device{.tenant = Id<MadeTenantId>(),
+                                .index = static_cast<uint32_t>(Below(4)),
+                                .device_uuid = Word(63)};
+        if (OneIn(2)) device.limit_bytes = numbers_();
+        return device;
+      }
     }
   }
 

@@ -282,6 +282,23 @@ void Auditor::ClaimChanged(AuditEvent event, SessionId session, const records::C
   Record(std::move(record));
 }
 
+void Auditor::TenantChanged(AuditEvent event, const Tenant& tenant, SessionId session,
+                            absl::Span<const AuditOperator> by, std::vector<std::string> changes,
+                            absl::string_view why) const {
+  if (sink_ == nullptr) return;
+  AuditRecord record{.event = event, .tenant = tenant.name};
+  if (state_.sessions.contains(session)) {
+    // Of all that the session's tenant makes, the audit bounds the records.
+    record = Inspector(&state_).AuditOf(event, session);
+    record.owner = tenant.name;
+  }
+  if (sink_->LeavesOut(event, record.tenant, /*bytes=*/0, state_.now())) return;
+  record.why = std::string(why);
+  record.by = {by.begin(), by.end()};
+  record.changes = std::move(changes);
+  Record(std::move(record));
+}
+
 void Auditor::PublicationEnded(const Publication& publication, bool replaced,
                                absl::Span<const AuditOperator> by) const {
   if (sink_ == nullptr) return;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -58,6 +59,11 @@ class Auditor {
   void Published(SessionId session, const records::Publication& publication) const;
   void ClaimChanged(AuditEvent event, SessionId session, const records::Contents& contents,
                     absl::string_view why = "") const;
+  // Records that a tenant was made, changed or ended: by this session, or else by an operator.
+  // `why`: of its end.
+  void TenantChanged(AuditEvent event, const records::Tenant& tenant, SessionId session,
+                     absl::Span<const AuditOperator> by, std::vector<std::string> changes,
+                     absl::string_view why = "") const;
   void PublicationEnded(const records::Publication& publication, bool replaced,
                         absl::Span<const AuditOperator> by) const;
 

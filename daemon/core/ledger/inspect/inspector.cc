@@ -51,6 +51,14 @@ TenantView Inspector::View(const Tenant& tenant) const {
                   .publications = tenant.tree_publications,
                   .denials_by_cause = tenant.denials,
                   .demoted = tenant.demoted_bytes};
+  if (tenant.made) {
+    view.made = MadeView{.owner = tenant.made->owner,
+                         .uid = tenant.made->uid,
+                         .session = tenant.made->session,
+                         .parent = tenant.parent == nullptr ? "" : tenant.parent->name,
+                         .created = tenant.made->created,
+                         .ending = tenant.made->ending};
+  }
   for (const auto& [cause, count] : tenant.denials) view.denials += count;
   for (const Tenant* each = tenant.parent; each != nullptr; each = each->parent) {
     view.above.push_back(each->name);

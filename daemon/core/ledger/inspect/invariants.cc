@@ -107,7 +107,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     if (!lease.suspended && LedgerState::IsSuspendable(*session->second, *segment->second)) {
       mapped[{lease.session, segment->second->device}] += segment->second->charge.bytes();
     }
-    ++tenants_leases[session->second->tenant];
+    ++tenants_leases[session->second->tenant->books];
     for (const auto& ticket : lease.tickets) {
       if (!ticket) continue;
       ++tickets;
@@ -272,10 +272,9 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     }
     waiters += session->waiters.size();
     ++of_uid[session->details.peer.uid];
-    auto& [all, alive, calls] = counts[session->tenant];
-    ++all;
-    alive += session->live ? 1 : 0;
-    calls += session->in_flight;
+    ++counts[session->tenant][0];
+    counts[session->tenant][1] += session->live ? 1 : 0;
+    counts[session->tenant->books][2] += session->in_flight;
     operations += session->operations;
     live += session->live ? 1 : 0;
     if (session->ending != ledger.ending.contains(id) || (session->ending && session->live)) {
@@ -309,7 +308,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
         return wrong("session ", ToInt(id), " miscounts the bytes that it maps");
       }
     }
-    tenants_leases[session->tenant] += session->arriving;
+    tenants_leases[session->tenant->books] += session->arriving;
     arriving += session->arriving;
     if (session->operations == 0 && session->arriving != 0) {
       return wrong("session ", ToInt(id), " is given leases by no operation");
@@ -389,8 +388,9 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
         return wrong("tenant ", name, " retains memory that it should release on device ", i);
       }
     }
-    if (!tenant->configured && !tenant->quota_set && all == 0 &&
-        ledger.TotalSegments(*tenant) == 0 && tenant->children == 0) {
+    const bool made = tenant->made && !tenant->made->ending;
+    if (!tenant->configured && !tenant->quota_set && !made && all == 0 && tenant->awaited == 0 &&
+        ledger.TotalSegments(*tenant) == 0 && tenant->children.empty()) {
       return wrong("tenant ", name, " should have been forgotten");
     }
   }

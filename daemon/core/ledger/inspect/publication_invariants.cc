@@ -77,7 +77,7 @@ absl::Status CheckPublications(const LedgerState& state) {
     for (const Tenant* each = publication.tenant; each != nullptr; each = each->parent) {
       ++counts[each];
     }
-    metadata[publication.tenant] += publication.metadata_bytes;
+    metadata[publication.tenant->books] += publication.metadata_bytes;
     all_metadata += publication.metadata_bytes;
     if (!publication.ephemeral) continue;
     ++ephemeral;
@@ -121,7 +121,7 @@ absl::Status CheckPublications(const LedgerState& state) {
           contents.tenant != session->tenant->name) {
         return wrong("session ", ToInt(id), " has a claim that is not in the list of claims");
       }
-      ++claims[session->tenant];
+      ++claims[session->tenant->books];
     }
     size_t contents_awaited = 0;
     for (WaiterId waiter : session->attach_waiters) {

@@ -71,6 +71,16 @@ struct DeviceUsageView {
   uint64_t obtainable = 0;  // at most (Room::Obtainable)
 };
 
+// How a tenant was made at run time (made/made_tenants.h).
+struct MadeView {
+  std::string owner;
+  std::optional<uid_t> uid;  // of its maker
+  SessionId session{};       // that made it; 0: an operator
+  std::string parent;
+  absl::Time created;
+  bool ending = false;
+};
+
 struct TenantView {
   std::string name;
   bool configured = false;
@@ -84,7 +94,8 @@ struct TenantView {
   uint32_t publications = 0;
   uint64_t denials = 0;
   std::map<Denial::Cause, uint64_t> denials_by_cause;
-  uint64_t demoted = 0;            // bytes (records::Tenant::demoted_bytes)
+  uint64_t demoted = 0;  // bytes (records::Tenant::demoted_bytes)
+  std::optional<MadeView> made;
   std::vector<std::string> above;  // the tenants that it is under, the nearest first
 };
 

@@ -27,6 +27,7 @@ Restored Restorer::Restore(const JournalImage& image, const Survivors& survivors
   state_.next_publication = image.counters.publication + 1;
   state_.events.GoOnAfter(image.counters.ipc_event);
   state_.versions.Forget(image.counters.ended_version);
+  restored.without_guarantees = made_tenants_.Restore(image);
   RestoreSessions(image, survivors);
   RestoreSegments(image, survivors, restored);
   RestorePublications(image, survivors, restored);
@@ -47,6 +48,7 @@ Restored Restorer::Restore(const JournalImage& image, const Survivors& survivors
     // The earlier daemon may have been killed while it ended the session's holdings.
     endings_.Complete(id);
   }
+  made_tenants_.EndOrphans();
   restored.segments = static_cast<uint32_t>(state_.segments.size());
   restored.leases = static_cast<uint32_t>(state_.leases.size());
   restored.publications = static_cast<uint32_t>(state_.publications.size());
@@ -261,6 +263,7 @@ void Restorer::RestoreHolders(const JournalImage& image) {
                            .handle = record.handle,
                            .tenant = session->second->tenant->name,
                            .name = std::string(record.name.view()),
+                           .books = session->second->tenant->books->name,
                            .handed_out = record.handed_out};
     if (const Lease* lease = state_.leases.Find(record.lease); lease != nullptr) {
       event.lease = record.lease;

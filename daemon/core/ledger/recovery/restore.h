@@ -12,6 +12,7 @@
 #include "daemon/core/journal/image.h"
 #include "daemon/core/ledger/base.h"
 #include "daemon/core/ledger/endings.h"
+#include "daemon/core/ledger/made/made_tenants.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
 #include "daemon/core/ledger/sessions.h"
@@ -51,18 +52,21 @@ struct Restored {
     std::vector<SegmentId> segments;  // whose memory is gone; none: its metadata is
   };
   std::vector<LostPublication> lost_publications;
+  // One sentence for each made tenant whose guarantees are not in force (MadeTenants::Restore).
+  std::vector<std::string> without_guarantees;
 };
 
 class Restorer {
  public:
   // All must outlive this.
-  Restorer(LedgerBase* base, Segments* segments, Tenants* tenants, Sessions* sessions,
-           ContentClaims* claims, Publications* publications, Endings* endings)
+  Restorer(LedgerBase* base, Segments* segments, Tenants* tenants, MadeTenants* made_tenants,
+           Sessions* sessions, ContentClaims* claims, Publications* publications, Endings* endings)
       : state_(base->state),
         changes_(base->changes),
         effects_(base->effects),
         segments_(*segments),
         tenants_(*tenants),
+        made_tenants_(*made_tenants),
         sessions_(*sessions),
         claims_(*claims),
         publications_(*publications),
@@ -89,6 +93,7 @@ class Restorer {
   Effects& effects_;
   Segments& segments_;
   Tenants& tenants_;
+  MadeTenants& made_tenants_;
   Sessions& sessions_;
   ContentClaims& claims_;
   Publications& publications_;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/core/denial.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/model.h"
 #include "daemon/core/ledger/testing/model/segments.h"
 #include "daemon/core/ledger/testing/model/tenants.h"
@@ -99,11 +100,12 @@ uint64_t WaitingOf(const LedgerModel& model, const std::string& tenant) {
 std::optional<absl::Status> NoRoomForLeases(LedgerModel& model, SessionId session, uint64_t more,
                                             const absl::Status& answer) {
   const std::string& tenant = model.sessions.at(session).tenant;
+  const std::string books = BooksOf(model, tenant);
   // Leases that operations are about to give also count.
   uint64_t own = 0, tenants = 0, all = 0;
   const auto add = [&](SessionId holder, uint64_t count) {
     all += count;
-    tenants += model.sessions.at(holder).tenant == tenant ? count : 0;
+    tenants += BooksOf(model, model.sessions.at(holder).tenant) == books ? count : 0;
     own += holder == session ? count : 0;
   };
   for (const auto& [id, lease] : model.leases) add(lease.session, 1);

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/attachments.h"
 
@@ -75,9 +76,10 @@ absl::Status BeginClaim(LedgerModel& model, SessionId id, const AttachSpec& spec
   if (tenant != session.tenant) return refused(StatusCode::kNotFound);
   if (claim != model.claims.end() && !spec.waits) return refused(StatusCode::kDeadlineExceeded);
   uint64_t of_session = 0, of_tenant = 0;
+  const std::string books = BooksOf(model, tenant);
   for (const auto& [key, holder] : model.claims) {
     of_session += holder.first == id ? 1 : 0;
-    of_tenant += std::get<0>(key) == tenant ? 1 : 0;
+    of_tenant += BooksOf(model, std::get<0>(key)) == books ? 1 : 0;
   }
   for (const auto& [waiter_id, waiter] : model.attach_waiters) {
     of_session += waiter.session == id && !waiter.content_id.empty() ? 1 : 0;

@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/claims.h"
 #include "daemon/core/ledger/testing/model/devices.h"
@@ -63,7 +64,9 @@ class Differences {
 absl::Status CompareTenants(const LedgerModel& model, const Ledger& ledger) {
   const std::vector<TenantView> views = ledger.look().ListTenants();
   if (views.size() != model.tenants.size()) {
-    return Wrong("the ledger lists ", views.size(), " tenants, expected ", model.tenants.size());
+    const auto name = [](std::string* out, const TenantView& view) { out->append(view.name); };
+    return Wrong("the ledger lists tenants ", absl::StrJoin(views, " ", name), ", expected ",
+                 absl::StrJoin(TenantNames(model), " "));
   }
   // By tenant and device: bytes in each state, including tenants under it; and the revocable bytes
   // of those held.
@@ -84,6 +87,11 @@ absl::Status CompareTenants(const LedgerModel& model, const Ledger& ledger) {
     differences.Check<std::string>("name", view->name, name);
     differences.Check<uint64_t>("configured", view->configured, tenant.configured);
     differences.Check("quota", view->quota, tenant.quota);
+    differences.Check<uint64_t>("made", view->made.has_value(), tenant.made.has_value());
+    if (view->made && tenant.made) {
+      differences.Check("owner", view->made->owner, tenant.made->owner);
+      differences.Check<uint64_t>("ending", view->made->ending, tenant.made->ending);
+    }
     differences.Check<uint64_t>("denials", view->denials, tenant.denials);
     const std::vector<std::string> path = PathOf(model, name);
     differences.Check("above", absl::StrJoin(view->above, " "),
@@ -91,7 +99,7 @@ absl::Status CompareTenants(const LedgerModel& model, const Ledger& ledger) {
     uint64_t sessions = 0, calls = 0, in_all = 0, publications = 0;
     for (const auto& [id, session] : model.sessions) {
       sessions += IsUnder(model, session.tenant, name) ? 1 : 0;
-      calls += session.tenant == name ? session.calls : 0;
+      calls += BooksOf(model, session.tenant) == name ? session.calls : 0;
     }
     std::vector<uint64_t> waited_for(model.devices.size()), waiting_there(model.devices.size());
     for (const auto& [id, waiter] : model.waiters) {

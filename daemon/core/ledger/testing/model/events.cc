@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/devices.h"
 #include "daemon/core/ledger/testing/model/model.h"
@@ -53,7 +54,9 @@ absl::Status RegisterEvent(LedgerModel& model, SessionId session, const Events::
        model.bounds.max_events_per_segment},
       {count([&](const Event& event) { return event.session == session; }),
        model.bounds.max_events_per_session},
-      {count([&](const Event& event) { return model.sessions.at(event.session).tenant == tenant; }),
+      {count([&](const Event& event) {
+         return BooksOf(model, model.sessions.at(event.session).tenant) == BooksOf(model, tenant);
+       }),
        model.bounds.max_events_per_tenant},
       {model.events.size(), model.bounds.max_events}};
   for (const auto& [used, limit] : limits) {

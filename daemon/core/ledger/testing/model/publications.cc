@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/attachments.h"
 #include "daemon/core/ledger/testing/model/claims.h"
@@ -117,6 +118,7 @@ absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, 
     return Wrong("expected the answer that was given before, got ", answer.status().ToString());
   }
   if (model.draining) return refused(StatusCode::kUnavailable);
+  if (HasEnded(model, tenant)) return refused(StatusCode::kFailedPrecondition);
   if (!IsPublicationName(spec.name) || spec.leases.empty() || spec.content_id.size() > 64 ||
       spec.metadata_bytes > kMaxMetadataBytes) {
     return refused(StatusCode::kInvalidArgument);
@@ -157,7 +159,7 @@ absl::Status Publish(LedgerModel& model, SessionId id, const PublishSpec& spec, 
   for (const Publication& each : model.publications) {
     if (&each == replaced) continue;
     all_metadata += each.metadata_bytes;
-    own_metadata += each.tenant == tenant ? each.metadata_bytes : 0;
+    own_metadata += BooksOf(model, each.tenant) == BooksOf(model, tenant) ? each.metadata_bytes : 0;
   }
   for (const auto& [used, limit] :
        {std::pair(own_metadata, model.bounds.max_metadata_bytes_per_tenant),

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/guarantees.h"
 #include "daemon/core/ledger/testing/model/limits.h"
@@ -90,7 +91,8 @@ absl::Status AdmitWaiting(LedgerModel& model, const std::vector<AdmissionControl
     Waiter& waiter = model.waiters.at(id);
     const Request request = waiter.request;
     const SessionId session = waiter.session;
-    if (model.draining || HoldsOtherLeaseType(model, session, request.revocable)) {
+    if (model.draining || HasEnded(model, request.tenant) ||
+        HoldsOtherLeaseType(model, session, request.revocable)) {
       const AdmissionControl::Admitted* admitted = told(id);
       if (admitted == nullptr) return Wrong("waiter ", ToInt(id), " should be refused");
       absl::Status code =

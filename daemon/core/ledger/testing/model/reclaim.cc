@@ -142,7 +142,8 @@ void SettleUnheld(LedgerModel& model, SegmentId id) {
         return entry.second.live && entry.second.tenant == segment.tenant;
       });
   if (!segment.lost && !segment.shared_out && segment.kind != Kind::kMempool &&
-      segment.kind != Kind::kDriver && !tenant.quota.scrub && !model.draining && tenant_lives &&
+      segment.kind != Kind::kDriver && !tenant.quota.scrub && !model.draining &&
+      !(tenant.made && tenant.made->ending) && tenant_lives &&
       !OverALimit(model, segment.tenant, segment.device) &&
       Retained(model, segment.tenant, segment.device) + segment.bytes <=
           MaxRetainedOn(model, tenant, segment.device)) {

@@ -18,11 +18,22 @@
 
 namespace gpumemd::model {
 
+// How a tenant was made at run time.
+struct Made {
+  std::string owner;
+  SessionId session{};  // 0: by an operator
+  std::string parent;
+  QuotaOverride own;
+  bool ending = false;
+  bool without_guarantees = false;  // since a restart that found that they cannot be kept
+};
+
 struct Tenant {
   Quota quota;
   std::string parent;  // empty: none
   bool configured = false;
   bool quota_set = false;
+  std::optional<Made> made;
   uint64_t denials = 0;
   std::vector<uint64_t> peaks;  // by device
 };

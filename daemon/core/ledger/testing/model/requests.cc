@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/devices.h"
 #include "daemon/core/ledger/testing/model/guarantees.h"
@@ -46,6 +47,7 @@ absl::Status BeginAcquire(LedgerModel& model, SessionId id, const AcquireSpec& s
   if (model.draining) return refused(StatusCode::kUnavailable);
   if (!Live(model, id)) return refused(StatusCode::kAborted);
   Session& session = model.sessions.at(id);
+  if (HasEnded(model, session.tenant)) return refused(StatusCode::kFailedPrecondition);
   const Quota& quota = model.tenants.at(session.tenant).quota;
   const absl::StatusOr<size_t> device = DeviceFor(model, session.tenant, spec);
   if (!device.ok()) return refused(device.status().code());

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/leases.h"
 #include "daemon/core/ledger/testing/model/model.h"
@@ -99,6 +100,10 @@ absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Resto
     tenant.parent.clear();
   }
   for (const std::string& name : TenantNames(model)) Link(model, name);
+  absl::Status given_up = GiveUpGuarantees(model, answer.without_guarantees);
+  if (!given_up.ok()) return given_up;
+  // The ledger gave them up before it had memory.
+  for (auto& [name, tenant] : model.tenants) tenant.peaks.assign(model.devices.size(), 0);
   for (Publication& publication : model.publications) {
     if (!model.sessions.contains(publication.publisher)) publication.publisher = {};
   }
@@ -150,6 +155,7 @@ absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Resto
   const auto live =
       static_cast<uint64_t>(std::count_if(model.sessions.begin(), model.sessions.end(),
                                           [](const auto& entry) { return entry.second.live; }));
+  EndOrphans(model);
   const size_t segments = model.segments.size();
   Sweep(model);
 

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/attachments.h"
 #include "daemon/core/ledger/testing/model/claims.h"
@@ -69,6 +70,7 @@ void EndSession(LedgerModel& model, SessionId id) {
   }
   EndAttachWaitsOf(model, id);
   ReleaseClaimsUnless(model, id, {});
+  EndMadeOf(model, id);
 }
 
 // True if nothing is left of a session that has ended.
@@ -119,6 +121,11 @@ absl::Status OpenSession(LedgerModel& model, const std::string& name, const std:
                          const PeerIdentity& peer, absl::Time now, const Secret& token,
                          const absl::StatusOr<SessionId>& answer) {
   if (model.draining) return ExpectCode(answer.status(), absl::StatusCode::kUnavailable);
+  const auto there = model.tenants.find(name);
+  const bool made = there != model.tenants.end() && there->second.made;
+  if (made ? there->second.made->ending : name.find(':') != std::string::npos) {
+    return ExpectCode(answer.status(), absl::StatusCode::kFailedPrecondition);
+  }
   if (!model.tenants.contains(name)) {
     model.tenants[name] = {.quota = model.defaults,
                            .peaks = std::vector<uint64_t>(model.devices.size())};
@@ -171,13 +178,23 @@ void ProcessGone(LedgerModel& model, SessionId id) {
   model.sessions.at(id).ending = true;
 }
 
+namespace {
+
+// True if a tenant that has ended still has publications.
+bool HasEndedPublications(const LedgerModel& model) {
+  return std::any_of(model.publications.begin(), model.publications.end(),
+                     [&](const Publication& each) { return HasEnded(model, each.tenant); });
+}
+
+}  // namespace
+
 bool HasEnding(const LedgerModel& model) {
   return std::any_of(model.sessions.begin(), model.sessions.end(),
                      [](const auto& entry) { return entry.second.ending; });
 }
 
 absl::Status ContinueEnding(LedgerModel& model, const Ledger& ledger) {
-  if (!HasEnding(model)) return absl::OkStatus();
+  if (!HasEnding(model) && !HasEndedPublications(model)) return absl::OkStatus();
   const JournalImage image = ledger.Image();
   std::set<SegmentId> given_up;  // by the ledger
   const auto views = ledger.look().ListSegments("", "");
@@ -240,6 +257,14 @@ absl::Status ContinueEnding(LedgerModel& model, const Ledger& ledger) {
     }
     if (std::exchange(session.goes_on, session.ending) && !session.ending) any_ended = true;
   }
+  for (const Publication& each : std::vector<Publication>(model.publications)) {
+    if (HasEnded(model, each.tenant) && !image.publications.contains(each.id)) {
+      EndPublication(model, each.id);
+    }
+  }
+  if (!ledger.endings().HasAny() && HasEndedPublications(model)) {
+    return Wrong("a tenant that has ended keeps a publication");
+  }
   if (any_ended && !HasEnding(model))
     model.queue_changed = true;  // others may have waited for that
   Sweep(model);
@@ -266,14 +291,19 @@ void Sweep(LedgerModel& model) {
     model.forgotten.push_back(id);
     it = model.sessions.erase(it);
   }
-  const auto forgotten = std::erase_if(model.tenants, [&](const auto& entry) {
+  const auto idle = [&](const auto& entry) {
     const std::string& name = entry.first;
     return !entry.second.configured && !entry.second.quota_set &&
+           !(entry.second.made && !entry.second.made->ending) &&
+           std::none_of(model.tenants.begin(), model.tenants.end(),
+                        [&](const auto& other) { return other.second.parent == name; }) &&
            std::none_of(model.sessions.begin(), model.sessions.end(),
                         [&](const auto& session) { return session.second.tenant == name; }) &&
            std::none_of(model.segments.begin(), model.segments.end(),
                         [&](const auto& segment) { return segment.second.tenant == name; });
-  });
+  };
+  size_t forgotten = 0;
+  while (const size_t more = std::erase_if(model.tenants, idle)) forgotten += more;
   std::erase_if(model.last_versions, [&](const auto& entry) {
     if (model.tenants.contains(entry.first.first)) return false;
     uint64_t& version = model.gone_versions[entry.first.first];
@@ -294,14 +324,15 @@ absl::Status TakeForgotten(LedgerModel& model, std::vector<SessionId> answer) {
 absl::Status BeginCall(LedgerModel& model, SessionId id, const absl::Status& answer) {
   if (!Live(model, id)) return ExpectCode(answer, absl::StatusCode::kAborted);
   const std::string& tenant = model.sessions.at(id).tenant;
+  const std::string books = BooksOf(model, tenant);
   uint64_t calls = 0;
   for (const auto& [other_id, other] : model.sessions) {
-    if (other.tenant == tenant) calls += other.calls;
+    if (BooksOf(model, other.tenant) == books) calls += other.calls;
   }
-  const uint64_t limit = model.tenants.at(tenant).quota.max_in_flight.value_or(UINT32_MAX);
+  const uint64_t limit = model.tenants.at(books).quota.max_in_flight.value_or(UINT32_MAX);
   if (calls >= limit) {
     return ExpectDenial(model, answer, tenant,
-                        {{Denial::Cause::kMaxInFlight, tenant, kEverywhere}, 1, calls, limit});
+                        {{Denial::Cause::kMaxInFlight, books, kEverywhere}, 1, calls, limit});
   }
   ++model.sessions.at(id).calls;
   return ExpectCode(answer, absl::StatusCode::kOk);

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/answers.h"
 #include "daemon/core/ledger/testing/model/attachments.h"
 #include "daemon/core/ledger/testing/model/devices.h"
@@ -21,8 +22,6 @@
 namespace gpumemd::model {
 
 using absl::StatusCode;
-
-namespace {
 
 void ApplyQuota(LedgerModel& model, const std::string& name, const Quota& quota) {
   model.tenants.at(name).quota = quota;
@@ -39,9 +38,8 @@ void ApplyQuota(LedgerModel& model, const std::string& name, const Quota& quota)
   }
 }
 
-// Returns the code with which the quota is refused, or OK.
-absl::StatusCode CodeForQuota(const LedgerModel& model, const std::string& name,
-                              const Quota& quota) {
+absl::StatusCode CodeForQuota(const LedgerModel& model, const std::string& name, const Quota& quota,
+                              const std::string& parent) {
   for (const auto* by_device : {&quota.device_limits, &quota.device_guarantees}) {
     for (const auto& [uuid, bytes] : *by_device) {  // the first wrong one is reported
       if (DeviceIndex(model, uuid) >= model.devices.size()) return StatusCode::kNotFound;
@@ -51,7 +49,8 @@ absl::StatusCode CodeForQuota(const LedgerModel& model, const std::string& name,
   if (quota.revocable && quota.kind == Kind::kMempool) return StatusCode::kInvalidArgument;
   LedgerModel after(model.devices, model.bounds);  // as if no memory were held
   after.tenants = model.tenants;
-  after.tenants.at(name).quota = quota;
+  after.tenants[name].quota = quota;
+  if (!parent.empty()) after.tenants[name].parent = parent;
   for (size_t d = 0; d < model.devices.size(); ++d) {
     if (Pinned(model, d)) continue;
     const auto limit_of = [&](const Quota& of) {
@@ -81,8 +80,6 @@ absl::StatusCode CodeForQuota(const LedgerModel& model, const std::string& name,
   }
   return StatusCode::kOk;
 }
-
-}  // namespace
 
 std::vector<std::string> TenantNames(const LedgerModel& model) {
   std::vector<std::string> names;
@@ -157,7 +154,9 @@ void Link(LedgerModel& model, const std::string& name) {
   Tenant& tenant = model.tenants.at(name);
   tenant.parent.clear();
   auto parent = model.tenants.find(tenant.quota.parent);
-  if (parent == model.tenants.end() || !parent->second.configured) return;
+  const bool fixed =
+      tenant.made && !tenant.configured && tenant.made->parent == tenant.quota.parent;
+  if (parent == model.tenants.end() || !(parent->second.configured || fixed)) return;
   if (!IsUnder(model, parent->first, name)) tenant.parent = parent->first;
 }
 
@@ -174,6 +173,7 @@ void Configure(LedgerModel& model, const std::map<std::string, Quota>& tenants,
     tenant.quota = tenant.configured ? it->second : defaults;
     tenant.parent.clear();
   }
+  ComputeMadeQuotas(model);
   for (const std::string& name : TenantNames(model)) Link(model, name);
   NotePeaks(model);
   for (const std::string& name : TenantNames(model)) {
@@ -192,14 +192,14 @@ absl::Status SetQuota(LedgerModel& model, const std::string& name, const Quota& 
 void OverrideQuota(LedgerModel& model, const std::string& name, const Quota& quota) {
   model.tenants[name].peaks.resize(model.devices.size());
   model.tenants.at(name).quota_set = true;
-  ApplyQuota(model, name, quota);
+  ApplyWithMembers(model, name, quota);
 }
 
 absl::Status UnsetQuota(LedgerModel& model, const std::string& name, const Quota& quota,
                         const absl::Status& answer) {
   if (!model.tenants.contains(name)) return ExpectCode(answer, absl::StatusCode::kNotFound);
   model.tenants.at(name).quota_set = false;
-  ApplyQuota(model, name, quota);
+  ApplyWithMembers(model, name, quota);
   Sweep(model);
   return ExpectCode(answer, absl::StatusCode::kOk);
 }

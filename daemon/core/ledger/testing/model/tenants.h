@@ -18,6 +18,12 @@ inline const Quota& QuotaOf(const LedgerModel& model, const std::string& tenant)
   return model.tenants.at(tenant).quota;
 }
 
+// Returns the code with which the quota is refused, or OK. `parent`: under which the tenant is to
+// be; empty: as now.
+absl::StatusCode CodeForQuota(const LedgerModel& model, const std::string& name, const Quota& quota,
+                              const std::string& parent = "");
+void ApplyQuota(LedgerModel& model, const std::string& name, const Quota& quota);
+
 std::vector<std::string> TenantNames(const LedgerModel& model);
 
 // Returns the tenant and all tenants above it, the nearest first.

@@ -25,13 +25,15 @@ bool Unsound(const Course& course, const std::map<std::string, Quota>& tenants) 
       return true;
     }
   }
-  return FindGuaranteeProblem(tenants, course.devices).has_value();
+  std::map<std::string, Quota> with_made = tenants;
+  with_made.merge(course.ledger.tenants().MadeQuotas(course.defaults));
+  return FindGuaranteeProblem(with_made, course.devices).has_value();
 }
 
 }  // namespace
 
 absl::Status Configure(Course& course) {
-  // In a sound episode, all guarantees can be kept at the same time.
+  // In a sound episode, all guarantees can be kept at the same time, also those of made tenants.
   for (int tries = 0; tries == 0 || (course.sound && Unsound(course, course.configured)); ++tries) {
     course.configured.clear();
     for (const char* tenant : {"alpha", "beta", "gamma"}) {
@@ -40,13 +42,14 @@ absl::Status Configure(Course& course) {
       course.configured[tenant].parent = course.chance.Parent(tenant);
       if (tries > 20) course.configured[tenant].limit_bytes.reset();
     }
+    // Made tenants without a parent follow it.
+    course.defaults = course.chance.TenantQuota(course.sound);
+    if (course.sound) {  // tenants that come and go have no guarantee
+      course.defaults.guarantee_bytes.reset();
+      course.defaults.device_guarantees.clear();
+    }
+    course.defaults.parent = course.chance.Parent("uid");
   }
-  course.defaults = course.chance.TenantQuota(course.sound);
-  if (course.sound) {  // tenants that come and go have no guarantee
-    course.defaults.guarantee_bytes.reset();
-    course.defaults.device_guarantees.clear();
-  }
-  course.defaults.parent = course.chance.Parent("uid");
   course.ledger.tenants().Configure(course.configured, course.defaults);
   model::Configure(course.model, course.configured, course.defaults);
   return course.After(absl::OkStatus(), "Configure ", course.configured.size(), " tenants");

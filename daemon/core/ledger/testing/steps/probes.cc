@@ -119,7 +119,12 @@ absl::Status StarvationProbe(Course& course) {
   if (course.ledger.state().draining || model::TenantNames(course.model).empty()) {
     return absl::OkStatus();
   }
+  // Those that were made may end meanwhile, with their makers.
   std::vector<std::string> tenants = model::TenantNames(course.model);
+  std::erase_if(tenants, [&](const std::string& name) {
+    return course.model.tenants.at(name).made.has_value();
+  });
+  if (tenants.empty()) return absl::OkStatus();
   model::Request large = {.tenant = course.chance.Of(tenants), .device = course.chance.Below(3)};
   const DeviceInfo& device = course.devices[large.device];
   large.kind = device.kinds[0];

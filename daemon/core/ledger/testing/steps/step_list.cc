@@ -9,6 +9,7 @@
 #include "daemon/core/ledger/testing/steps/claims.h"
 #include "daemon/core/ledger/testing/steps/events.h"
 #include "daemon/core/ledger/testing/steps/leases.h"
+#include "daemon/core/ledger/testing/steps/made_tenants.h"
 #include "daemon/core/ledger/testing/steps/memory.h"
 #include "daemon/core/ledger/testing/steps/operators.h"
 #include "daemon/core/ledger/testing/steps/probes.h"
@@ -21,7 +22,7 @@ namespace gpumemd::steps {
 namespace {
 
 absl::Status OpenAnySession(Course& course) {
-  return OpenSession(course, course.chance.Tenant(), course.chance.Process());
+  return OpenSession(course, AnyTenant(course), course.chance.Process());
 }
 absl::Status CloseAnySocket(Course& course) { return SocketClosed(course, course.SessionToEnd()); }
 absl::Status EndAnyProcess(Course& course) { return ProcessGone(course, course.SessionToEnd()); }
@@ -89,6 +90,9 @@ constexpr Step kSteps[] = {
     {14, Exchange},
     {10, SetQuota},
     {3, Configure},
+    {5, CreateTenant},
+    {2, UpdateTenant},
+    {2, EndTenant},
     {1, BeginDraining},
     {8, Trim},
     {30, TakeDoomed},

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tenants that sessions make under their own.
+#include <string>
+#include <vector>
+
+#include "daemon/core/ledger/testing/restart_fixture.h"
+
+namespace gpumemd {
+namespace {
+
+using absl::StatusCode;
+
+class MadeChildrenTest : public LedgerRestartFixture {
+ protected:
+  static QuotaOverride Limit(uint64_t bytes) {
+    QuotaOverride own;
+    own.set = {"limit_bytes"};
+    own.values.limit_bytes = bytes;
+    return own;
+  }
+  SessionId Connect(absl::string_view tenant, uid_t uid) {
+    auto session = TryConnect(tenant, uid);
+    EXPECT_TRUE(session.ok()) << session.status();
+    return session.value_or(SessionId{});
+  }
+  absl::StatusOr<SessionId> TryConnect(absl::string_view tenant, uid_t uid) {
+    return ledger.OpenSession(tenant, {.peer = {.pid = ++pids, .start_time = 7, .uid = uid}},
+                              NewSecret());
+  }
+  absl::StatusOr<std::string> Create(SessionId session, absl::string_view name,
+                                     const QuotaOverride& quota = {}) {
+    return ledger.made_tenants().CreateChild(session, name, quota);
+  }
+  bool Exists(absl::string_view tenant) { return ledger.look().GetTenant(tenant).ok(); }
+};
+
+TEST_F(MadeChildrenTest, ACapWithinTheParentsThatEndsWithItsMaker) {
+  ledger.tenants().Configure({}, {.limit_bytes = 4 * kGranule});
+  const SessionId maker = Connect("user-5", 5);
+  const absl::StatusOr<std::string> child = Create(maker, "run", Limit(2 * kGranule));
+  ASSERT_TRUE(child.ok()) << child.status();
+  EXPECT_EQ(*child, "user-5:5.run");
+  EXPECT_EQ(*Create(maker, "run", Limit(2 * kGranule)), *child) << "once more";
+  EXPECT_EQ(Create(maker, "run", Limit(3 * kGranule)).status().code(), StatusCode::kAlreadyExists);
+  const SessionId session = Connect(*child, 5);
+  const auto item = AcquireOne(session, 2 * kGranule);
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule).status()));
+  AcquireOne(maker, 2 * kGranule);
+  Release(session, {item});
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(maker, 3 * kGranule).status()))
+      << "the parent's limit counts both";
+  AcquireOne(session, 2 * kGranule);
+
+  ledger.endings().ProcessGone(maker);
+  EXPECT_EQ(Ask(session, kGranule).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(TryConnect(*child, 5).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Exists("user-5")) << "its child still has memory";
+  ledger.endings().ProcessGone(session);
+  DestroyDoomed();
+  EXPECT_FALSE(Exists(*child));
+  EXPECT_FALSE(Exists("user-5"));
+  EXPECT_EQ(TryConnect(*child, 5).status().code(), StatusCode::kFailedPrecondition)
+      << "no rule's tenant comes to be under that name";
+  EXPECT_FALSE(Exists(*child));
+}
+
+TEST_F(MadeChildrenTest, NamesOfTwoUsersDoNotCollide) {
+  const SessionId one = Connect("shared", 5), other = Connect("shared", 6);
+  EXPECT_EQ(*Create(one, "run"), "shared:5.run");
+  EXPECT_EQ(*Create(other, "run"), "shared:6.run");
+  const std::string first = *Create(one, ""), second = *Create(one, "");
+  EXPECT_NE(first, second);
+  for (const char* name : {"a b", "a/b", "a:b", "\xff", "\n"}) {
+    EXPECT_EQ(Create(one, name).status().code(), StatusCode::kInvalidArgument) << name;
+  }
+  EXPECT_EQ(Create(one, std::string(60, 'a')).status().code(), StatusCode::kInvalidArgument);
+  // A child of a child.
+  const SessionId inner = Connect("shared:5.run", 5);
+  EXPECT_EQ(*Create(inner, "part"), "shared:5.run:part");
+}
+
+TEST_F(MadeChildrenTest, OnlyItsUserMayEnterChangeOrEndIt) {
+  const SessionId one = Connect("shared", 5), other = Connect("shared", 6);
+  const std::string child = *Create(one, "run");
+  MadeTenants& made = ledger.made_tenants();
+  EXPECT_EQ(made.RuledBy(child, 5), "shared");
+  EXPECT_EQ(made.RuledBy(child, 6), std::nullopt);
+  EXPECT_EQ(made.RuledBy("shared", 5), std::nullopt) << "the rules decide";
+  EXPECT_EQ(made.RuledBy("shared:5.none", 5), std::nullopt);
+  EXPECT_EQ(made.UpdateChild(other, child, Limit(5)).code(), StatusCode::kNotFound);
+  EXPECT_EQ(made.EndChild(other, child).code(), StatusCode::kNotFound);
+  EXPECT_EQ(made.EndChild(one, "shared").code(), StatusCode::kNotFound);
+  const SessionId second = Connect("shared", 5);
+  EXPECT_TRUE(made.UpdateChild(second, child, Limit(5 * kGranule)).ok());
+  EXPECT_EQ(Usage(child).limit, 5 * kGranule);
+  EXPECT_TRUE(made.EndChild(second, child).ok());
+  EXPECT_FALSE(Exists(child));
+  EXPECT_TRUE(Create(one, "run").ok()) << "the name is free";
+}
+
+TEST_F(MadeChildrenTest, ASessionInsideMayNotWidenItsOwnTenant) {
+  const SessionId maker = Connect("user-5", 5);
+  const std::string child = *Create(maker, "run", Limit(kGranule));
+  const SessionId inside = Connect(child, 5);
+  EXPECT_EQ(ledger.made_tenants().UpdateChild(inside, child, Limit(9 * kGranule)).code(),
+            StatusCode::kNotFound);
+}
+
+TEST_F(MadeChildrenTest, NothingThatTheParentLacks) {
+  Quota strict = {.max_retained_bytes = kGranule, .priority = 2, .scrub = true};
+  strict.release = ReleasePolicy::kOnExit;
+  strict.swappable = true;
+  Configure({{"team", strict}});
+  const SessionId maker = Connect("team", 5);
+  QuotaOverride own;
+  own.set = {"guarantee_bytes"};
+  own.values.guarantee_bytes = kGranule;
+  EXPECT_EQ(Create(maker, "a", own).status().code(), StatusCode::kPermissionDenied);
+  own.set = {"max_in_flight"};
+  own.values = {.max_in_flight = 9};
+  EXPECT_EQ(Create(maker, "a", own).status().code(), StatusCode::kPermissionDenied);
+  own.set = {"priority"};
+  own.values = {.priority = 3};
+  EXPECT_EQ(Create(maker, "a", own).status().code(), StatusCode::kPermissionDenied);
+  own.set = {"scrub", "release", "swappable", "max_retained_bytes"};
+  own.values = {.max_retained_bytes = 5 * kGranule};
+  const std::string child = *Create(maker, "a", own);
+  Quota quota = *ledger.look().GetQuota(child);
+  EXPECT_TRUE(quota.scrub && quota.swappable);
+  EXPECT_EQ(quota.release, ReleasePolicy::kOnExit);
+  EXPECT_EQ(quota.max_retained_bytes, kGranule);
+  EXPECT_EQ(quota.priority, 2);
+  // Later changes of the parent reach it.
+  strict.priority = -4;
+  strict.revocable = true;
+  SetQuota("team", strict);
+  EXPECT_EQ(ledger.look().GetQuota(child)->priority, -4);
+  EXPECT_TRUE(ledger.look().GetQuota(child)->revocable);
+  strict.priority = -5;
+  Configure({{"team", strict}});
+  EXPECT_EQ(ledger.look().GetQuota(child)->priority, -5);
+}
+
+TEST_F(MadeChildrenTest, BoundsOfCountsAreTheParents) {
+  Configure({{"team", {.max_in_flight = 2}}});
+  const SessionId maker = Connect("team", 5);
+  const SessionId one = Connect(*Create(maker, "a"), 5), two = Connect(*Create(maker, "b"), 5);
+  EXPECT_TRUE(ledger.sessions().BeginCall(one).ok());
+  EXPECT_TRUE(ledger.sessions().BeginCall(two).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.sessions().BeginCall(maker)));
+  EXPECT_TRUE(absl::IsResourceExhausted(ledger.sessions().BeginCall(one)));
+  ledger.sessions().EndCall(two);
+  EXPECT_TRUE(ledger.sessions().BeginCall(one).ok());
+  ledger.sessions().EndCall(one);
+  ledger.sessions().EndCall(one);
+}
+
+TEST_F(MadeChildrenTest, AUserMakesSoManyAndNoMore) {
+  std::destroy_at(&ledger);
+  std::construct_at(&ledger, std::vector<DeviceInfo>{Device("GPU-1", {Kind::kVmm})},
+                    Bounds{.max_made_tenants = 9, .max_made_by_sessions = 4, .max_made_per_uid = 3},
+                    [this] { return now; });
+  const SessionId one = Connect("a", 5), other = Connect("b", 6);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(Create(one, "").ok());
+  const absl::Status more = Create(Connect("c", 5), "").status();
+  EXPECT_EQ(DenialOf(more)->cause, Denial::Cause::kDaemonLimit) << more;
+  EXPECT_TRUE(Create(other, "").ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Create(other, "").status()));
+  EXPECT_TRUE(ledger.made_tenants().Create({.tenant = "job"}).ok()) << "operators have room";
+}
+
+TEST_F(MadeChildrenTest, AfterARestartThoseOfDeadMakersHaveEnded) {
+  const SessionId lives = Connect("a", 5), dies = Connect("b", 5);
+  const std::string kept = *Create(lives, "run", Limit(2 * kGranule));
+  const std::string ended = *Create(dies, "run"), empty = *Create(dies, "none");
+  const SessionId session = Connect(ended, 5), inner = Connect(kept, 5);
+  const std::string deep = *Create(inner, "part", Limit(kGranule));
+  AcquireOne(session, kGranule);
+  const SessionId deepest = Connect(deep, 5);
+  AcquireOne(deepest, kGranule);
+  Restart({.dead = {dies}});
+  EXPECT_FALSE(Exists(empty));
+  EXPECT_EQ(Ask(session, kGranule).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(deepest, kGranule).status()));
+  EXPECT_EQ(Usage(kept).leased, kGranule);
+  EXPECT_EQ(Usage(kept).limit, 2 * kGranule);
+  EXPECT_EQ(ledger.made_tenants().RuledBy(deep, 5), "a");
+  ledger.endings().ProcessGone(lives);
+  EXPECT_EQ(Ask(deepest, kGranule).status().code(), StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace gpumemd
