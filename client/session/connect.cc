@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -71,6 +72,13 @@ absl::StatusOr<Beginning> BeginSession(const std::string& runtime_dir, const Gre
   return Beginning{std::move(welcomed->welcome), std::move(connection)};
 }
 
+// Returns the tenant that the environment asks for; empty: none. A program with the rights of
+// another user does not heed its caller's environment.
+std::string TenantOfEnvironment() {
+  const char* tenant = secure_getenv("GPUMEM_TENANT");
+  return tenant == nullptr ? "" : tenant;
+}
+
 bool IsFolder(const std::string& path) {
   struct stat found;
   return ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
@@ -82,9 +90,10 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
   if (absl::Status status = ClaimProcess(); !status.ok()) return status;
   const absl::Time deadline = absl::Now() + options.timeout;
   std::string runtime_dir;
-  const Greeting greeting = {.name = options.name,
-                             .tenant = options.tenant,
-                             .connect_id = std::max<uint32_t>(1, std::random_device{}())};
+  const Greeting greeting = {
+      .name = options.name,
+      .tenant = options.tenant.empty() ? TenantOfEnvironment() : options.tenant,
+      .connect_id = std::max<uint32_t>(1, std::random_device{}())};
   // A daemon that dies meanwhile may have begun the session. Its successor ends that session by the
   // number, so repeating is safe.
   Failure failure = Failure::kFinal;

@@ -207,6 +207,7 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status CheckProcess() const;
 
  private:
+  friend class ::gpumem::Client;
   using ConnectionPtr = std::shared_ptr<Connection>;
 
   // The maximum time that a destructor or a rollback waits for the daemon.
@@ -223,6 +224,7 @@ class Session : public std::enable_shared_from_this<Session> {
   template <typename Request, typename Response>
   absl::StatusOr<Response> Ask(Method<Request, Response> method, const Request& request,
                                absl::Time deadline);
+
   // Makes the call once over one connection.
   template <typename Request, typename Response>
   absl::StatusOr<Response> Call(Connection& connection, Method<Request, Response> method,

@@ -37,6 +37,7 @@
 #include "absl/types/span.h"
 #include "gpumem/event.h"
 #include "gpumem/segment.h"
+#include "gpumem/tenant.h"
 #include "gpumem/types.h"
 #include "gpumem/watch.h"
 
@@ -267,6 +268,30 @@ class Client {
   // Calls the handlers for events of the daemon until the Watch ends. Reports earlier lost segments
   // at once.
   absl::StatusOr<std::unique_ptr<Watch>> StartWatch(WatchHandlers handlers);
+
+  // Makes a tenant under this Client's, which holds what runs in it to the limits. Returns its
+  // whole name: processes of this user connect to it with ConnectOptions::tenant or $GPUMEM_TENANT.
+  // What it uses counts against this Client's tenant, too. It ends with this Client's session, or
+  // by EndTenant; one without a name is another at each call.
+  //   INVALID_ARGUMENT    a malformed name, or one that is too long with this tenant's
+  //   NOT_FOUND           no such device
+  //   ALREADY_EXISTS      another session has made it, or it was made with other limits, or it has
+  //                       ended and still holds something
+  //   PERMISSION_DENIED   the priority is above that of this tenant
+  //   FAILED_PRECONDITION this tenant has ended; or it is on the lowest level already
+  //   RESOURCE_EXHAUSTED  the user or the daemon has too many such tenants (Denial)
+  //   UNIMPLEMENTED       the daemon is older than the call
+  absl::StatusOr<std::string> CreateTenant(const TenantOptions& options = {});
+  // Changes the limits that are present. Revokes nothing.
+  //   NOT_FOUND           this user's sessions of this tenant have made none of that name
+  //   INVALID_ARGUMENT    no limit is present
+  //   FAILED_PRECONDITION it has ended
+  //   PERMISSION_DENIED   as CreateTenant
+  absl::Status UpdateTenant(absl::string_view tenant, const TenantLimits& limits);
+  // Ends a tenant that CreateTenant has made, and all that were made under it: they get no new
+  // session and no new memory. What they hold stays until it is released. Returns what that is;
+  // call it again to see it go. A tenant that is gone, or that this user has not made, is no error.
+  absl::StatusOr<TenantRemains> EndTenant(absl::string_view tenant);
 
   absl::StatusOr<Usage> GetUsage();
   absl::StatusOr<std::vector<DeviceInfo>> Devices();

@@ -19,7 +19,7 @@ typedef struct gpumem_client gpumem_client;
 struct gpumem_connect_options {
   size_t struct_size;
   const char* runtime_dir; /* of the daemon's sockets; null: $GPUMEM_RUNTIME_DIR, else as found */
-  const char* tenant;      /* null: the first that the daemon's rules allow */
+  const char* tenant;      /* null: $GPUMEM_TENANT, else the first that the rules allow */
   const char* name;        /* null: the program's */
   uint64_t timeout_ms;     /* 0: 30 s */
   int no_reconnect;        /* 1: the session ends with its daemon */

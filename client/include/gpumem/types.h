@@ -189,7 +189,8 @@ struct ConnectOptions {
   // The folder with the daemon's sockets. Empty: $GPUMEM_RUNTIME_DIR if set; else
   // $XDG_RUNTIME_DIR/gpumem if a daemon is there; else /run/gpumem.
   std::string runtime_dir;
-  // The tenant to charge. Empty: the first that the daemon's rules allow this process.
+  // The tenant to charge. Empty: $GPUMEM_TENANT if set; else the first that the daemon's rules
+  // allow this process.
   std::string tenant;
   // The name that operators see. Empty: the program's name.
   std::string name;

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tenants that a program makes under its tenant, to hold a part of its work to less. Part of
+// client.h.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace gpumem {
+
+// The limits of a tenant that Client::CreateTenant makes. An absent one is no limit of this tenant.
+// Those of the tenants above it hold as well: nothing here gives it more than they have.
+struct TenantLimits {
+  std::optional<uint64_t> limit_bytes;            // on any one GPU
+  std::map<std::string, uint64_t> device_limits;  // on single GPUs, by UUID, in place of that
+  std::optional<uint64_t> total_limit_bytes;      // over all GPUs
+  std::optional<uint64_t> pinned_limit_bytes;     // of pinned host memory
+  std::optional<uint64_t> tier_limit_bytes;       // of suspended memory in the host tier
+  std::optional<uint32_t> max_segments, max_sessions;
+  std::optional<uint32_t> max_waiting;  // requests that wait at one time
+  std::optional<int32_t> priority;      // that of the tenant above it at most
+};
+
+struct TenantOptions {
+  // Letters, digits, '.', '_' and '-'. Empty: one that no other tenant has.
+  std::string name;
+  TenantLimits limits;
+};
+
+// What a tenant that has ended, and those under it, still have.
+struct TenantRemains {
+  bool gone = false;                             // nothing
+  std::map<std::string, uint64_t> device_bytes;  // by UUID; only those above 0
+  uint32_t sessions = 0;
+};
+
+}  // namespace gpumem
