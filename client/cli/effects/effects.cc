@@ -45,6 +45,29 @@ Effects ReloadEffects(const v1::ReloadResponse& checked) {
           .notices = {checked.notices().begin(), checked.notices().end()}};
 }
 
+absl::StatusOr<Effects> TenantEndEffects(const v1::EndTenantRequest& request,
+                                         const v1::ListTenantsResponse& tenants, bool exact) {
+  for (const v1::TenantInfo& tenant : tenants.tenants()) {
+    const v1::Usage& usage = tenant.usage();
+    if (usage.tenant() != request.tenant() || !tenant.has_made()) continue;
+    if (tenant.made().ending()) return Effects{};
+    if (tenant.configured()) {
+      return Effects{.lines = {absl::StrCat("tenant ", usage.tenant(),
+                                            " goes on as the configuration has it")}};
+    }
+    return Effects{
+        .lines = {absl::StrCat("tenant ", usage.tenant(),
+                               ", and all under it, get no new session and no new memory"),
+                  absl::StrCat("it keeps what it holds until that is released: ",
+                               Counted(usage.sessions(), "session"), ", ",
+                               Size(usage.charged_bytes(), exact), " in ",
+                               Counted(usage.segments(), "segment"))},
+        .takes = true};
+  }
+  return absl::NotFoundError(absl::StrCat("no tenant ", request.tenant(),
+                                          " was made at run time (see gpumemctl tenant list)"));
+}
+
 absl::StatusOr<Effects> TrimEffects(const v1::TrimRequest& request,
                                     const v1::ListTenantsResponse& tenants,
                                     const DeviceList& devices, bool exact) {

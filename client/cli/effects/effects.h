@@ -38,6 +38,10 @@ absl::StatusOr<Effects> SuspendPublicationEffects(const std::string& name, bool 
                                                   const v1::ListPublicationsResponse& publications,
                                                   bool exact);
 
+//   NOT_FOUND  no tenant of that name was made at run time
+absl::StatusOr<Effects> TenantEndEffects(const v1::EndTenantRequest& request,
+                                         const v1::ListTenantsResponse& tenants, bool exact);
+
 // `name` is "TENANT/NAME" or, for a worker's own tenant, "NAME".
 //   NOT_FOUND  there is no such publication in the list
 absl::StatusOr<Effects> UnpublishEffects(const std::string& name, absl::string_view own_tenant,

@@ -5,6 +5,7 @@
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/pool_options.h"
 #include "client/cli/options/quota_options.h"
+#include "client/cli/options/tenant_options.h"
 #include "client/cli/options/values.h"
 
 namespace gpumem::cli {
@@ -255,6 +256,7 @@ void AddMaintenance(CommandSet* commands) {
 
 void AddChangingCommands(CommandSet* commands) {
   AddQuota(commands);
+  AddTenantCommands(commands);
   AddPool(commands);
   AddMaintenance(commands);
 }

@@ -62,6 +62,17 @@ struct QuotaUnsetCommand {
   v1::UnsetQuotaRequest request;
   Caution caution;
 };
+struct TenantListCommand {};
+struct TenantCreateCommand {
+  v1::CreateTenantRequest request;  // with devices as the user named them
+};
+struct TenantUpdateCommand {
+  v1::UpdateTenantRequest request;  // the same
+};
+struct TenantEndCommand {
+  v1::EndTenantRequest request;
+  Caution caution;
+};
 struct PsCommand {
   std::string tenant;
 };
@@ -181,14 +192,13 @@ struct HoldCommand {
   bool revocable = false;
 };
 
-using Command =
-    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
-                 QuotaSetCommand, QuotaUnsetCommand, PsCommand, SegmentsCommand,
-                 PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
-                 PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, SuspendCommand,
-                 DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
-                 DescribeCommand, DoctorCommand, EventsCommand, HoldCommand, CompletionCommand,
-                 VersionCommand>;
+using Command = std::variant<
+    StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
+    QuotaSetCommand, QuotaUnsetCommand, TenantListCommand, TenantCreateCommand, TenantUpdateCommand,
+    TenantEndCommand, PsCommand, SegmentsCommand, PublicationsCommand, PublishCommand, FetchCommand,
+    VerifyCommand, UnpublishCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand,
+    SuspendCommand, DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
+    DescribeCommand, DoctorCommand, EventsCommand, HoldCommand, CompletionCommand, VersionCommand>;
 
 struct CommandLine {
   GlobalOptions global;

@@ -32,7 +32,7 @@ void AddSwitch(CLI::App* set, const QuotaKey& key, const FieldDescriptor* field,
       ->excludes(on);
 }
 
-// Adds the option of `gpumemctl quota set` that sets one key's field of `*quota`. The key's unit
+// Adds the option that sets one key's field of `*quota`. The key's unit
 // determines the form of the option's value. kQuotaKeys names only fields that v1::Quota has.
 void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
   const FieldDescriptor* field = v1::Quota::descriptor()->FindFieldByName(std::string(key.field));
@@ -111,13 +111,20 @@ void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
 
 }  // namespace
 
+void AddQuotaKeys(CLI::App* app, v1::Quota* quota) {
+  for (const QuotaKey& key : kQuotaKeys) {
+    if (key.unit != QuotaUnit::kTenant) AddKey(app, key, quota);
+  }
+}
+
 void AddQuotaSetOptions(CLI::App* set, QuotaSetCommand* command) {
   v1::SetQuotaRequest& request = command->request;
   set->add_option_function<std::string>(
          "TENANT", [&request](const std::string& name) { request.set_tenant(name); },
          "Change this tenant")
       ->required();
-  for (const QuotaKey& key : kQuotaKeys) AddKey(set, key, request.mutable_quota());
+  AddQuotaKeys(set, request.mutable_quota());
+  AddKey(set, *FindQuotaKey("parent"), request.mutable_quota());
   AddSeveral(
       set, "--clear", ParseLimitName,
       [&request](const std::string& field) { request.add_clear(field); },

@@ -77,9 +77,16 @@ std::string Describer::Tenant(const std::string& name) {
   std::string text = Title(absl::StrCat("Tenant ", name, ": holds ", Bytes(usage.charged_bytes()),
                                         " in ", Counted(usage.segments(), "segment"), ", with ",
                                         Counted(usage.sessions(), "session")));
-  std::string about = tenant.configured()
-                          ? "It is named in the configuration."
-                          : "It was made by a rule for one user, and is forgotten when idle.";
+  std::string about =
+      tenant.configured() ? "It is named in the configuration."
+      : tenant.has_made()
+          ? absl::StrCat(
+                "It was made at run time by ", MakerOf(tenant.made()),
+                tenant.made().has_uid() ? absl::StrCat(" (uid ", tenant.made().uid(), ")") : "",
+                tenant.made().ending()            ? ", and has ended: it gets nothing new."
+                : tenant.made().session_id() != 0 ? ", and ends with it."
+                                                  : ", and stays until it is ended.")
+          : "It was made by a rule for one user, and is forgotten when idle.";
   if (!tenant.quota().parent().empty()) {
     absl::StrAppend(&about, " It is under tenant ", tenant.quota().parent(),
                     ", whose quota counts what it has, too.");

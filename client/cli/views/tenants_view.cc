@@ -189,7 +189,11 @@ std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Lay
        nullptr,
        [](Row& row) {
          // Also marks overrides that no earlier column shows.
-         return absl::StrCat(row.placed.tenant->configured() ? "config" : "rule",
+         const Tenant& tenant = *row.placed.tenant;
+         return absl::StrCat(tenant.configured() ? "config"
+                             : tenant.has_made() ? MakerOf(tenant.made())
+                                                 : "rule",
+                             !tenant.configured() && tenant.made().ending() ? " (ended)" : "",
                              row.marks.unseen() ? "*" : "");
        }},
       {Detail("RETAINED", Align::kRight), nullptr,

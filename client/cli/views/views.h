@@ -35,6 +35,13 @@ std::string UnpublishedView(const std::string& name, const v1::UnpublishResponse
 std::string PoolsView(const PoolList& pools, const DeviceList& devices, bool exact,
                       Layout layout = {});
 std::string TenantsView(const v1::ListTenantsResponse& response, bool exact, Layout layout = {});
+// Of tenants that were made at run time alone.
+std::string MadeTenantsView(const v1::ListTenantsResponse& response, bool exact,
+                            Layout layout = {});
+std::string EndedTenantView(const std::string& tenant, const v1::EndTenantResponse& held,
+                            bool exact);
+// Returns the maker of a tenant in a few words: "slurm", "operator", "session 12".
+std::string MakerOf(const v1::MadeTenant& made);
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact,
                       Layout layout = {});
 std::string ReloadView(const v1::ReloadResponse& response);
