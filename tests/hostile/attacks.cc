@@ -45,6 +45,7 @@ Attack FindAttack(const std::string& name) {
       {"suspend", SuspendFlood},
       {"suspend-publications", SuspendPublications},
       {"take-sessions", TakeSessions},
+      {"tenant-storm", TenantStorm},
       {"wait", Wait},
   };
   const auto found = all.find(name);

@@ -27,7 +27,8 @@ absl::StatusOr<UniqueFd> Dial(const std::string& runtime_dir, absl::string_view 
                      name == kSessionSocket ? SOCK_SEQPACKET : SOCK_STREAM, absl::Now() + kTimeout);
 }
 
-absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token) {
+absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token,
+                              const std::string& tenant) {
   const absl::Time deadline = absl::Now() + kTimeout;
   absl::StatusOr<UniqueFd> session = Dial(runtime_dir, kSessionSocket);
   if (!session.ok()) return session.status();
@@ -35,6 +36,7 @@ absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view 
   hello.set_protocol_version(kProtocolVersion);
   hello.set_client_name("hostile");
   hello.set_resume_token(std::string(resume_token));
+  hello.set_tenant(tenant);
   absl::Status sent = SendMessage(session->get(), hello.SerializeAsString(), {}, deadline);
   if (!sent.ok()) return sent;
   absl::StatusOr<UnixMessage> packet = ReceiveMessage(session->get(), deadline);

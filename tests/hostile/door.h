@@ -35,9 +35,11 @@ absl::StatusOr<UniqueFd> Dial(const std::string& runtime_dir, absl::string_view 
 
 // Sends Hello and takes the Welcome's descriptors. With an api socket `stream` is a connection to
 // that. `resume_token`: of the session to be moved to this connection; empty: a new session.
+// `tenant`: to ask for; empty: any.
 //   UNAVAILABLE  the daemon closed the connection, or did not answer
 //   others       as in the daemon's Refusal, or by ConnectUnix
-absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token = {});
+absl::StatusOr<Seat> TakeSeat(const std::string& runtime_dir, absl::string_view resume_token = {},
+                              const std::string& tenant = "");
 
 // Gets a byte stream with as little as the daemon asks for. Statuses as of TakeSeat.
 absl::StatusOr<Seat> Knock(const std::string& runtime_dir);

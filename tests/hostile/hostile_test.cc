@@ -128,6 +128,17 @@ TEST_F(Hostile, SuspendedPublications) {
   EXPECT_EQ(Counted("publication-storm", "done_as_operator"), 0u);
 }
 
+// They make tenants without end, with odd names, and reach for those of others.
+TEST_F(Hostile, TenantStorm) {
+  Survive({}, {{.attack = "tenant-storm", .processes = 4}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("tenant-storm", "made"), 0u);
+  for (const char* what :
+       {"over_limit", "odd_names", "others_changed", "others_ended", "others_entered"}) {
+    EXPECT_EQ(Counted("tenant-storm", what), 0u) << what;
+  }
+}
+
 // They claim what they never publish, and wait for each other's claims.
 TEST_F(Hostile, Claims) {
   Survive({}, {{.attack = "claim-storm", .processes = 4}});

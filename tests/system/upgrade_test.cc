@@ -177,6 +177,37 @@ class UpgradeTest : public ::testing::Test {
   Segment segment_;
 };
 
+TEST_F(UpgradeTest, TenantsMadeAtRunTimeGoForwardAndBack) {
+  const auto made = client_->CreateTenant({.name = "part", .limits = {.limit_bytes = 4 * kMiB}});
+  ASSERT_TRUE(made.ok()) << made.status();
+  auto part = Client::Connect(
+      {.runtime_dir = daemon_->runtime_dir(), .tenant = *made, .timeout = kTimeout});
+  ASSERT_TRUE(part.ok()) << part.status();
+  const Segment held = Acquire(**part, 4);
+  const auto expect_limit = [&] {
+    auto most = (*part)->Acquire({.bytes = 2 * kMiB});
+    EXPECT_TRUE(most.ok()) << most.status();
+    EXPECT_TRUE(absl::IsResourceExhausted((*part)->Acquire({.bytes = 2 * kMiB}).status()));
+  };
+  daemon_->SetNextJournal("optional");
+  for (const char* program : {"gpumemd_next", "gpumemd", "gpumemd_next"}) {
+    Become(program);
+    SCOPED_TRACE(program);
+    expect_limit();
+  }
+  // It ends with its maker's session, of which a segment is a part.
+  segment_ = Segment();
+  client_.reset();
+  absl::Status refused;
+  EXPECT_TRUE(Eventually(
+      [&] {
+        refused = (*part)->Acquire({.bytes = 2 * kMiB}).status();
+        return absl::IsFailedPrecondition(refused);
+      },
+      kTimeout))
+      << refused;
+}
+
 constexpr char kPassed[] = "records of which this gpumemd does not understand all";
 
 TEST_F(UpgradeTest, ADowngradeKeepsAJournalWithoutNewRecords) {
