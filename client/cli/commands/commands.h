@@ -45,6 +45,7 @@ absl::Status Run(const VersionCommand& command, const GlobalOptions& options);
 absl::Status Run(const DevicesCommand& command, const GlobalOptions& options);
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options);
 absl::Status Run(const HoldCommand& command, const GlobalOptions& options);
+absl::Status Run(const RunCommand& command, const GlobalOptions& options);
 absl::Status Run(const PublicationsCommand& command, const GlobalOptions& options);
 absl::Status Run(const PublishCommand& command, const GlobalOptions& options);
 absl::Status Run(const FetchCommand& command, const GlobalOptions& options);

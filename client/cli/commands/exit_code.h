@@ -2,6 +2,9 @@
 // The exit codes of gpumemctl. Scripts rely on them; --help lists them.
 #pragma once
 
+#include <cstdlib>
+#include <string>
+
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 
@@ -27,6 +30,9 @@ inline constexpr char kDiffersPayload[] = "gpumemctl/differs";
 // Marks a status that reports a problem that the command was to look for.
 inline constexpr char kProblemPayload[] = "gpumemctl/problem";
 
+// Has the exit code of a program that gpumemctl run has run.
+inline constexpr char kProgramPayload[] = "gpumemctl/program";
+
 // Marks a status whose message the command's output has already: it is not printed.
 inline constexpr char kSilentPayload[] = "gpumemctl/silent";
 
@@ -39,6 +45,8 @@ inline int ExitCodeOf(const absl::Status& status) {
   if (status.GetPayload(kRevokedPayload).has_value()) return kExitRevoked;
   if (status.GetPayload(kDiffersPayload).has_value()) return kExitDiffers;
   if (status.GetPayload(kProblemPayload).has_value()) return kExitProblem;
+  if (const auto code = status.GetPayload(kProgramPayload))
+    return std::atoi(std::string(*code).c_str());
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

@@ -191,14 +191,26 @@ struct HoldCommand {
   absl::Duration wait = absl::ZeroDuration();  // for new segments
   bool revocable = false;
 };
+struct RunCommand {
+  std::vector<std::string> program;  // with its arguments
+  std::string as;                    // as in WhoamiCommand
+  std::string name;                  // of the run's tenant; empty: a new one
+  std::optional<uint64_t> limit;     // of the run, on each GPU
+  uint64_t need = 0;                 // wait until so many bytes are free
+  DeviceName device;                 // of `need`
+  absl::Duration wait = absl::ZeroDuration();
+  bool quiet = false;
+};
 
-using Command = std::variant<
-    StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
-    QuotaSetCommand, QuotaUnsetCommand, TenantListCommand, TenantCreateCommand, TenantUpdateCommand,
-    TenantEndCommand, PsCommand, SegmentsCommand, PublicationsCommand, PublishCommand, FetchCommand,
-    VerifyCommand, UnpublishCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand,
-    SuspendCommand, DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
-    DescribeCommand, DoctorCommand, EventsCommand, HoldCommand, CompletionCommand, VersionCommand>;
+using Command =
+    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
+                 QuotaSetCommand, QuotaUnsetCommand, TenantListCommand, TenantCreateCommand,
+                 TenantUpdateCommand, TenantEndCommand, PsCommand, SegmentsCommand,
+                 PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
+                 PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, SuspendCommand,
+                 DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
+                 DescribeCommand, DoctorCommand, EventsCommand, HoldCommand, RunCommand,
+                 CompletionCommand, VersionCommand>;
 
 struct CommandLine {
   GlobalOptions global;

@@ -84,6 +84,17 @@ void AddUsingCommands(CommandSet* commands) {
       "the daemon revokes it, hold releases it and exits with 7.\n"
       "Needs no privilege.");
   AddHoldOptions(hold.app, hold.command);
+  const auto run = commands->Add<RunCommand>(
+      kUsing, "run", "Run a program within a quota, unchanged.",
+      "Examples:\n  gpumemctl run --limit 20GiB -- python3 train.py\n"
+      "  gpumemctl run --need 20GiB --wait 10m -- ./a.out --steps 100\n"
+      "The program's CUDA allocations count against your tenant, and against --limit.\n"
+      "Beyond that it gets CUDA's out-of-memory error. It sees its limit as the size\n"
+      "of the GPU. Memory that --need has waited for is not kept for the program.\n"
+      "This is no security boundary: a program can be written to avoid it.\n"
+      "The exit code is the program's; 128 and the signal if one ended it.\n"
+      "Needs no privilege.");
+  AddRunOptions(run.app, run.command);
   AddPublications(commands);
 }
 

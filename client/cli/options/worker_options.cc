@@ -71,6 +71,27 @@ void AddHoldOptions(CLI::App* app, HoldCommand* command) {
   });
 }
 
+void AddRunOptions(CLI::App* app, RunCommand* command) {
+  app->add_option("PROGRAM", command->program, "Run this program, with its arguments")
+      ->required()
+      ->expected(1, 1 << 16);
+  AddParsed(app, "--limit", ParseSegmentSize, Into(&command->limit),
+            "Limit the program's memory on each GPU")
+      ->type_name("BYTES");
+  CLI::Option* need = AddParsed(app, "--need", ParseSegmentSize, Into(&command->need),
+                                "Start only when so much memory is free")
+                          ->type_name("BYTES");
+  AddDevice(app, &command->device);
+  CLI::Option* wait = AddParsed(app, "--wait", ParseWait, Into(&command->wait),
+                                "Wait up to this long for --need, or \"forever\"")
+                          ->type_name("TIME");
+  wait->needs(need);
+  app->add_option("--name", command->name, "Name the run in lists (default: a number)")
+      ->type_name("NAME");
+  AddAs(app, &command->as);
+  app->add_flag("--quiet", command->quiet, "Do not tell at the end how much was used");
+}
+
 void AddPublishOptions(CLI::App* app, PublishCommand* command) {
   AddParsed(app, "NAME", ParsePublication, Into(&command->name),
             "Use this name: letters, digits, '.', '_' and '-'")

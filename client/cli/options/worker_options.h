@@ -10,6 +10,7 @@ namespace gpumem::cli {
 
 // Each writes to `*command`, which outlives the app.
 void AddHoldOptions(CLI::App* app, HoldCommand* command);
+void AddRunOptions(CLI::App* app, RunCommand* command);
 void AddPublishOptions(CLI::App* app, PublishCommand* command);
 void AddFetchOptions(CLI::App* app, FetchCommand* command);
 void AddVerifyOptions(CLI::App* app, VerifyCommand* command);

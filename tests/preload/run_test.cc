@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumemctl run: programs that know nothing of gpumem, within a quota of their own.
+#include <signal.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gpumem/client.h"
+#include "tests/preload/run_preloaded.h"
+#include "tests/support/child.h"
+#include "tests/support/daemon_process.h"
+
+namespace gpumem::preload {
+namespace {
+
+using testing::Child;
+using testing::DaemonProcess;
+using testing::Eventually;
+
+class RunTest : public PreloadTest {
+ protected:
+  void SetUp() override {
+    PreloadTest::SetUp();
+    if (IsSkipped()) return;
+    auto daemon = DaemonProcess::Start({.config = "[host]\ndevice_bytes = \"1GiB\"\n"
+                                                  "[tenant_defaults]\nlimit = \"512MiB\"\n"});
+    ASSERT_TRUE(daemon.ok()) << daemon.status();
+    daemon_ = *std::move(daemon);
+    auto client = daemon_->Connect();
+    ASSERT_TRUE(client.ok()) << client.status();
+    client_ = *std::move(client);
+    const std::string library = Path("LIBGPUMEM");
+    absl::StrAppend(&environment["LD_LIBRARY_PATH"], ":", library.substr(0, library.rfind('/')));
+    environment["GPUMEM_PRELOAD_ACCOUNTANT"] = Path("BROKER_ACCOUNTANT");
+    environment["GPUMEM_PRELOAD_LIBRARY"] = Path("PRELOAD");
+    environment["GPUMEM_PRELOAD_CONTEXT"] = std::to_string(16 * kMiB);
+    environment["GPUMEM_RUNTIME_DIR"] = daemon_->runtime_dir();
+    environment["FAKE_CUDA_HOST_UUIDS"] = "1";
+  }
+
+  std::vector<std::string> Command(const std::vector<std::string>& arguments) {
+    std::vector<std::string> command = {Path("GPUMEMCTL"), "run"};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    return command;
+  }
+  Finished RunIn(const std::vector<std::string>& arguments) {
+    return Run(Command(arguments), /*preload=*/false);
+  }
+  uint64_t Charged() {
+    const auto usage = client_->GetUsage();
+    EXPECT_TRUE(usage.ok()) << usage.status();
+    return usage.ok() ? usage->devices.at(0).charged_bytes : 0;
+  }
+
+  std::unique_ptr<DaemonProcess> daemon_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(RunTest, HoldsAProgramToItsLimitAndTellsWhatItUsed) {
+  const Finished run =
+      RunIn({"--limit", "288MiB", "--", Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
+  EXPECT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.value("device_total"), std::to_string(288 * kMiB));
+  EXPECT_EQ(run.values("got"), (std::vector<std::string>{"8", "8"})) << run.output;
+  EXPECT_EQ(run.errors,
+            "gpumem: ways_dlsym used at most 272.00 MiB of 288.00 MiB on "
+            "HOST-00000000-0000-0000-0000-000000000000\n");
+  EXPECT_EQ(Charged(), 0u);
+}
+
+TEST_F(RunTest, IsBoundByTheTenantAboveAsWell) {
+  auto held = client_->Acquire({.bytes = 400 * kMiB, .kind = Kind::kDriver});
+  ASSERT_TRUE(held.ok()) << held.status();
+  const Finished run = RunIn({"--limit", "288MiB", "--quiet", "--", Path("WAYS_DLSYM"), "alloc",
+                              std::to_string(32 * kMiB)});
+  EXPECT_EQ(run.values("got"), (std::vector<std::string>{"3", "3"})) << run.output << run.errors;
+  EXPECT_EQ(run.errors, "");
+}
+
+TEST_F(RunTest, ExitsAsTheProgramDoes) {
+  EXPECT_EQ(RunIn({"--", "/bin/true"}).status, 0);
+  EXPECT_EQ(RunIn({"--", "/bin/sh", "-c", "exit 7"}).status, 7);
+  EXPECT_EQ(RunIn({"--", "/bin/sh", "-c", "kill -KILL $$"}).status, 128 + SIGKILL);
+  EXPECT_EQ(RunIn({"--", "/no/such/program"}).status, 127);
+  EXPECT_EQ(RunIn({"--", "/etc"}).status, 126);
+}
+
+TEST_F(RunTest, StartsOnlyWithTheMemoryThatItNeeds) {
+  auto held = client_->Acquire({.bytes = 300 * kMiB, .kind = Kind::kDriver});
+  ASSERT_TRUE(held.ok()) << held.status();
+  const Finished refused = RunIn({"--need", "300MiB", "--", "/bin/echo", "started=1"});
+  EXPECT_EQ(refused.status, 5) << refused.errors;
+  EXPECT_EQ(refused.output, "");
+  ASSERT_EQ(held->Release(), absl::OkStatus());
+  EXPECT_EQ(RunIn({"--need", "300MiB", "--", "/bin/echo", "started=1"}).value("started"), "1");
+  EXPECT_EQ(RunIn({"--need", "3MiB", "--limit", "2MiB", "--", "/bin/true"}).status, 1);
+}
+
+TEST_F(RunTest, PassesSignalsOnAndLeavesNothingBehind) {
+  std::vector<std::string> command = {"/usr/bin/env", "-i"};
+  for (const auto& [name, value] : environment) command.push_back(absl::StrCat(name, "=", value));
+  const auto run = Command({"--", Path("HOLDER"), std::to_string(100 * kMiB)});
+  command.insert(command.end(), run.begin(), run.end());
+  Child child(command);
+  ASSERT_TRUE(Eventually([&] { return Charged() == 116 * kMiB; })) << Charged();
+  child.Signal(SIGTERM);
+  EXPECT_EQ(child.Wait(), 128 + SIGTERM);
+  EXPECT_TRUE(Eventually([&] { return Charged() == 0; }));
+}
+
+// The program lives on without its tenant's keeper, and stays charged until it ends.
+TEST_F(RunTest, ItsDeathEndsNoCharge) {
+  std::vector<std::string> command = {"/usr/bin/env", "-i"};
+  for (const auto& [name, value] : environment) command.push_back(absl::StrCat(name, "=", value));
+  const auto run =
+      Command({"--", "/usr/bin/timeout", "3", Path("HOLDER"), std::to_string(100 * kMiB)});
+  command.insert(command.end(), run.begin(), run.end());
+  Child killed(command);
+  ASSERT_TRUE(Eventually([&] { return Charged() == 116 * kMiB; })) << Charged();
+  killed.Signal(SIGKILL);
+  killed.Wait();
+  EXPECT_EQ(Charged(), 116 * kMiB);
+  EXPECT_TRUE(Eventually([&] { return Charged() == 0; }));
+}
+
+}  // namespace
+}  // namespace gpumem::preload
