@@ -2,7 +2,7 @@
 // What the CUDA driver takes for a process beyond what the process has charged: its context,
 // modules, local memory.
 //
-// A process that charges its own driver's memory (kind driver) is to be charged for all of it. What
+// A process that has its driver's memory charged (kind driver) is to be charged for all of it. What
 // the driver takes by itself is known afterwards only (daemon/unbrokered): it is charged without a
 // question, also above a limit. A tenant above its limit gets nothing new.
 //
