@@ -249,7 +249,7 @@ bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes) {
   if (g_accountant->info(&owner->id, limit, free_bytes) != GPUMEM_ACCOUNTANT_OK) return false;
   // What the process has reserved and not used is free to it.
   int64_t credit = owner->credit.available();
-  uint64_t more = credit > 0 ? static_cast<uint64_t>(credit) : 0;
+  uint64_t more = (credit > 0 ? static_cast<uint64_t>(credit) : 0) + owner->credit.spare_bytes();
   uint64_t less = credit < 0 ? static_cast<uint64_t>(-credit) : 0;
   *free_bytes = *free_bytes > UINT64_MAX - more ? UINT64_MAX : *free_bytes + more;
   *free_bytes = *free_bytes > less ? *free_bytes - less : 0;

@@ -32,7 +32,8 @@ Answer Credit::Take(uint64_t bytes, uint64_t* id) {
     Answer covered = TakeShared(0);
     if (covered != Answer::kOk) return covered;
   }
-  Answer answer = source_.acquire(source_.self, RoundUp(bytes, kLargePage), id);
+  if (TakeSpare(RoundUp(bytes, kLargePage), id)) return Answer::kOk;
+  Answer answer = Ask(RoundUp(bytes, kLargePage), id);
   if (answer != Answer::kNoMemory) return answer;
   // The rest at the source and the credit together may be enough.
   *id = 0;
@@ -63,7 +64,7 @@ Answer Credit::TakeSlow(uint64_t bytes) {
 
 Answer Credit::AcquireChunk(uint64_t bytes) {
   Chunk chunk = {0, bytes};
-  Answer answer = source_.acquire(source_.self, bytes, &chunk.id);
+  Answer answer = Ask(bytes, &chunk.id);
   if (answer != Answer::kOk) return answer;
   if (!AddChunk(chunk)) {
     source_.release(source_.self, chunk.id);
@@ -86,11 +87,52 @@ bool Credit::AddChunk(const Chunk& chunk) {
 }
 
 void Credit::Give(uint64_t bytes, uint64_t id) {
-  if (id != 0) {
-    source_.release(source_.self, id);
-  } else {
-    GiveShared(bytes);
+  if (id == 0) return GiveShared(bytes);
+  const Chunk chunk = {id, RoundUp(bytes, kLargePage)};
+  if (chunk.bytes <= 2 * chunk_) return KeepSpare(chunk);
+  source_.release(source_.self, id);
+}
+
+Answer Credit::Ask(uint64_t bytes, uint64_t* id) {
+  Answer answer = source_.acquire(source_.self, bytes, id);
+  if (answer == Answer::kNoMemory && DropSpare()) {
+    answer = source_.acquire(source_.self, bytes, id);
   }
+  return answer;
+}
+
+bool Credit::TakeSpare(uint64_t bytes, uint64_t* id) {
+  MutexLock lock(&spare_mutex_);
+  if (spare_.id == 0 || spare_.bytes != bytes) return false;
+  *id = spare_.id;
+  spare_ = {0, 0};
+  return true;
+}
+
+void Credit::KeepSpare(const Chunk& chunk) {
+  Chunk before;
+  {
+    MutexLock lock(&spare_mutex_);
+    before = spare_;
+    spare_ = chunk;
+  }
+  if (before.id != 0) source_.release(source_.self, before.id);
+}
+
+bool Credit::DropSpare() {
+  Chunk before;
+  {
+    MutexLock lock(&spare_mutex_);
+    before = spare_;
+    spare_ = {0, 0};
+  }
+  if (before.id != 0) source_.release(source_.self, before.id);
+  return before.id != 0;
+}
+
+uint64_t Credit::spare_bytes() {
+  MutexLock lock(&spare_mutex_);
+  return spare_.bytes;
 }
 
 void Credit::GiveShared(uint64_t bytes) {
@@ -112,6 +154,7 @@ void Credit::Owe(uint64_t bytes) {
 }
 
 void Credit::Trim() {
+  DropSpare();
   MutexLock lock(&mutex_);
   Shrink(0);
 }
@@ -155,6 +198,8 @@ uint64_t Credit::shared_bytes() {
 
 void Credit::Abandon() {
   mutex_.Reset();
+  spare_mutex_.Reset();
+  spare_ = {0, 0};
   available_.store(0, std::memory_order_relaxed);
   asking_.store(false, std::memory_order_relaxed);
   chunks_ = nullptr;

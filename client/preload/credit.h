@@ -22,7 +22,9 @@ struct CreditSource {
 };
 
 // Thread-safe. Requests below the size of a chunk share reservations of that size; which one does
-// not matter, so there is one number, the credit. Larger requests get reservations of their own.
+// not matter, so there is one number, the credit. Larger requests get a reservation each. The last
+// of these that was given back is kept for a request of the same size, if it is of two chunks at
+// most: a program that allocates and frees such blocks in turn then asks for one once.
 //
 // The process never holds less at the source than it has handed out, with one exception: Owe().
 class Credit {
@@ -62,6 +64,9 @@ class Credit {
   // Returns what can be handed out without asking the source; negative after Owe().
   int64_t available() const { return available_.load(std::memory_order_relaxed); }
 
+  // Returns the bytes of the reservation that is kept for the next large request.
+  uint64_t spare_bytes();
+
   // Returns the bytes of the reservations that the shared credit consists of.
   uint64_t shared_bytes();
 
@@ -74,6 +79,14 @@ class Credit {
     uint64_t bytes;
   };
 
+  // Takes the spare reservation if it has exactly this size.
+  bool TakeSpare(uint64_t bytes, uint64_t* id);
+  // Keeps a reservation as the spare one, and gives the earlier one back.
+  void KeepSpare(const Chunk& chunk);
+  // Gives the spare reservation back; false if there is none.
+  bool DropSpare();
+  // Asks the source, and once more without the spare reservation.
+  Answer Ask(uint64_t bytes, uint64_t* id);
   bool TakeFast(uint64_t bytes);
   Answer TakeSlow(uint64_t bytes);
   Answer AcquireChunk(uint64_t bytes);
@@ -88,6 +101,8 @@ class Credit {
   std::atomic<int64_t> available_{0};
   std::atomic<bool> asking_{false};  // a thread holds mutex_ while it waits for the source
   Mutex mutex_;
+  Mutex spare_mutex_;
+  Chunk spare_ = {0, 0};
   Chunk* chunks_ = nullptr;
   size_t count_ = 0;
   size_t capacity_ = 0;

@@ -87,7 +87,50 @@ TEST(CreditTest, LargeRequestsHaveTheirOwn) {
   EXPECT_NE(id, 0u);
   EXPECT_EQ(source.used(), 34 * kMiB);
   credit.Give(33 * kMiB, id);
+  EXPECT_EQ(credit.spare_bytes(), 34 * kMiB);
+  // Of another size, and above two chunks.
+  ASSERT_EQ(credit.Take(65 * kMiB, &id), Answer::kOk);
+  EXPECT_EQ(source.used(), 100 * kMiB);
+  credit.Give(65 * kMiB, id);
+  EXPECT_EQ(source.used(), 34 * kMiB);
+  credit.Trim();
   EXPECT_EQ(source.used(), 0u);
+}
+
+TEST(CreditTest, TheSpareReservationServesTheNextRequestOfItsSize) {
+  Source source(1024 * kMiB);
+  Credit credit;
+  credit.Init(source.source(), 32 * kMiB);
+  uint64_t id = 0;
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(credit.Take(64 * kMiB, &id), Answer::kOk);
+    EXPECT_NE(id, 0u);
+    credit.Give(64 * kMiB, id);
+  }
+  EXPECT_EQ(source.calls(), 1u);
+  // The newest one is kept.
+  uint64_t other = 0;
+  ASSERT_EQ(credit.Take(64 * kMiB, &id), Answer::kOk);
+  ASSERT_EQ(credit.Take(40 * kMiB, &other), Answer::kOk);
+  credit.Give(64 * kMiB, id);
+  credit.Give(40 * kMiB, other);
+  EXPECT_EQ(credit.spare_bytes(), 40 * kMiB);
+  EXPECT_EQ(source.used(), 40 * kMiB);
+}
+
+TEST(CreditTest, TheSpareReservationIsGivenUpForARequestThatNeedsItsRoom) {
+  Source source(100 * kMiB);
+  Credit credit;
+  credit.Init(source.source(), 32 * kMiB);
+  uint64_t id = 0;
+  ASSERT_EQ(credit.Take(64 * kMiB, &id), Answer::kOk);
+  credit.Give(64 * kMiB, id);
+  ASSERT_EQ(credit.Take(80 * kMiB, &id), Answer::kOk);
+  credit.Give(80 * kMiB, id);
+  ASSERT_EQ(credit.Take(64 * kMiB, &id), Answer::kOk);
+  credit.Give(64 * kMiB, id);
+  EXPECT_EQ(credit.TakeShared(90 * kMiB), Answer::kOk);
+  EXPECT_EQ(credit.spare_bytes(), 0u);
 }
 
 TEST(CreditTest, TheLastBytesOfALimitAreGranted) {
@@ -200,7 +243,7 @@ TEST(CreditTest, HoldsWhatIsHandedOutOverRandomOperations) {
           EXPECT_GT(shared + own + bytes, limit);
         }
       }
-      ASSERT_EQ(source.used(), own + credit.shared_bytes());
+      ASSERT_EQ(source.used(), own + credit.shared_bytes() + credit.spare_bytes());
       ASSERT_EQ(credit.shared_bytes(), shared + static_cast<uint64_t>(credit.available()));
     }
     for (const Held& each : held) credit.Give(each.bytes, each.id);

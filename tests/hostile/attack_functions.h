@@ -42,6 +42,10 @@ Tally SuspendPublications(const Orders& orders);
 
 Tally ClaimStorm(const Orders& orders);
 
+// --- Charges of kind driver (driver_attacks.cc) --------------------------------------------------
+
+Tally DriverStorm(const Orders& orders);
+
 // --- Tenants made by sessions (tenant_attacks.cc) ------------------------------------------------
 
 Tally TenantStorm(const Orders& orders);

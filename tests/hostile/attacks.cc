@@ -27,6 +27,7 @@ Attack FindAttack(const std::string& name) {
       {"claim-storm", ClaimStorm},
       {"exchange", ExchangeFlood},
       {"garbage", Garbage},
+      {"driver-storm", DriverStorm},
       {"half-sent", HalfSent},
       {"ignore-suspensions", IgnoreSuspensions},
       {"leases", LeaseFlood},

@@ -128,6 +128,17 @@ TEST_F(Hostile, SuspendedPublications) {
   EXPECT_EQ(Counted("publication-storm", "done_as_operator"), 0u);
 }
 
+// They charge themselves for memory of the CUDA driver as often as they may, and reach for what
+// needs memory of the daemon.
+TEST_F(Hostile, DriverStorm) {
+  Survive({}, {{.attack = "driver-storm", .processes = 4}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("driver-storm", "charges"), 0u);
+  for (const char* what : {"with_memory", "tagged", "shared", "published", "suspended"}) {
+    EXPECT_EQ(Counted("driver-storm", what), 0u) << what;
+  }
+}
+
 // They make tenants without end, with odd names, and reach for those of others.
 TEST_F(Hostile, TenantStorm) {
   Survive({}, {{.attack = "tenant-storm", .processes = 4}});

@@ -247,7 +247,7 @@ TEST_F(Metrics, TheNumberOfSeriesIsAsDocumented) {
     }
     return of_a == 18 + 10 * 2;
   })) << of_a;
-  EXPECT_LE(of_nobody, 340);
+  EXPECT_LE(of_nobody, 380);
 }
 
 TEST_F(Metrics, AReloadSaysThatTheyNeedARestart) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""suite.py --release DIR [--out DIR] [PART ...]: unmodified GPU programs under the preload, on a
+"""suite.py --release DIR [--peer FILE [--peer-env NAME=VALUE ...]] [PART ...]: unmodified GPU programs under the preload, on a
 machine with a GPU.
 
 Starts gpumemd of the release with a limit of 20 GiB, and runs each program of workloads.py alone and
@@ -11,6 +11,7 @@ under the preload. Parts (all by default, in this order):
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
+speed and calls also measure another library that is preloaded in place of ours, if --peer names one.
 """
 import argparse
 import json
@@ -43,8 +44,9 @@ SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_as
 class Node:
     """A daemon, and how programs run beside it."""
 
-    def __init__(self, release, work):
+    def __init__(self, release, work, peer, peer_env):
         self.release, self.work = release, work
+        self.peer, self.peer_env = peer, dict(pair.split("=", 1) for pair in peer_env)
         self.runtime = work / "run"
         (work / "gpumemd.toml").write_text(CONFIG)
         self.log = open(work / "gpumemd.log", "wb")
@@ -71,9 +73,15 @@ class Node:
                     return device
         return {"charged_bytes": 0, "peak_bytes": 0}
 
+    def modes(self):
+        """False: the program alone; True: under the preload; "peer"."""
+        return (False, True, "peer") if self.peer else (False, True)
+
     def environment(self, preload):
         env = dict(os.environ, GPUMEM_RUNTIME_DIR=str(self.runtime))
-        if preload:
+        if preload == "peer":
+            env.update(self.peer_env, LD_PRELOAD=str(self.peer))
+        elif preload:
             env["LD_PRELOAD"] = str(self.release / "lib/gpumem/libgpumem-preload.so")
         return env
 
@@ -202,51 +210,64 @@ def kill(node, report, rounds=40):
                 f"{times[-1] * 1e3:.1f} ms at most, with gpumemctl's start and answer")
 
 
-def speed(node, report, pairs=5):
-    ratios = {}
-    for _ in range(pairs):
-        alone, held = node.run("speed", preload=False), node.run("speed", preload=True)
-        if "failed" in alone or "failed" in held:
-            report.tell(False, "speed", f"{alone} {held}")
-            return
-        for key in alone:
-            ratios.setdefault(key, []).append(held[key] / alone[key])
-    for key, values in ratios.items():
-        report.tell(True, f"speed {key[1:]}", "preloaded / alone, medians of "
-                    f"{pairs} pairs: {statistics.median(values):.3f} ({min(values):.3f} to "
-                    f"{max(values):.3f})")
+NAMES = {False: "alone", True: "preloaded", "peer": "peer"}
 
 
-def calls(node, report, pairs=9):
-    bench = node.release / "bin/bench"
-    figures = {True: {}, False: {}}
-    for _ in range(pairs):
-        for preload in (False, True):
-            out, err = node.start([bench], preload).communicate(timeout=120)
+def tell_ratios(report, name, unit, figures):
+    """figures: by mode, a list with one figure of each round."""
+    alone = figures[False]
+    words = [f"{statistics.median(alone):.4g} {unit} alone"]
+    for mode in list(figures)[1:]:
+        ratios = sorted(held / base for held, base in zip(figures[mode], alone))
+        words.append(f"{NAMES[mode]} {statistics.median(figures[mode]):.4g}, ratio of pairs "
+                     f"{statistics.median(ratios):.3f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    report.tell(True, name, "; ".join(words))
+
+
+def speed(node, report, rounds=5):
+    figures = {}
+    for _ in range(rounds):
+        for mode in node.modes():
+            results = node.run("speed", preload=mode)
+            if "failed" in results:
+                report.tell(False, "speed", f"{NAMES[mode]}: {results}")
+                return
+            for key, value in results.items():
+                figures.setdefault(key, {}).setdefault(mode, []).append(value)
+    for key, by_mode in figures.items():
+        tell_ratios(report, f"speed {key[1:]}", "ms", by_mode)
+
+
+def calls(node, report, rounds=21):
+    figures = {}
+    for _ in range(rounds):
+        for mode in node.modes():
+            out, err = node.start([node.release / "bin/bench"], mode).communicate(timeout=120)
+            if mode != "peer" and err:
+                report.tell(False, "calls", f"{NAMES[mode]}: {err[-300:]}")
+                return
             for line in out.splitlines():
+                if not line.startswith(("cuMem", "10000 live")):
+                    continue
                 name, numbers = line.rsplit(":", 1)
                 for part, number in zip(("", " free"), numbers.split("/")):
-                    figures[preload].setdefault(name + part, []).append(float(number))
-            if err:
-                print(err, file=sys.stderr)
-    for name, alone in figures[False].items():
-        held = figures[True].get(name, [])
-        ratios = sorted(h / a for h, a in zip(held, alone))
-        report.tell(bool(ratios), f"call {name}",
-                    f"{statistics.median(alone):.0f} ns alone, {statistics.median(held):.0f} preloaded, "
-                    f"ratio of pairs {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+                    figures.setdefault(name + part, {}).setdefault(mode, []).append(float(number))
+    for name, by_mode in figures.items():
+        tell_ratios(report, f"call {name}", "ns", by_mode)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", type=pathlib.Path, required=True)
+    parser.add_argument("--peer", type=pathlib.Path)
+    parser.add_argument("--peer-env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("parts", nargs="*", default=[])
     options = parser.parse_args()
     parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
-    node = Node(options.release.resolve(), work)
+    node = Node(options.release.resolve(), work, options.peer, options.peer_env)
     try:
         for name in options.parts or parts:
             begin = time.time()
