@@ -3,6 +3,7 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include <dlfcn.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -256,6 +257,13 @@ bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes) {
   return true;
 }
 
+// True for nvidia-smi, and where the variable says so.
+static bool LooksWithoutCuda() {
+  const char* const asked = getenv("GPUMEM_PRELOAD_NVML");
+  return strcmp(program_invocation_short_name, "nvidia-smi") == 0 ||
+         (asked != nullptr && *asked == '1');
+}
+
 bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* free_bytes) {
   // With CUDA in use, the device's credit counts as free.
   if (g_state.load(std::memory_order_acquire) == State::kOpen) {
@@ -265,6 +273,9 @@ bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* fre
       }
     }
   }
+  // The plug-in has threads, and a child after fork() cannot use it. A program that looks at NVML
+  // before it forks workers which use CUDA must not open it.
+  if (!LooksWithoutCuda()) return false;
   const GpumemAccountant* accountant = OpenAccountant();
   if (accountant == nullptr) return false;
   GpumemDeviceId id;

@@ -2,6 +2,7 @@
 #include "daemon/unbrokered/unbrokered.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace gpumemd {
@@ -20,6 +21,7 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
   struct Charged {
     SessionId session{};  // the first of these
     uint64_t bytes = 0;
+    uint64_t overhead = 0;  // charged as such
   };
   std::map<std::tuple<pid_t, uint64_t, std::string>, Charged> charged;  // by process and device
   for (const SessionProcess& session : inputs.sessions) {
@@ -36,8 +38,6 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
   }
 
   Unbrokered found;
-  for (const auto& [key, there] : charged)
-    found.overheads.push_back({.session = there.session, .device_uuid = std::get<2>(key)});
   // One that charges nothing any more, or whose sessions are others now.
   const auto first_charged = [&](const SessionProcess& session, const std::string& device) {
     auto it = charged.find({session.pid, session.start_time, device});
@@ -45,9 +45,17 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
   };
   for (const SessionProcess& session : inputs.sessions) {
     for (const auto& [device, bytes] : session.overhead_bytes) {
-      if (first_charged(session, device) != session.session)
-        found.overheads.push_back({.session = session.session, .device_uuid = device});
+      if (auto own = charged.find({session.pid, session.start_time, device}); own != charged.end())
+        own->second.overhead += bytes;
+      if (first_charged(session, device) != session.session) {
+        found.overheads.push_back(
+            {.session = session.session, .device_uuid = device, .charged = bytes});
+      }
     }
+  }
+  for (const auto& [key, there] : charged) {
+    found.overheads.push_back(
+        {.session = there.session, .device_uuid = std::get<2>(key), .charged = there.overhead});
   }
   for (const DeviceProcess& process : inputs.processes) {
     auto mapped = inputs.mapped.find({process.pid, process.device_uuid});
@@ -61,8 +69,9 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
           });
       overhead->bytes = Less(Less(process.bytes.value_or(0), brokered), driver);
     }
-    const uint64_t bytes =
-        Less(Less(Less(process.bytes.value_or(0), inputs.allowance), brokered), driver);
+    const uint64_t charged_too = own == charged.end() ? 0 : own->second.overhead;
+    const uint64_t bytes = Less(Less(Less(process.bytes.value_or(0), inputs.allowance), brokered),
+                                driver + charged_too);
     bool ours = false;
     for (auto it = first.lower_bound({process.pid, process.start_time, ""}); it != first.end();
          ++it) {
@@ -81,6 +90,26 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
     if (!ours) found.foreign.push_back(process);
   }
   return found;
+}
+
+void SteadyOverheads::Settle(std::vector<OverheadUse>& overheads,
+                             const std::set<std::string>& unanswered) {
+  std::map<Key, uint64_t> last;
+  std::erase_if(overheads, [&](const OverheadUse& use) {
+    if (!unanswered.contains(use.device_uuid)) return false;
+    if (auto it = last_.find({use.session, use.device_uuid}); it != last_.end()) last.insert(*it);
+    return true;
+  });
+  for (OverheadUse& use : overheads) {
+    const Key key = {use.session, use.device_uuid};
+    const auto it = last_.find(key);
+    const uint64_t before = it == last_.end() ? use.charged : it->second;
+    last.emplace(key, use.bytes);
+    uint64_t sorted[] = {before, use.bytes, use.charged};
+    std::sort(std::begin(sorted), std::end(sorted));
+    use.bytes = sorted[1];
+  }
+  last_ = std::move(last);
 }
 
 UnbrokeredOffenders::Change UnbrokeredOffenders::Observe(absl::Span<const UnbrokeredUse> uses,

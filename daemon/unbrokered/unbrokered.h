@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -71,6 +72,7 @@ struct OverheadUse {
   SessionId session{};  // the first of the process's sessions that have such a charge there
   std::string device_uuid;
   uint64_t bytes = 0;
+  uint64_t charged = 0;  // as overhead now
 };
 
 struct Unbrokered {
@@ -93,6 +95,20 @@ struct UnbrokeredInputs {
 };
 
 Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs);
+
+// Overheads that two looks agree on. Charges are read before the driver is asked, so a process that
+// allocates or frees in between has a wrong overhead in one look.
+class SteadyOverheads {
+ public:
+  // Replaces each of the overheads by the middle one of what the last look found, this one, and
+  // what is charged. Removes those on devices for which the driver did not answer: these stay as
+  // charged.
+  void Settle(std::vector<OverheadUse>& overheads, const std::set<std::string>& unanswered);
+
+ private:
+  using Key = std::pair<SessionId, std::string>;  // session, device
+  std::map<Key, uint64_t> last_;
+};
 
 // The uses that exceed the tolerance in two consecutive samples. Memory that is just changing hands
 // must not cause a reaction.

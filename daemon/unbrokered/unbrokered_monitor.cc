@@ -37,7 +37,8 @@ struct Before {
 // The driver's answers afterwards.
 struct Answer {
   std::vector<DeviceProcess> processes;
-  absl::Status trouble;  // of the first device that it does not answer for
+  absl::Status trouble;              // of the first device that it does not answer for
+  std::set<std::string> unanswered;  // the devices
 };
 
 Before LookAround(const Broker& broker) {
@@ -66,6 +67,7 @@ Answer AskDriver(ProcessMemory& source, const Before& before) {
     absl::StatusOr<std::vector<ProcessBytes>> sample = source.Sample(device);
     if (!sample.ok()) {
       answer.trouble.Update(sample.status());
+      answer.unanswered.insert(device);
       continue;
     }
     for (const ProcessBytes& process : *sample) {
@@ -135,6 +137,7 @@ struct UnbrokeredMonitor::State {
   bool changed ABSL_GUARDED_BY(mutex) = false;
   UnbrokeredConfig config ABSL_GUARDED_BY(mutex);
   UnbrokeredOffenders offenders ABSL_GUARDED_BY(mutex);
+  SteadyOverheads steady ABSL_GUARDED_BY(mutex);
   std::map<ProcessKey, Sentence> sentences ABSL_GUARDED_BY(mutex);
   std::vector<DeviceProcess> foreign ABSL_GUARDED_BY(mutex);
   std::string trouble ABSL_GUARDED_BY(mutex);      // that was last logged
@@ -243,6 +246,7 @@ void UnbrokeredMonitor::State::Digest(const Before& before, Answer answer) {
     answer.trouble.Update(absl::UnavailableError(
         "the driver gives process numbers of another PID namespace; run gpumemd in the host's "
         "(hostPID)"));
+    answer.unanswered.insert(before.devices.begin(), before.devices.end());
     for (DeviceProcess& process : answer.processes) {
       process.pid = 0;
       process.start_time = 0;
@@ -262,11 +266,9 @@ void UnbrokeredMonitor::State::Digest(const Before& before, Answer answer) {
   std::stable_sort(
       foreign.begin(), foreign.end(),
       [](const DeviceProcess& a, const DeviceProcess& b) { return a.bytes > b.bytes; });
-  // Without an answer the earlier charges stay.
-  if (answer.trouble.ok()) {
-    for (OverheadUse& use : found.overheads)
-      broker->operators().SetOverhead({use.session, std::move(use.device_uuid), use.bytes});
-  }
+  steady.Settle(found.overheads, answer.unanswered);
+  for (OverheadUse& use : found.overheads)
+    broker->operators().SetOverhead({use.session, std::move(use.device_uuid), use.bytes});
   React(found.uses);
   FollowUp();
 }

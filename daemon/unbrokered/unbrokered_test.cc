@@ -69,10 +69,40 @@ TEST(FindUnbrokeredTest, AnOverheadEndsWithTheChargesOfItsSession) {
   sessions[1].driver_bytes = {{"GPU-1", 10 * kMiB}};
   const Unbrokered found = Find({Process(10, 500, 40 * kMiB)}, sessions);
   ASSERT_EQ(found.overheads.size(), 2u);
-  EXPECT_EQ(found.overheads[0].session, SessionId{2});
-  EXPECT_EQ(found.overheads[0].bytes, 30 * kMiB);
-  EXPECT_EQ(found.overheads[1].session, SessionId{1});
-  EXPECT_EQ(found.overheads[1].bytes, 0u);
+  EXPECT_EQ(found.overheads[0].session, SessionId{1});
+  EXPECT_EQ(found.overheads[0].bytes, 0u);
+  EXPECT_EQ(found.overheads[1].session, SessionId{2});
+  EXPECT_EQ(found.overheads[1].bytes, 30 * kMiB);
+  EXPECT_EQ(found.overheads[1].charged, 20 * kMiB);
+}
+
+TEST(FindUnbrokeredTest, AChargedOverheadIsNotPastTheBroker) {
+  std::vector<SessionProcess> sessions = {Session(1, "team", 10, 500)};
+  sessions[0].driver_bytes = {{"GPU-1", 10 * kMiB}};
+  sessions[0].overhead_bytes = {{"GPU-1", kAllowance}};
+  EXPECT_THAT(Find({Process(10, 500, 2 * kAllowance)}, sessions).uses, IsEmpty());
+}
+
+TEST(SteadyOverheadsTest, TakesWhatTwoLooksAgreeOn) {
+  SteadyOverheads steady;
+  uint64_t charged = 0;
+  const auto look = [&](uint64_t bytes, const std::set<std::string>& unanswered = {}) {
+    std::vector<OverheadUse> overheads = {
+        {.session = SessionId{1}, .device_uuid = "GPU-1", .bytes = bytes, .charged = charged}};
+    steady.Settle(overheads, unanswered);
+    if (!overheads.empty()) charged = overheads[0].bytes;
+    return charged;
+  };
+  EXPECT_EQ(look(100), 0u);
+  EXPECT_EQ(look(100), 100u);
+  EXPECT_EQ(look(5000), 100u) << "it allocated between the two questions";
+  EXPECT_EQ(look(110), 110u);
+  EXPECT_EQ(look(0), 110u) << "it freed between them";
+  EXPECT_EQ(look(0, {"GPU-1"}), 110u) << "no answer";
+  EXPECT_EQ(look(120), 110u);
+  EXPECT_EQ(look(130), 120u);
+  EXPECT_EQ(look(20), 120u);
+  EXPECT_EQ(look(10), 20u);
 }
 
 TEST(FindUnbrokeredTest, EachDeviceHasAContextOfItsOwn) {

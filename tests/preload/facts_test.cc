@@ -103,6 +103,7 @@ TEST_F(FactsTest, NeighboursFindTheNextDefinition) {
 }
 
 TEST_F(FactsTest, NvmlTellsTheLimit) {
+  environment["GPUMEM_PRELOAD_NVML"] = "1";
   Finished run = Run({Path("FACTS"), "nvml"});
   ASSERT_EQ(run.status, 0) << run.errors;
   const std::string limit = std::to_string(256 * kMiB);

@@ -56,8 +56,11 @@ constexpr char kLibraryVariable[] = "GPUMEM_PRELOAD_LIBRARY";
 
 // Returns the path of the preload: $GPUMEM_PRELOAD_LIBRARY, else that of the same installation.
 absl::StatusOr<std::string> FindPreload() {
-  if (const char* const given = std::getenv(kLibraryVariable); given != nullptr && *given != '\0')
-    return std::string(given);
+  if (const char* const given = std::getenv(kLibraryVariable); given != nullptr && *given != '\0') {
+    // The dynamic linker only warns, and the program would run without a limit.
+    if (access(given, R_OK) == 0) return std::string(given);
+    return absl::NotFoundError(absl::StrCat("$", kLibraryVariable, " names no library: ", given));
+  }
   char self[PATH_MAX] = {};
   const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
   const absl::string_view path(self, length > 0 ? static_cast<size_t>(length) : 0);
@@ -153,6 +156,8 @@ sigset_t SignalsOf(absl::Span<const int> signals) {
 class Signals {
  public:
   Signals() : blocked_(SignalsOf(kPassedOn)) {
+    // Ignored, as it may be inherited, the kernel would reap the program by itself.
+    std::signal(SIGCHLD, SIG_DFL);
     sigaddset(&blocked_, SIGCHLD);
     pthread_sigmask(SIG_BLOCK, &blocked_, &before_);
     fd_.reset(signalfd(-1, &blocked_, SFD_CLOEXEC));
@@ -165,10 +170,10 @@ class Signals {
   void Allow() const { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
   void Block() const { pthread_sigmask(SIG_BLOCK, &blocked_, nullptr); }
   const sigset_t& before() const { return before_; }
-  // Blocks until one arrives. 0: none did.
+  // Blocks until one arrives. 0: none did; below 0: none can.
   int Next() const {
     signalfd_siginfo info = {};
-    if (read(fd_.get(), &info, sizeof(info)) != sizeof(info)) return 0;
+    if (read(fd_.get(), &info, sizeof(info)) != sizeof(info)) return errno == EINTR ? 0 : -1;
     return static_cast<int>(info.ssi_signo);
   }
 
@@ -204,11 +209,15 @@ absl::StatusOr<int> RunProgram(const std::vector<std::string>& program, Environm
     return status;
   }
   int status = 0;
-  while (waitpid(pid, &status, WNOHANG) != pid) {
+  while (true) {
+    const pid_t ended = waitpid(pid, &status, WNOHANG);
+    if (ended == pid) return status;
+    if (ended < 0 && errno != EINTR)
+      return absl::InternalError(absl::StrCat("cannot wait for ", program[0]));
     const int signal = signals.Next();
+    if (signal < 0) return absl::InternalError("this process receives no signals");
     if (signal != 0 && signal != SIGCHLD) kill(pid, signal);
   }
-  return status;
 }
 
 // Tells on stderr what the program used at most: stdout is the program's.

@@ -8,6 +8,7 @@
 //   GPUMEM_PRELOAD_CONTEXT   bytes that are reserved for a CUDA context before it is made
 #include "client/preload/accountant.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -72,8 +73,11 @@ class Session {
       return nullptr;
     }
     auto* const session = new Session(client);
-    if (session->ReadDevices()) return session;
-    std::fprintf(stderr, "gpumem: %s; this process gets no GPU memory\n", gpumem_last_error());
+    const bool read = session->ReadDevices();
+    if (read && !session->uuids_.empty()) return session;
+    std::fprintf(
+        stderr, "gpumem: %s; this process gets no GPU memory\n",
+        read ? "the daemon is older than charges for programs like this" : gpumem_last_error());
     delete session;
     gpumem_client_destroy(client);
     return nullptr;
@@ -81,7 +85,12 @@ class Session {
 
   int Acquire(const GpumemDeviceId& device, uint64_t bytes, uint64_t* id) {
     const std::string* const uuid = Find(device);
-    if (uuid == nullptr) return GPUMEM_ACCOUNTANT_UNLIMITED;
+    if (uuid == nullptr) {
+      if (!told_foreign_.exchange(true))
+        std::fprintf(stderr, "gpumem: the daemon does not serve GPU %s: it is not limited\n",
+                     DigitsOf(device).c_str());
+      return GPUMEM_ACCOUNTANT_UNLIMITED;
+    }
     gpumem_acquire_options options = {.struct_size = sizeof(options)};
     options.bytes = bytes;
     options.device = uuid->c_str();
@@ -109,7 +118,8 @@ class Session {
   }
 
   int AcquireContext(const GpumemDeviceId& device, uint64_t* id) {
-    return Acquire(device, context_bytes_, id);
+    // 0 bytes cannot be acquired; the least is a granule of the device.
+    return Acquire(device, std::max<uint64_t>(context_bytes_, 512), id);
   }
 
   int Info(const GpumemDeviceId& device, uint64_t* limit, uint64_t* free_bytes) {
@@ -190,6 +200,7 @@ class Session {
   const uint64_t context_bytes_;
   std::unordered_map<std::string, std::string> uuids_;  // by their digits
   std::atomic<bool> told_ = false;
+  std::atomic<bool> told_foreign_ = false;
   std::atomic<bool> stale_ = true;
   absl::Mutex mutex_;
   absl::Time asked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();

@@ -12,8 +12,7 @@
 namespace gpumemd {
 namespace {
 
-// An overhead grows in steps, as libraries are loaded. Beyond so many leases they become one.
-constexpr size_t kMaxLeases = 8;
+constexpr size_t kFewLeases = 8;
 
 }  // namespace
 
@@ -65,15 +64,26 @@ std::vector<SegmentId> Overheads::Set(const DriverOverhead& overhead) {
     charged += state_.segments.at(state_.leases.at(lease).segment)->charge.bytes();
   const DeviceInfo& info = state_.devices[*device];
   const uint64_t wanted = overhead.bytes - overhead.bytes % info.granularity_bytes;
-  if (wanted == charged) return {};
-  if (wanted < charged || held.size() >= kMaxLeases) {
-    for (LeaseId lease : held) leases_.End(lease, /*unmapped=*/true);
-    charged = 0;
+  if (wanted <= charged) {
+    // Whole leases alone: what has ended counts until it is given back, so that nothing could take
+    // its place at once on a full device.
+    for (LeaseId lease : held) {
+      const uint64_t bytes = state_.segments.at(state_.leases.at(lease).segment)->charge.bytes();
+      if (bytes > charged - wanted) continue;
+      leases_.End(lease, /*unmapped=*/true);
+      charged -= bytes;
+    }
+    return {};
   }
+  const uint64_t lacks = wanted - charged;
+  // Beyond a few leases it grows in larger steps, so that their number stays small.
+  if (held.size() >= kFewLeases && lacks < charged / kFewLeases) return {};
   const uint64_t used = state_.charged(*device);
   uint64_t left = info.capacity_bytes - std::min(info.capacity_bytes, used);
   left -= left % info.granularity_bytes;
-  const uint64_t more = std::min(wanted - charged, left);
+  // Retained memory makes room, for the next time.
+  if (lacks > left) operations_.MakeRoomOnDevice(overhead.session, *device, lacks - left);
+  const uint64_t more = std::min(lacks, left);
   if (more == 0) return {};
   const auto process = state_.processes.find(LedgerState::ProcessOf(session));
   const bool revocable = process != state_.processes.end() && process->second.revocable;

@@ -7,7 +7,8 @@
 // question, also above a limit. A tenant above its limit gets nothing new.
 //
 // The charge is leases of kind driver that the session holds and does not know of. They have
-// kOverheadTag, which no client can choose. So they end as other leases do, and outlive the daemon.
+// kOverheadTag, which no client can choose, and no client can release them. They end with the
+// session or its process, and outlive the daemon.
 #pragma once
 
 #include <cstddef>
@@ -44,9 +45,9 @@ class Overheads {
   Overheads(LedgerBase* base, Leases* leases, Operations* operations)
       : state_(base->state), leases_(*leases), operations_(*operations) {}
 
-  // Charges the session's overhead on the device: `bytes` rounded down to the device's granularity,
-  // and no more than the device has left. Returns the new segments: their memory exists. Does
-  // nothing for a session that has ended, or an unknown device.
+  // Charges the session's overhead on the device: about `bytes`, rounded down to the device's
+  // granularity, and no more than the device has left. Returns the new segments: their memory
+  // exists. Does nothing for a session that has ended, or an unknown device.
   std::vector<SegmentId> Set(const DriverOverhead& overhead);
 
  private:

@@ -51,17 +51,6 @@ class LedgerKindsTest : public testing::Test {
   SessionId session_{};
 };
 
-class LedgerDriverTest : public LedgerFixture {
- protected:
-  LedgerDriverTest() : LedgerFixture({}, {Device("GPU-1", {Kind::kVmm, Kind::kDriver})}) {}
-  Operation::Item AcquireDriver(SessionId session, uint64_t bytes) {
-    const auto operation = Ask(session, {.bytes = bytes, .kind = Kind::kDriver});
-    EXPECT_TRUE(Granted(operation)) << operation.status();
-    Finish(**operation);
-    return (*operation)->items.at(0);
-  }
-};
-
 TEST_F(LedgerKindsTest, ARequestGoesToTheFirstDeviceThatMakesItsKind) {
   EXPECT_EQ(Acquire({.bytes = 1})->device, 0u);
   EXPECT_EQ(Acquire({.bytes = 1, .kind = Kind::kIpc})->device, 1u);
@@ -124,87 +113,6 @@ TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
   const auto refused = ledger_.leases().Share(session_, lease, TicketScope::kAny, Secret{7});
   EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(ledger_.leases().Share(session_, lease, TicketScope::kTenant, Secret{7}).ok());
-}
-
-// Kind driver: the CUDA driver of the process makes the memory.
-
-TEST_F(LedgerDriverTest, ReleasedMemoryIsFreeAtOnceWhateverTheTenantsReleasePolicy) {
-  SetQuota("a", {.max_retained_bytes = kCapacity, .release = ReleasePolicy::kOnExit});
-  const SessionId session = OpenSession("a");
-  const Operation::Item item = AcquireDriver(session, 3 * kGranule);
-  EXPECT_EQ(Usage("a").charged, 3 * kGranule);
-  EXPECT_EQ(ledger.state().sessions.at(session)->driver_bytes.at(0), 3 * kGranule);
-  Release(session, {item});
-  EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
-  EXPECT_EQ(Usage("a").charged, 0u);
-  EXPECT_TRUE(ledger.state().sessions.at(session)->driver_bytes.empty());
-}
-
-TEST_F(LedgerDriverTest, ItStaysChargedUntilTheProcessIsGone) {
-  const SessionId session = OpenSession("a");
-  const Operation::Item item = AcquireDriver(session, 3 * kGranule);
-  ledger.endings().SocketClosed(session);
-  EXPECT_EQ(StateOf(item), SegmentState::kLingering);
-  ledger.endings().ProcessGone(session);
-  EXPECT_THAT(DestroyDoomed(), ElementsAre(item.segment));
-}
-
-TEST_F(LedgerDriverTest, NoOtherSessionCanHaveIt) {
-  const SessionId session = OpenSession("a");
-  const LeaseId lease = AcquireDriver(session, kGranule).lease;
-  for (const TicketScope scope : {TicketScope::kTenant, TicketScope::kAny}) {
-    const auto refused = ledger.leases().Share(session, lease, scope, NewSecret());
-    EXPECT_EQ(refused.status().code(), StatusCode::kFailedPrecondition) << refused.status();
-  }
-}
-
-TEST_F(LedgerDriverTest, AnOverheadIsChargedWithoutAQuestionAndBlocksFurtherGrants) {
-  SetQuota("a", {.limit_bytes = 10 * kGranule});
-  const SessionId session = OpenSession("a");
-  AcquireDriver(session, 8 * kGranule);
-  const auto set = [&](uint64_t bytes) {
-    return ledger.overheads().Set({session, "GPU-1", bytes}).size();
-  };
-  EXPECT_EQ(set(5 * kGranule + 1), 1u);
-  EXPECT_EQ(Usage("a").charged, 13 * kGranule);
-  EXPECT_EQ(Ask(session, kGranule).status().code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(set(5 * kGranule), 0u) << "as it was";
-  EXPECT_EQ(set(6 * kGranule), 1u);
-  EXPECT_EQ(Usage("a").charged, 14 * kGranule);
-  const auto sessions = ledger.look().ListSessions("a");
-  EXPECT_EQ(sessions->at(0).driver_bytes.at("GPU-1"), 8 * kGranule);
-  EXPECT_EQ(sessions->at(0).overhead_bytes.at("GPU-1"), 6 * kGranule);
-  EXPECT_EQ(set(kGranule), 1u);
-  DestroyDoomed();
-  EXPECT_EQ(Usage("a").charged, 9 * kGranule);
-  EXPECT_TRUE(Granted(Ask(session, kGranule)));
-}
-
-TEST_F(LedgerDriverTest, AnOverheadIsNeverMoreThanTheDeviceHasLeft) {
-  const SessionId session = OpenSession("a");
-  AcquireDriver(session, kCapacity - 2 * kGranule);
-  ledger.overheads().Set({session, "GPU-1", kCapacity});
-  EXPECT_EQ(Usage("a").charged, kCapacity);
-  EXPECT_TRUE(ledger.overheads().Set({session, "GPU-1", 2 * kCapacity}).empty());
-  EXPECT_TRUE(ledger.overheads().Set({SessionId{77}, "GPU-1", kGranule}).empty());
-  EXPECT_TRUE(ledger.overheads().Set({session, "GPU-7", kGranule}).empty());
-}
-
-TEST_F(LedgerDriverTest, AnOverheadOfManyStepsIsOneLeaseAgain) {
-  const SessionId session = OpenSession("a");
-  AcquireDriver(session, kGranule);
-  for (uint64_t steps = 1; steps <= 40; ++steps) {
-    ledger.overheads().Set({session, "GPU-1", steps * kGranule});
-    DestroyDoomed();
-    EXPECT_EQ(Usage("a").charged, (steps + 1) * kGranule);
-    EXPECT_LE(ledger.state().sessions.at(session)->leases.size(), 10u);
-  }
-  ledger.endings().SocketClosed(session);
-  EXPECT_EQ(Usage("a").charged, 41 * kGranule) << "its process lives";
-  EXPECT_TRUE(ledger.overheads().Set({session, "GPU-1", kGranule}).empty());
-  ledger.endings().ProcessGone(session);
-  DestroyDoomed();
-  EXPECT_FALSE(ledger.look().GetTenant("a").ok()) << "nothing is left of it";
 }
 
 // The tests below are about the tenant's memory pool on a device.

@@ -28,7 +28,9 @@ absl::Status Leases::Check(SessionId session_id, absl::Span<const LeaseId> lease
   auto session = state_.sessions.find(session_id);
   if (session == state_.sessions.end() || !session->second->live) return SessionEnded();
   for (LeaseId lease : leases) {
-    if (!session->second->leases.contains(lease)) return NoSuchLease(lease);
+    if (!session->second->leases.contains(lease) ||
+        state_.leases.at(lease).tag == records::kOverheadTag)
+      return NoSuchLease(lease);
   }
   return absl::OkStatus();
 }

@@ -142,6 +142,11 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
       const uint64_t request = held.request_id;
       // The client may not have received the answers of its lost connection, either.
       const bool asked = request != 0 && it.asked_.contains(request);
+      // The client does not know of these.
+      if (held.tag == records::kOverheadTag) {
+        ++it.mapped_[held.segment];
+        continue;
+      }
       if (asked) it.before_[request].push_back(*lease);
       if (!asked && !it.kept_.contains(*lease)) {
         ended.push_back(*lease);
