@@ -100,8 +100,8 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs);
 // allocates or frees in between has a wrong overhead in one look.
 class SteadyOverheads {
  public:
-  // Replaces each of the overheads by the middle one of what the last look found, this one, and
-  // what is charged. Removes those on devices for which the driver did not answer: these stay as
+  // Replaces each of the overheads by the middle one of three: the last look's, this one's, and the
+  // present charge. Removes those on devices for which the driver did not answer: these stay
   // charged.
   void Settle(std::vector<OverheadUse>& overheads, const std::set<std::string>& unanswered);
 
