@@ -48,12 +48,20 @@ void Bind(Function* function, const char* name) {
       reinterpret_cast<Function>(found != nullptr ? found : reinterpret_cast<void*>(&NotSupported));
 }
 
-// Requires g_mutex. False if libcuda is not loaded.
+// Keeps libcuda loaded for ever: its addresses stay in the tables. False if it is not loaded. Must
+// not be called with a mutex held: another thread may hold the loader's lock, and run a constructor
+// that calls dlsym().
+bool PinLoaded() {
+  LoadedObject object;
+  if (!FindLoadedObject("libcuda.so", &object)) return false;
+  OpenLibrary(object.path, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
+  return true;
+}
+
+// Requires g_mutex, and PinLoaded() before. False if libcuda is not loaded.
 bool BindLoaded() {
   if (g_ready.load(std::memory_order_acquire)) return true;
   if (!FindLoadedObject("libcuda.so", &g_object)) return false;
-  // Never unloaded: its addresses stay in the tables.
-  OpenLibrary(g_object.path, RTLD_NOW | RTLD_NOLOAD | RTLD_NODELETE);
 #define GPUMEM_PRELOAD_BIND(name) Bind(&g_driver.name, #name);
   GPUMEM_PRELOAD_STUBS(GPUMEM_PRELOAD_BIND)
   GPUMEM_PRELOAD_CALLED(GPUMEM_PRELOAD_BIND)
@@ -73,6 +81,7 @@ const Driver& SlowDriver() {
   if (!DriverIsLoaded() && !g_absent.load(std::memory_order_acquire)) {
     OpenLibrary("libcuda.so.1", RTLD_NOW);
   }
+  PinLoaded();
   MutexLock lock(&g_mutex);
   if (BindLoaded()) return g_driver;
   if (!g_absent.load(std::memory_order_relaxed)) {
@@ -128,6 +137,7 @@ bool DriverIsLoaded() {
 void* StubFor(void* address) {
   if (address == nullptr) return nullptr;
   if (!g_ready.load(std::memory_order_acquire)) {
+    if (!PinLoaded()) return address;
     MutexLock lock(&g_mutex);
     if (!BindLoaded()) return address;
   }
