@@ -12,8 +12,8 @@
 namespace gpumem::hostile {
 namespace {
 
-constexpr char kShareLease[] = "/gpumem.v1.Broker/Share";
-constexpr char kPrepareSuspend[] = "/gpumem.v1.Broker/PrepareSuspend";
+constexpr char kShareCharge[] = "/gpumem.v1.Broker/Share";
+constexpr char kSuspendCharge[] = "/gpumem.v1.Broker/PrepareSuspend";
 
 v1::AcquireRequest DriverRequest(uint64_t bytes, uint32_t count) {
   v1::AcquireRequest request;
@@ -53,7 +53,7 @@ Tally DriverStorm(const Orders& orders) {
       share.set_lease_id(leases[i]);
       share.set_scope(i % 2 == 0 ? v1::TICKET_SCOPE_TENANT : v1::TICKET_SCOPE_ANY);
       tally["shared"] +=
-          Call<v1::ShareResponse>(*caller, kShareLease, share, Patience(orders)).ok() ? 1 : 0;
+          Call<v1::ShareResponse>(*caller, kShareCharge, share, Patience(orders)).ok() ? 1 : 0;
       v1::PublishRequest publish;
       publish.set_name("charge");
       publish.add_lease_ids(leases[i]);
@@ -62,7 +62,7 @@ Tally DriverStorm(const Orders& orders) {
       v1::PrepareSuspendRequest suspend;
       suspend.add_lease_ids(leases[i]);
       tally["suspended"] +=
-          Call<v1::PrepareSuspendResponse>(*caller, kPrepareSuspend, suspend, Patience(orders)).ok()
+          Call<v1::PrepareSuspendResponse>(*caller, kSuspendCharge, suspend, Patience(orders)).ok()
               ? 1
               : 0;
     }
