@@ -41,7 +41,7 @@ class Fuzz : public testing::AttackTest {
 };
 
 TEST_F(Fuzz, RandomMessagesDoNotBreakTheDaemon) {
-  const uint64_t rounds = FromEnvironment("GPUMEM_FUZZ_ROUNDS", 24000);
+  const uint64_t rounds = FromEnvironment("GPUMEM_FUZZ_ROUNDS", 16000);
   const uint64_t seed = FromEnvironment("GPUMEM_FUZZ_SEED", 1);
   // Other processes: the memory held at the end of one goes with it, and makes room for the next.
   constexpr uint64_t kRoundsOfOne = 500;

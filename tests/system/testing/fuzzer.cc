@@ -176,6 +176,10 @@ void Fuzzer::Learn(const std::string& method, const std::string& answer, const s
     }
   } else if (method == "Share" && shared.ParseFromString(answer)) {
     messages_.AddTicket(shared.ticket());
+    // While its lease lives, which is rarely long.
+    const auto open = std::find_if(methods_.begin(), methods_.end(),
+                                   [](const auto* each) { return each->name() == "Open"; });
+    if (open != methods_.end() && random_.OneIn(2)) Call(*open);
   }
   messages_.ForgetOld();
   if (!random_.OneIn(200)) return;

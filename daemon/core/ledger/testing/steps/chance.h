@@ -77,10 +77,11 @@ class Chance {
 
   // Returns a kind that sessions can acquire.
   Kind AnyKind() {
-    if (In100(8)) return Kind::kDriver;
+    if (In100(5)) return Kind::kDriver;
     // Pools more often: their states are many.
-    static constexpr Kind kKinds[] = {Kind::kVmm, Kind::kMempool, Kind::kMempool,
-                                      Kind::kIpc, Kind::kPinned,  Kind::kHost};
+    static constexpr Kind kKinds[] = {Kind::kVmm,     Kind::kMempool, Kind::kMempool,
+                                      Kind::kMempool, Kind::kMempool, Kind::kIpc,
+                                      Kind::kPinned,  Kind::kHost};
     return kKinds[Below(std::size(kKinds))];
   }
 
