@@ -22,9 +22,9 @@ struct CreditSource {
 };
 
 // Thread-safe. Requests below the size of a chunk share reservations of that size; which one does
-// not matter, so there is one number, the credit. Larger requests get a reservation each. If it is of
-// two chunks at most, the last of these that was given back is kept for a request of the same size. So
-// a program that allocates and frees such blocks in turn asks for one once.
+// not matter, so there is one number, the credit. Larger requests get a reservation each. If it is
+// of two chunks at most, the last of these that was given back is kept for a request of the same
+// size. So a program that allocates and frees such blocks in turn asks for one once.
 //
 // The process never holds less at the source than it has handed out, with one exception: Owe().
 class Credit {

@@ -30,6 +30,7 @@ LAYERS = {
     "client/c_api": ("client/include", "common/..."),
     "client/python": ("client/include", "common/..."),
     "client/preload": (),
+    "client/preload/accountant": ("client/include", "client/preload"),
     "client/testing": ("common/...", "proto"),
     "daemon/device": ("common/...",),
     "daemon/core": ("common", "daemon/core/...", "daemon/device/device.h", "proto"),

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/broker/operators.h"
 
+#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/broker/views.h"
-#include "daemon/device/charge_only.h"
 
 namespace gpumemd {
 
@@ -91,10 +91,17 @@ void BrokerOperators::SetUnbrokered(std::vector<UnbrokeredBytes> uses) {
   broker_.ledger_.SetUnbrokered(std::move(uses));
 }
 
+namespace {
+
+// Of a segment of kind driver: its memory is not the daemon's.
+class NoMemory : public Allocation {};
+
+}  // namespace
+
 void BrokerOperators::SetOverhead(const DriverOverhead& overhead) {
   Broker::Update update(&broker_);
   for (SegmentId segment : broker_.ledger_.overheads().Set(overhead))
-    broker_.memory_.emplace(segment, MakeChargeOnly());
+    broker_.memory_.emplace(segment, std::make_unique<NoMemory>());
 }
 
 // The driver's memory pools. The devices know them; the ledger counts their segments like all
