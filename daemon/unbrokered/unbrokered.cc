@@ -22,6 +22,7 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
     SessionId session{};  // the first of these
     uint64_t bytes = 0;
     uint64_t overhead = 0;  // charged as such
+    uint64_t beyond = 0;    // what the driver counts beyond `bytes`
   };
   std::map<std::tuple<pid_t, uint64_t, std::string>, Charged> charged;  // by process and device
   for (const SessionProcess& session : inputs.sessions) {
@@ -38,40 +39,29 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
   }
 
   Unbrokered found;
-  // One that charges nothing any more, or whose sessions are others now.
-  const auto first_charged = [&](const SessionProcess& session, const std::string& device) {
-    auto it = charged.find({session.pid, session.start_time, device});
-    return it == charged.end() ? SessionId{} : it->second.session;
-  };
   for (const SessionProcess& session : inputs.sessions) {
     for (const auto& [device, bytes] : session.overhead_bytes) {
-      if (auto own = charged.find({session.pid, session.start_time, device}); own != charged.end())
-        own->second.overhead += bytes;
-      if (first_charged(session, device) != session.session) {
+      const auto own = charged.find({session.pid, session.start_time, device});
+      if (own != charged.end() && own->second.session == session.session) {
+        own->second.overhead = bytes;
+      } else {
+        // It charges nothing any more, or another session of its process does so first.
         found.overheads.push_back(
             {.session = session.session, .device_uuid = device, .charged = bytes});
       }
     }
   }
-  for (const auto& [key, there] : charged) {
-    found.overheads.push_back(
-        {.session = there.session, .device_uuid = std::get<2>(key), .charged = there.overhead});
-  }
   for (const DeviceProcess& process : inputs.processes) {
     auto mapped = inputs.mapped.find({process.pid, process.device_uuid});
     const uint64_t brokered = mapped == inputs.mapped.end() ? 0 : mapped->second;
     const auto own = charged.find({process.pid, process.start_time, process.device_uuid});
-    const uint64_t driver = own == charged.end() ? 0 : own->second.bytes;
+    const uint64_t used = Less(process.bytes.value_or(0), brokered);
+    uint64_t known = inputs.allowance;
     if (own != charged.end()) {
-      const auto overhead = std::find_if(
-          found.overheads.begin(), found.overheads.end(), [&](const OverheadUse& each) {
-            return each.session == own->second.session && each.device_uuid == process.device_uuid;
-          });
-      overhead->bytes = Less(Less(process.bytes.value_or(0), brokered), driver);
+      own->second.beyond = Less(used, own->second.bytes);
+      known += own->second.bytes + own->second.overhead;
     }
-    const uint64_t charged_too = own == charged.end() ? 0 : own->second.overhead;
-    const uint64_t bytes = Less(Less(Less(process.bytes.value_or(0), inputs.allowance), brokered),
-                                driver + charged_too);
+    const uint64_t bytes = Less(used, known);
     bool ours = false;
     for (auto it = first.lower_bound({process.pid, process.start_time, ""}); it != first.end();
          ++it) {
@@ -88,6 +78,12 @@ Unbrokered FindUnbrokered(const UnbrokeredInputs& inputs) {
                             .bytes = bytes});
     }
     if (!ours) found.foreign.push_back(process);
+  }
+  for (const auto& [key, there] : charged) {
+    found.overheads.push_back({.session = there.session,
+                               .device_uuid = std::get<2>(key),
+                               .bytes = there.beyond,
+                               .charged = there.overhead});
   }
   return found;
 }

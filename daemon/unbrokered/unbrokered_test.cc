@@ -71,9 +71,10 @@ TEST(FindUnbrokeredTest, AnOverheadEndsWithTheChargesOfItsSession) {
   ASSERT_EQ(found.overheads.size(), 2u);
   EXPECT_EQ(found.overheads[0].session, SessionId{1});
   EXPECT_EQ(found.overheads[0].bytes, 0u);
+  EXPECT_EQ(found.overheads[0].charged, 20 * kMiB);
   EXPECT_EQ(found.overheads[1].session, SessionId{2});
   EXPECT_EQ(found.overheads[1].bytes, 30 * kMiB);
-  EXPECT_EQ(found.overheads[1].charged, 20 * kMiB);
+  EXPECT_EQ(found.overheads[1].charged, 0u);
 }
 
 TEST(FindUnbrokeredTest, AChargedOverheadIsNotPastTheBroker) {
