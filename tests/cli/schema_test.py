@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 try:
     import jsonschema
@@ -24,6 +25,7 @@ except ImportError as error:
 
 SCHEMAS = pathlib.Path("client/cli/schema").absolute()
 GPUMEMCTL = os.path.abspath("client/cli/gpumemctl")
+PRELOAD = os.path.abspath("client/preload/libgpumem-preload.so")
 GPUMEMD = os.path.abspath("daemon/gpumemd")
 SUSPENDABLE = os.path.abspath("tests/cli/suspendable")
 DEADLINE = 60
@@ -179,6 +181,16 @@ class SchemaTest(unittest.TestCase):
             self.expect("error", json.loads(result.stderr))
             back = "resume" if name == "suspend" else "promote"
             self.check(back, back, "--tenant", "lab")
+        # A program that charges itself: it is in the tenant of the run.
+        with unittest.mock.patch.dict(os.environ, GPUMEM_PRELOAD_LIBRARY=PRELOAD):
+            result = self.run_ctl("run", "--json", "--", GPUMEMCTL, "--runtime-dir", self.folder,
+                                  "hold", "--size", "2MiB", "--kind", "driver", "--for", "1ms",
+                                  "--json")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.expect("hold", json.loads(result.stdout.splitlines()[0]))
+        used = json.loads(result.stderr)
+        self.expect("run", used)
+        self.assertEqual(used["peak_bytes"], 2 << 20)
         moved = self.suspend("--publication", "lab/llama")
         self.assertGreater(moved["moved_bytes"], 0)
         self.check("publications", "publications")
