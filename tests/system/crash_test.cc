@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -152,6 +153,31 @@ TEST_F(CrashTest, MemoryOfTheProcessesOwnDriverStaysCharged) {
     usage = client_->GetUsage();
     return usage.ok() && usage->devices.at(0).charged_bytes == 0;
   }));
+}
+
+// What the driver takes for a process beyond its charges stays charged, although its client does
+// not know of that when it reconnects, and the driver does not answer the next daemon.
+TEST_F(CrashTest, WhatTheDriverTakesByItselfStaysCharged) {
+  Start(16384, "[unbrokered]\ninterval = \"10ms\"\n");
+  auto segment = client_->Acquire({.bytes = 10 * kMiB, .kind = Kind::kDriver});
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  const auto answer = [&](const std::string& text) {
+    const std::string path = daemon_->runtime_dir() + "/host-process-memory";
+    std::ofstream(path + ".new") << text;
+    ASSERT_EQ(rename((path + ".new").c_str(), path.c_str()), 0);
+  };
+  const auto charged = [&] {
+    const auto usage = client_->GetUsage();
+    return usage.ok() ? usage->devices.at(0).charged_bytes : 0;
+  };
+  answer(absl::StrCat(segment->device_uuid(), " ", getpid(), " ", 26 * kMiB, "\n"));
+  ASSERT_TRUE(Eventually([&] { return charged() == 26 * kMiB; })) << charged();
+  answer("no answer\n");
+  ASSERT_EQ(daemon_->Kill(), absl::OkStatus());
+  EXPECT_EQ(charged(), 26 * kMiB);
+  ASSERT_EQ(segment->Release(), absl::OkStatus());
+  answer("");
+  EXPECT_TRUE(Eventually([&] { return charged() == 0; })) << charged();
 }
 
 TEST_F(CrashTest, MemoryOfAProcessThatDiesWithTheDaemonIsReclaimed) {

@@ -141,6 +141,30 @@ TEST_F(Unbrokered, IsShownByTenantAndSessionAndWhoHasNoneIsShownToOperators) {
   EXPECT_EQ(Status().foreign_processes_size(), 0);
 }
 
+// A process that charges its driver's memory is charged for what the driver takes beyond it, too.
+TEST_F(Unbrokered, IsChargedBesideMemoryOfTheProcessesDriver) {
+  auto client = daemon_->Connect("team");
+  ASSERT_OK(client);
+  auto charge = (*client)->Acquire({.bytes = 10 * kMiB, .kind = Kind::kDriver});
+  ASSERT_OK(charge);
+  const auto charged = [&] {
+    const auto usage = (*client)->GetUsage();
+    return usage.ok() ? usage->devices.at(0).charged_bytes : 0;
+  };
+  Use({{getpid(), 26 * kMiB}});
+  ASSERT_TRUE(Eventually([&] { return charged() == 26 * kMiB; })) << charged();
+  EXPECT_EQ(UnbrokeredOf("team"), 0u);
+  EXPECT_EQ((*client)->Acquire({.bytes = 40 * kMiB}).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  Use({{getpid(), 3 * kMiB}});  // a part of the charge is not used yet
+  EXPECT_TRUE(Eventually([&] { return charged() == 10 * kMiB; })) << charged();
+  EXPECT_OK((*client)->Acquire({.bytes = 40 * kMiB}));
+  Use({{getpid(), 26 * kMiB}});
+  ASSERT_TRUE(Eventually([&] { return charged() == 26 * kMiB; })) << charged();
+  ASSERT_OK(charge->Release());
+  EXPECT_TRUE(Eventually([&] { return charged() == 0; })) << "it charges nothing any more";
+}
+
 TEST_F(Unbrokered, DeniesTheTenantWhatIsNewUntilItIsGone) {
   const Child worker = Worker("team");
   auto colleague = daemon_->Connect("team"), other = daemon_->Connect("other");
