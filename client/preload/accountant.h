@@ -36,14 +36,16 @@ struct GpumemAccountant {
 
   /* Reserves `bytes` in one step of check and charge. Sets *id, which is never 0, on OK. Returns a
    * GpumemAnswer. `bytes` is a multiple of 512, and not always of 2 MiB: close to the limit the
-   * preload asks for what a request lacks to the byte. */
-  int (*acquire)(const struct GpumemDeviceId* device, uint64_t bytes, uint64_t* id);
+   * preload asks for what a request lacks to the byte. With `may_wait` the answer may take as long
+   * as the user allows: the preload has tried all else, and holds no lock meanwhile that other
+   * calls of the program need. Without it, an answer that is not there at once is a refusal. */
+  int (*acquire)(const struct GpumemDeviceId* device, uint64_t bytes, int may_wait, uint64_t* id);
 
   /* Gives a reservation of acquire() or acquire_context() back, whole. */
   void (*release)(uint64_t id);
 
   /* Reserves what a CUDA context on the device is expected to take; the daemon knows how much. As
-   * acquire(). Called before the first context of the process on that device. */
+   * acquire(), and may wait. Called before the first context of the process on that device. */
   int (*acquire_context)(const struct GpumemDeviceId* device, uint64_t* id);
 
   /* Tells the limit of this process's tenant on the device, and what of it is not yet reserved.

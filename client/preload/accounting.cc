@@ -44,9 +44,9 @@ Device g_devices[kMaxDevices];
 int g_device_count = 0;
 std::atomic<uint32_t> g_context_generation{1};
 
-Answer Acquire(void* self, uint64_t bytes, uint64_t* id) {
+Answer Acquire(void* self, uint64_t bytes, bool may_wait, uint64_t* id) {
   Device* device = static_cast<Device*>(self);
-  Answer answer = static_cast<Answer>(g_accountant->acquire(&device->id, bytes, id));
+  Answer answer = static_cast<Answer>(g_accountant->acquire(&device->id, bytes, may_wait, id));
   if (answer == Answer::kUnlimited) device->unlimited.store(true, std::memory_order_relaxed);
   return answer;
 }
@@ -189,6 +189,10 @@ CUresult Reserve(int device, uint64_t bytes, Charge* charge) {
   uint64_t id = 0;
   Answer answer = owner->credit.Take(bytes, &id);
   if (answer == Answer::kNoMemory && SettleBooks(device)) answer = owner->credit.Take(bytes, &id);
+  if (answer == Answer::kNoMemory) {
+    id = 0;
+    answer = owner->credit.TakeWaiting(bytes);
+  }
   if (answer == Answer::kOk) *charge = {bytes, id, device};
   return ResultOf(answer);
 }
@@ -203,6 +207,13 @@ CUresult ReserveShared(int device, uint64_t bytes) {
   Device* owner = DeviceToCharge(device, &result);
   if (owner == nullptr || bytes == 0) return result;
   return ResultOf(owner->credit.TakeShared(bytes));
+}
+
+CUresult ReserveWaiting(int device, uint64_t bytes) {
+  CUresult result;
+  Device* owner = DeviceToCharge(device, &result);
+  if (owner == nullptr || bytes == 0) return result;
+  return ResultOf(owner->credit.TakeWaiting(bytes));
 }
 
 void RefundShared(int device, uint64_t bytes) {

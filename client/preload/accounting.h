@@ -25,15 +25,18 @@ struct Charge {
 uint64_t ChargedSize(uint64_t bytes);
 
 // Reserves `bytes` on a device, as they are. A refusal is CUDA_ERROR_OUT_OF_MEMORY; before that,
-// the books of pools and graphs are brought up to date. In a child after fork() of a process that
-// has used memory, CUDA_ERROR_NOT_INITIALIZED, as of the driver itself.
+// the books of pools and graphs are brought up to date, and the plug-in may let the request wait:
+// no lock may be held. In a child after fork() of a process that has used memory,
+// CUDA_ERROR_NOT_INITIALIZED, as of the driver itself.
 CUresult Reserve(int device, uint64_t bytes, Charge* charge);
 
 // Gives back what Reserve() charged. Does nothing for an empty charge.
 void Refund(const Charge& charge);
 
-// Reserves for an amount that changes by parts, as a pool's.
+// Reserves for an amount that changes by parts, as a pool's. Never waits.
 CUresult ReserveShared(int device, uint64_t bytes);
+// The same after a refusal of that. May wait, so no lock may be held.
+CUresult ReserveWaiting(int device, uint64_t bytes);
 void RefundShared(int device, uint64_t bytes);
 
 // Charges what the driver has taken already. If that is above the limit, nothing more is granted

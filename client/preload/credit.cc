@@ -13,11 +13,12 @@ constexpr uint64_t kTooMuch = uint64_t{1} << 60;
 
 }  // namespace
 
-bool Credit::TakeFast(uint64_t bytes) {
+bool Credit::TakeFast(uint64_t bytes, uint64_t fresh) {
+  const int64_t lack = static_cast<int64_t>(bytes) - static_cast<int64_t>(fresh);
   int64_t available = available_.load(std::memory_order_relaxed);
-  while (available >= static_cast<int64_t>(bytes)) {
-    if (available_.compare_exchange_weak(available, available - static_cast<int64_t>(bytes),
-                                         std::memory_order_acquire, std::memory_order_relaxed)) {
+  while (available >= lack) {
+    if (available_.compare_exchange_weak(available, available - lack, std::memory_order_acq_rel,
+                                         std::memory_order_relaxed)) {
       return true;
     }
   }
@@ -50,7 +51,6 @@ Answer Credit::TakeSlow(uint64_t bytes) {
   // One thread asks at a time, so that many small requests at once do not each get a chunk.
   MutexLock lock(&mutex_);
   Answer answer = Answer::kOk;
-  asking_.store(true, std::memory_order_release);
   while (answer == Answer::kOk && !TakeFast(bytes)) {
     int64_t lack = static_cast<int64_t>(bytes) - available();
     if (lack <= 0) continue;  // another thread has given some back
@@ -58,18 +58,39 @@ Answer Credit::TakeSlow(uint64_t bytes) {
     answer = AcquireChunk(need < chunk_ ? chunk_ : RoundUp(need, kLargePage));
     if (answer == Answer::kNoMemory) answer = AcquireChunk(need);
   }
-  asking_.store(false, std::memory_order_release);
   return answer;
+}
+
+Answer Credit::TakeWaiting(uint64_t bytes) {
+  if (bytes > kTooMuch) return Answer::kNoMemory;
+  waiting_.fetch_add(1);
+  Trim();
+  Answer answer = Answer::kOk;
+  Chunk chunk = {0, 0};
+  while (answer == Answer::kOk && chunk.id == 0 && !TakeFast(bytes)) {
+    int64_t lack = static_cast<int64_t>(bytes) - available();
+    if (lack <= 0) continue;  // another thread has given some back
+    chunk.bytes = RoundUp(static_cast<uint64_t>(lack), kUnit);
+    answer = source_.acquire(source_.self, chunk.bytes, true, &chunk.id);
+  }
+  waiting_.fetch_sub(1);
+  if (answer == Answer::kNoMemory && TakeFast(bytes)) return Answer::kOk;
+  if (answer != Answer::kOk || chunk.id == 0) return answer;
+  {
+    MutexLock lock(&mutex_);
+    if (!AddChunk(chunk)) return Answer::kNoMemory;
+    if (TakeFast(bytes, chunk.bytes)) return Answer::kOk;
+    available_.fetch_add(static_cast<int64_t>(chunk.bytes), std::memory_order_release);
+  }
+  // Others have taken of the credit meanwhile.
+  return TakeSlow(bytes);
 }
 
 Answer Credit::AcquireChunk(uint64_t bytes) {
   Chunk chunk = {0, bytes};
   Answer answer = Ask(bytes, &chunk.id);
   if (answer != Answer::kOk) return answer;
-  if (!AddChunk(chunk)) {
-    source_.release(source_.self, chunk.id);
-    return Answer::kNoMemory;
-  }
+  if (!AddChunk(chunk)) return Answer::kNoMemory;
   available_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_release);
   return Answer::kOk;
 }
@@ -78,7 +99,10 @@ bool Credit::AddChunk(const Chunk& chunk) {
   if (count_ == capacity_) {
     size_t capacity = capacity_ == 0 ? 16 : capacity_ * 2;
     Chunk* chunks = static_cast<Chunk*>(realloc(chunks_, capacity * sizeof(Chunk)));
-    if (chunks == nullptr) return false;
+    if (chunks == nullptr) {
+      source_.release(source_.self, chunk.id);
+      return false;
+    }
     chunks_ = chunks;
     capacity_ = capacity;
   }
@@ -89,14 +113,14 @@ bool Credit::AddChunk(const Chunk& chunk) {
 void Credit::Give(uint64_t bytes, uint64_t id) {
   if (id == 0) return GiveShared(bytes);
   const Chunk chunk = {id, RoundUp(bytes, kLargePage)};
-  if (chunk.bytes <= 2 * chunk_) return KeepSpare(chunk);
+  if (chunk.bytes <= 2 * chunk_ && waiting_.load() == 0) return KeepSpare(chunk);
   source_.release(source_.self, id);
 }
 
 Answer Credit::Ask(uint64_t bytes, uint64_t* id) {
-  Answer answer = source_.acquire(source_.self, bytes, id);
+  Answer answer = source_.acquire(source_.self, bytes, false, id);
   if (answer == Answer::kNoMemory && DropSpare()) {
-    answer = source_.acquire(source_.self, bytes, id);
+    answer = source_.acquire(source_.self, bytes, false, id);
   }
   return answer;
 }
@@ -138,11 +162,10 @@ uint64_t Credit::spare_bytes() {
 void Credit::GiveShared(uint64_t bytes) {
   int64_t available = available_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_release) +
                       static_cast<int64_t>(bytes);
-  // Two free chunks stay, so that a program which frees and allocates in turn asks rarely.
-  int64_t keep = 2 * static_cast<int64_t>(chunk_);
+  // Two free chunks stay, so that a program which frees and allocates in turn asks rarely. A thread
+  // that waits at the source is granted only what is free there.
+  int64_t keep = waiting_.load() == 0 ? 2 * static_cast<int64_t>(chunk_) : 0;
   if (available <= keep) return;
-  // A thread that is asking for more, and may wait for it, finds the credit by itself.
-  if (asking_.load(std::memory_order_acquire)) return;
   MutexLock lock(&mutex_);
   Shrink(keep);
   Exchange(keep);
@@ -178,7 +201,7 @@ void Credit::Exchange(int64_t keep) {
     uint64_t less = RoundUp(bytes - static_cast<uint64_t>(surplus), kUnit);
     uint64_t id = 0;
     // At the limit this is refused; then the surplus stays until more is free.
-    if (source_.acquire(source_.self, less, &id) != Answer::kOk) return;
+    if (source_.acquire(source_.self, less, false, &id) != Answer::kOk) return;
     if (TakeFast(bytes - less)) {
       source_.release(source_.self, chunks_[i].id);
       chunks_[i] = {id, less};
@@ -201,7 +224,7 @@ void Credit::Abandon() {
   spare_mutex_.Reset();
   spare_ = {0, 0};
   available_.store(0, std::memory_order_relaxed);
-  asking_.store(false, std::memory_order_relaxed);
+  waiting_.store(0, std::memory_order_relaxed);
   chunks_ = nullptr;
   count_ = capacity_ = 0;
 }

@@ -16,7 +16,7 @@ enum class Answer { kOk = 0, kNoMemory = 1, kGone = 2, kUnlimited = 3 };
 
 // Where reservations come from. Functions of C, with `self` as their first argument.
 struct CreditSource {
-  Answer (*acquire)(void* self, uint64_t bytes, uint64_t* id);
+  Answer (*acquire)(void* self, uint64_t bytes, bool may_wait, uint64_t* id);
   void (*release)(void* self, uint64_t id);
   void* self;
 };
@@ -47,6 +47,11 @@ class Credit {
 
   // As Take(), from the shared credit whatever the size: for amounts that change later.
   Answer TakeShared(uint64_t bytes);
+
+  // As TakeShared(), after that has refused: asks for just what the credit lacks, and the source
+  // may let it wait. No lock is held meanwhile, and what others give back goes to the source at
+  // once.
+  Answer TakeWaiting(uint64_t bytes);
 
   // Takes back what Take() handed out, with the same arguments.
   void Give(uint64_t bytes, uint64_t id);
@@ -87,9 +92,13 @@ class Credit {
   bool DropSpare();
   // Asks the source, and once more without the spare reservation.
   Answer Ask(uint64_t bytes, uint64_t* id);
-  bool TakeFast(uint64_t bytes);
+  // Takes from the credit, and from `fresh` bytes that are not part of it yet; the rest of these
+  // becomes a part.
+  bool TakeFast(uint64_t bytes, uint64_t fresh = 0);
   Answer TakeSlow(uint64_t bytes);
+  // Requires mutex_.
   Answer AcquireChunk(uint64_t bytes);
+  // Requires mutex_. Gives the chunk back if there is no memory for it.
   bool AddChunk(const Chunk& chunk);
   // Requires mutex_. Gives chunks back until at most `keep` are available, or none fits.
   void Shrink(int64_t keep);
@@ -99,7 +108,7 @@ class Credit {
   CreditSource source_ = {};
   uint64_t chunk_ = kDefaultChunk;
   std::atomic<int64_t> available_{0};
-  std::atomic<bool> asking_{false};  // a thread holds mutex_ while it waits for the source
+  std::atomic<int> waiting_{0};  // threads that are in TakeWaiting()
   Mutex mutex_;
   Mutex spare_mutex_;
   Chunk spare_ = {0, 0};

@@ -2,6 +2,8 @@
 #include "client/preload/credit.h"
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -31,18 +33,33 @@ class Source {
     std::lock_guard lock(mutex_);
     return calls_;
   }
+  // Requests that may wait do so for that long.
+  void set_patience(std::chrono::seconds patience) { patience_ = patience; }
+  void AwaitWaiters(int waiters) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return waiting_ == waiters; });
+  }
   void set_limit(uint64_t limit) {
     std::lock_guard lock(mutex_);
     limit_ = limit;
   }
 
  private:
-  static Answer Acquire(void* self, uint64_t bytes, uint64_t* id) {
+  static Answer Acquire(void* self, uint64_t bytes, bool may_wait, uint64_t* id) {
     Source* source = static_cast<Source*>(self);
-    std::lock_guard lock(source->mutex_);
+    std::unique_lock lock(source->mutex_);
     ++source->calls_;
     EXPECT_EQ(bytes % Credit::kUnit, 0u);
-    if (bytes > source->limit_ || source->used_ > source->limit_ - bytes) return Answer::kNoMemory;
+    const auto fits = [&] {
+      return bytes <= source->limit_ && source->used_ <= source->limit_ - bytes;
+    };
+    if (may_wait) {
+      ++source->waiting_;
+      source->changed_.notify_all();
+      source->changed_.wait_for(lock, source->patience_, fits);
+      --source->waiting_;
+    }
+    if (!fits()) return Answer::kNoMemory;
     source->used_ += bytes;
     *id = ++source->last_id_;
     source->held_[*id] = bytes;
@@ -55,9 +72,13 @@ class Source {
     ASSERT_NE(found, source->held_.end());
     source->used_ -= found->second;
     source->held_.erase(found);
+    source->changed_.notify_all();
   }
 
   std::mutex mutex_;
+  std::condition_variable changed_;
+  std::chrono::seconds patience_{0};
+  int waiting_ = 0;
   uint64_t limit_;
   uint64_t used_ = 0;
   uint64_t calls_ = 0;
@@ -198,6 +219,43 @@ TEST(CreditTest, RefusesSizesThatWouldOverflow) {
   EXPECT_EQ(credit.Take(UINT64_MAX, &id), Answer::kNoMemory);
   EXPECT_EQ(credit.TakeShared(UINT64_MAX - 511), Answer::kNoMemory);
   EXPECT_EQ(source.calls(), 0u);
+}
+
+// A thread waits at the source; the others take and give meanwhile, and what they give reaches it.
+TEST(CreditTest, WaitsWithoutHoldingOthersUp) {
+  Source source(64 * kMiB);
+  source.set_patience(std::chrono::seconds(60));
+  Credit credit;
+  credit.Init(source.source(), 2 * kMiB);
+  uint64_t large = 0;
+  uint64_t id = 0;
+  ASSERT_EQ(credit.Take(30 * kMiB, &large), Answer::kOk);
+  ASSERT_EQ(credit.TakeShared(20 * kMiB), Answer::kOk);
+  ASSERT_EQ(credit.Take(kMiB, &id), Answer::kOk);
+  EXPECT_EQ(credit.Take(60 * kMiB, &id), Answer::kNoMemory);  // at once
+  std::thread waiter([&] { EXPECT_EQ(credit.TakeWaiting(60 * kMiB), Answer::kOk); });
+  source.AwaitWaiters(1);
+  EXPECT_EQ(credit.Take(kMiB, &id), Answer::kOk);
+  EXPECT_EQ(credit.TakeShared(60 * kMiB), Answer::kNoMemory);
+  credit.Give(kMiB, 0);
+  credit.Give(kMiB, 0);
+  credit.GiveShared(20 * kMiB);
+  credit.Give(30 * kMiB, large);
+  waiter.join();
+  // It asked for 59 MiB; the last one was taken from it, and came by another chunk.
+  EXPECT_EQ(source.used(), 61 * kMiB);
+  credit.GiveShared(60 * kMiB);
+  credit.Trim();
+  EXPECT_EQ(source.used(), 0u);
+}
+
+TEST(CreditTest, WaitsNoLongerThanTheSource) {
+  Source source(10 * kMiB);
+  Credit credit;
+  credit.Init(source.source(), 2 * kMiB);
+  EXPECT_EQ(credit.TakeWaiting(11 * kMiB), Answer::kNoMemory);
+  EXPECT_EQ(credit.TakeWaiting(10 * kMiB), Answer::kOk);
+  EXPECT_EQ(source.used(), 10 * kMiB);
 }
 
 struct Held {

@@ -103,8 +103,8 @@ CUgraph CapturedGraph(const Driver& driver, CUstream stream, bool per_thread) {
 CUresult PlanGraphAllocation(uint64_t graph, int device, uint64_t bytes, GraphPeak* before) {
   if (device < 0 || device >= kMaxDevices) return CUDA_SUCCESS;  // the driver refuses it
   CUresult result = EnsureContext(device);
-  if (result != CUDA_SUCCESS) return result;
-  for (bool again = false;; again = true) {
+  for (int attempt = 0; result == CUDA_SUCCESS; ++attempt) {
+    uint64_t lack = 0;
     {
       MutexLock lock(&g_graphs_mutex);
       g_any.store(true, std::memory_order_release);
@@ -114,10 +114,21 @@ CUresult PlanGraphAllocation(uint64_t graph, int device, uint64_t bytes, GraphPe
       now.memory.live += PageUp(bytes);
       if (now.memory.live > now.memory.peak) now.memory.peak = now.memory.live;
       result = RaiseTo(device, now.memory.peak);
-      if (result == CUDA_SUCCESS && !g_graphs.Put(graph, now)) result = CUDA_ERROR_OUT_OF_MEMORY;
+      if (result == CUDA_SUCCESS) {
+        return g_graphs.Put(graph, now) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+      }
+      lack = now.memory.peak - g_graphs_charged[device];
     }
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || again || !SettleBooks(device)) return result;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || attempt == 2) break;
+    result = CUDA_SUCCESS;
+    if (attempt == 0) {
+      SettleBooks(device);
+    } else if ((result = ReserveWaiting(device, lack)) == CUDA_SUCCESS) {
+      MutexLock lock(&g_graphs_mutex);
+      g_graphs_charged[device] += lack;  // for the next attempt, or until the books are settled
+    }
   }
+  return result;
 }
 
 void CancelGraphAllocation(uint64_t graph, const GraphPeak& before) {

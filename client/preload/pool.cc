@@ -129,7 +129,7 @@ void ForgetCurrentPools() {
 }
 
 CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth) {
-  for (bool again = false;; again = true) {
+  for (bool last = false;; last = true) {
     {
       MutexLock lock(&g_pools_mutex);
       *growth = GrowthFor(*pool, bytes);
@@ -137,7 +137,8 @@ CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth) {
       pool->live += bytes;
       ++pool->blocks;
     }
-    CUresult result = ReserveShared(pool->device, *growth);
+    CUresult result =
+        last ? ReserveWaiting(pool->device, *growth) : ReserveShared(pool->device, *growth);
     {
       MutexLock lock(&g_pools_mutex);
       if (result == CUDA_SUCCESS) {
@@ -148,7 +149,8 @@ CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth) {
       pool->live -= bytes;
       --pool->blocks;
     }
-    if (result != CUDA_ERROR_OUT_OF_MEMORY || again || !SettleBooks(pool->device)) return result;
+    if (result != CUDA_ERROR_OUT_OF_MEMORY || last) return result;
+    SettleBooks(pool->device);
   }
 }
 

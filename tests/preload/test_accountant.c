@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plug-in of the preload with one limit for each device, GPUMEM_TEST_LIMIT bytes, and no daemon.
  * A context is charged GPUMEM_TEST_CONTEXT bytes. If GPUMEM_TEST_ANSWER is not 0, all requests for
- * memory are answered with it. */
+ * memory are answered with it. A request that may wait does so for GPUMEM_TEST_WAIT_MS. */
 #include "tests/preload/test_accountant.h"
 
 #include <fcntl.h>
@@ -21,6 +21,7 @@ static struct TestAccount* account;
 static uint64_t limit;
 static uint64_t context_bytes;
 static int answer_all;
+static uint64_t wait_ms;
 
 static unsigned int ordinal(const struct GpumemDeviceId* device) { return device->bytes[15] & 7; }
 
@@ -44,9 +45,18 @@ static int charge(unsigned int device, uint64_t bytes) {
   return GPUMEM_ACCOUNTANT_OK;
 }
 
-static int acquire(const struct GpumemDeviceId* device, uint64_t bytes, uint64_t* id) {
+static int acquire(const struct GpumemDeviceId* device, uint64_t bytes, int may_wait,
+                   uint64_t* id) {
   *id = bytes | (uint64_t)ordinal(device) << DEVICE;
-  return charge(ordinal(device), bytes);
+  int answer = charge(ordinal(device), bytes);
+  if (!may_wait || wait_ms == 0 || answer != GPUMEM_ACCOUNTANT_NO_MEMORY) return answer;
+  __atomic_fetch_add(&account->waiting, 1, __ATOMIC_SEQ_CST);
+  for (uint64_t i = 0; i < wait_ms && answer == GPUMEM_ACCOUNTANT_NO_MEMORY; ++i) {
+    usleep(1000);
+    answer = charge(ordinal(device), bytes);
+  }
+  __atomic_fetch_sub(&account->waiting, 1, __ATOMIC_SEQ_CST);
+  return answer;
 }
 
 static int acquire_context(const struct GpumemDeviceId* device, uint64_t* id) {
@@ -87,6 +97,7 @@ const struct GpumemAccountant* gpumem_accountant_open(uint32_t version) {
   limit = number("GPUMEM_TEST_LIMIT");
   context_bytes = number("GPUMEM_TEST_CONTEXT");
   answer_all = (int)number("GPUMEM_TEST_ANSWER");
+  wait_ms = number("GPUMEM_TEST_WAIT_MS");
   __atomic_fetch_add(&account->opened, 1, __ATOMIC_SEQ_CST);
   return &table;
 }

@@ -13,4 +13,5 @@ struct TestAccount {
   uint64_t contexts;   /* held now */
   uint64_t opened;     /* processes */
   uint64_t used_of[8]; /* by device; the ordinal is the last letter of its UUID */
+  uint64_t waiting;    /* requests now */
 };

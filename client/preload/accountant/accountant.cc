@@ -4,7 +4,7 @@
 //
 // It uses the C functions of libgpumem.so alone, so that the program's own C++ libraries meet no
 // second copy of ours. Environment (docs/reference/environment.md):
-//   GPUMEM_PRELOAD_WAIT_MS   how long a refused request waits in the daemon's queue
+//   GPUMEM_PRELOAD_WAIT_MS   how long a request that is refused at last waits in the daemon's queue
 //   GPUMEM_PRELOAD_CONTEXT   bytes that are reserved for a CUDA context before it is made
 #include "client/preload/accountant.h"
 
@@ -83,7 +83,7 @@ class Session {
     return nullptr;
   }
 
-  int Acquire(const GpumemDeviceId& device, uint64_t bytes, uint64_t* id) {
+  int Acquire(const GpumemDeviceId& device, uint64_t bytes, bool may_wait, uint64_t* id) {
     const std::string* const uuid = Find(device);
     if (uuid == nullptr) {
       if (!told_foreign_.exchange(true))
@@ -96,7 +96,7 @@ class Session {
     options.device = uuid->c_str();
     options.kind = GPUMEM_KIND_DRIVER;
     options.timeout_ms = kCallTimeoutMs;
-    options.wait_ms = wait_ms_;
+    options.wait_ms = may_wait ? wait_ms_ : 0;
     gpumem_segment* segment = nullptr;
     const int status = gpumem_client_acquire(client_, &options, &segment);
     if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
@@ -119,7 +119,7 @@ class Session {
 
   int AcquireContext(const GpumemDeviceId& device, uint64_t* id) {
     // 0 bytes cannot be acquired; the least is a granule of the device.
-    return Acquire(device, std::max<uint64_t>(context_bytes_, 512), id);
+    return Acquire(device, std::max<uint64_t>(context_bytes_, 512), true, id);
   }
 
   int Info(const GpumemDeviceId& device, uint64_t* limit, uint64_t* free_bytes) {
@@ -221,8 +221,8 @@ extern "C" const GpumemAccountant* gpumem_accountant_open(uint32_t version) {
   static constexpr GpumemAccountant kAccountant = {
       .version = GPUMEM_ACCOUNTANT_VERSION,
       .size = sizeof(GpumemAccountant),
-      .acquire = [](const GpumemDeviceId* device, uint64_t bytes,
-                    uint64_t* id) { return g_session->Acquire(*device, bytes, id); },
+      .acquire = [](const GpumemDeviceId* device, uint64_t bytes, int may_wait,
+                    uint64_t* id) { return g_session->Acquire(*device, bytes, may_wait != 0, id); },
       .release = [](uint64_t id) { g_session->Release(id); },
       .acquire_context = [](const GpumemDeviceId* device,
                             uint64_t* id) { return g_session->AcquireContext(*device, id); },
