@@ -18,13 +18,8 @@
 namespace gpumem::preload {
 namespace {
 
-struct Graph {
-  int device;
-  GraphPeak memory;
-};
-
 struct GraphPointer {
-  uint64_t graph;
+  uint64_t graph;  // its id
   uint64_t bytes;
 };
 
@@ -32,6 +27,7 @@ Mutex g_graphs_mutex;
 // Graphs with allocations, and executable graphs made of such: handles of both are addresses.
 HashMap<Graph> g_graphs;
 HashMap<GraphPointer> g_graph_pointers;
+uint64_t g_last_graph = 0;  // id
 uint64_t g_graphs_charged[kMaxDevices];
 std::atomic<bool> g_captured{false};  // a capture has begun in this process
 std::atomic<bool> g_any{false};       // a graph of this process has allocations
@@ -110,7 +106,7 @@ CUresult PlanGraphAllocation(uint64_t graph, int device, uint64_t bytes, GraphPe
       g_any.store(true, std::memory_order_release);
       const Graph* known = g_graphs.Get(graph);
       *before = known == nullptr ? GraphPeak() : known->memory;
-      Graph now = {device, *before};
+      Graph now = {device, known == nullptr ? ++g_last_graph : known->id, *before};
       now.memory.live += PageUp(bytes);
       if (now.memory.live > now.memory.peak) now.memory.peak = now.memory.live;
       result = RaiseTo(device, now.memory.peak);
@@ -144,7 +140,8 @@ void CancelGraphAllocation(uint64_t graph, const GraphPeak& before) {
 
 void RememberGraphPointer(uint64_t graph, uint64_t address, uint64_t bytes) {
   MutexLock lock(&g_graphs_mutex);
-  g_graph_pointers.Put(address, {graph, PageUp(bytes)});
+  const Graph* known = g_graphs.Get(graph);
+  if (known != nullptr) g_graph_pointers.Put(address, {known->id, PageUp(bytes)});
 }
 
 void FreeInGraph(CUgraph graph, uint64_t address) {
@@ -152,7 +149,7 @@ void FreeInGraph(CUgraph graph, uint64_t address) {
   GraphPointer pointer = {};
   if (!g_graph_pointers.Take(address, &pointer)) return;
   Graph* known = g_graphs.Get(reinterpret_cast<uint64_t>(graph));
-  if (known == nullptr || pointer.graph != reinterpret_cast<uint64_t>(graph)) return;
+  if (known == nullptr || pointer.graph != known->id) return;
   known->memory.live -= pointer.bytes < known->memory.live ? pointer.bytes : known->memory.live;
 }
 
@@ -161,29 +158,32 @@ void CopyGraph(uint64_t original, uint64_t copy) {
   MutexLock lock(&g_graphs_mutex);
   const Graph* graph = g_graphs.Get(original);
   if (graph == nullptr) return;
-  Graph same = *graph;
-  g_graphs.Put(copy, same);
+  g_graphs.Put(copy, {graph->device, ++g_last_graph, graph->memory});
 }
 
-void ForgetGraph(uint64_t graph) {
-  if (!g_any.load(std::memory_order_acquire)) return;
+bool TakeGraph(uint64_t graph, Graph* taken) {
+  if (!g_any.load(std::memory_order_acquire)) return false;
   MutexLock lock(&g_graphs_mutex);
-  Graph known;
-  if (!g_graphs.Take(graph, &known)) return;
-  g_graph_pointers.RemoveIf(
-      [&](uint64_t, const GraphPointer& pointer) { return pointer.graph == graph; });
-  SettleDevice(RealDriver(), known.device);
+  return g_graphs.Take(graph, taken);
 }
 
-CUresult PlanChild(uint64_t graph, uint64_t child, GraphPeak* before) {
-  Graph known = {};
-  {
-    MutexLock lock(&g_graphs_mutex);
-    const Graph* found = g_graphs.Get(child);
-    if (found == nullptr) return CUDA_SUCCESS;
-    known = *found;
-  }
-  return PlanGraphAllocation(graph, known.device, known.memory.peak, before);
+void PutGraph(uint64_t graph, const Graph& taken) {
+  MutexLock lock(&g_graphs_mutex);
+  g_graphs.Put(graph, taken);
+}
+
+void DropGraph(const Graph& taken) {
+  MutexLock lock(&g_graphs_mutex);
+  g_graph_pointers.RemoveIf(
+      [&](uint64_t, const GraphPointer& pointer) { return pointer.graph == taken.id; });
+  SettleDevice(RealDriver(), taken.device);
+}
+
+Graph FindGraph(uint64_t graph) {
+  if (!g_any.load(std::memory_order_acquire)) return {};
+  MutexLock lock(&g_graphs_mutex);
+  const Graph* known = g_graphs.Get(graph);
+  return known == nullptr ? Graph() : *known;
 }
 
 void SettleAfterLaunch(const Driver& driver, CUgraphExec exec) {

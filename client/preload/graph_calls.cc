@@ -29,13 +29,11 @@ template <typename Call>
 CUresult EndCapture(CUstream stream, CUgraph* graph, bool per_thread, Call call) {
   Entry entry;
   CUgraph captured = entry.outermost ? CapturedGraph(entry.driver, stream, per_thread) : nullptr;
+  Graph taken;
+  bool known = captured != nullptr && TakeGraph(reinterpret_cast<uint64_t>(captured), &taken);
   CUresult result = call(entry.driver);
-  if (captured != nullptr && (result != CUDA_SUCCESS || *graph != captured)) {
-    if (result == CUDA_SUCCESS) {
-      CopyGraph(reinterpret_cast<uint64_t>(captured), reinterpret_cast<uint64_t>(*graph));
-    }
-    ForgetGraph(reinterpret_cast<uint64_t>(captured));
-  }
+  if (known && result == CUDA_SUCCESS) PutGraph(reinterpret_cast<uint64_t>(*graph), taken);
+  if (known && result != CUDA_SUCCESS) DropGraph(taken);
   return result;
 }
 
@@ -43,7 +41,6 @@ template <typename Params, typename Call>
 CUresult AddNode(CUgraph graph, Params* params, Call call) {
   Entry entry;
   if (!entry.outermost || params == nullptr) return call(entry.driver);
-  uint64_t key = reinterpret_cast<uint64_t>(graph);
   switch (params->type) {
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC:
       return AllocateInGraph(entry.driver, graph, params->alloc.poolProps.location.id,
@@ -54,11 +51,8 @@ CUresult AddNode(CUgraph graph, Params* params, Call call) {
       if (result == CUDA_SUCCESS) FreeInGraph(graph, params->free.dptr);
       return result;
     }
-    case CU_GRAPH_NODE_TYPE_GRAPH: {
-      GraphPeak before;
-      CUresult result = PlanChild(key, reinterpret_cast<uint64_t>(params->graph.graph), &before);
-      return result == CUDA_SUCCESS ? call(entry.driver) : result;
-    }
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+      return AddChild(graph, params->graph.graph, [&] { return call(entry.driver); });
     default:
       return call(entry.driver);
   }
@@ -69,10 +63,10 @@ CUresult AddNode(CUgraph graph, Params* params, Call call) {
 
 using gpumem::preload::AddNode;
 using gpumem::preload::AfterLaunch;
+using gpumem::preload::DestroyGraph;
 using gpumem::preload::Driver;
 using gpumem::preload::EndCapture;
 using gpumem::preload::Entry;
-using gpumem::preload::ForgetGraph;
 using gpumem::preload::Instantiate;
 
 extern "C" {
@@ -122,14 +116,11 @@ CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGra
                                           const CUgraphNode* dependencies, size_t numDependencies,
                                           CUgraph childGraph) {
   Entry entry;
-  if (entry.outermost) {
-    gpumem::preload::GraphPeak before;
-    CUresult result = gpumem::preload::PlanChild(reinterpret_cast<uint64_t>(hGraph),
-                                                 reinterpret_cast<uint64_t>(childGraph), &before);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return entry.driver.cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies,
-                                               childGraph);
+  auto call = [&] {
+    return entry.driver.cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies,
+                                                 childGraph);
+  };
+  return entry.outermost ? gpumem::preload::AddChild(hGraph, childGraph, call) : call();
 }
 
 CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
@@ -144,9 +135,8 @@ CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
   Entry entry;
-  CUresult result = entry.driver.cuGraphDestroy(hGraph);
-  if (result == CUDA_SUCCESS && entry.outermost) ForgetGraph(reinterpret_cast<uint64_t>(hGraph));
-  return result;
+  auto call = [&] { return entry.driver.cuGraphDestroy(hGraph); };
+  return entry.outermost ? DestroyGraph(reinterpret_cast<uint64_t>(hGraph), call) : call();
 }
 
 CUresult CUDAAPI cuGraphInstantiate(CUgraphExec* phGraphExec, CUgraph hGraph,
@@ -193,11 +183,8 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
   Entry entry;
-  CUresult result = entry.driver.cuGraphExecDestroy(hGraphExec);
-  if (result == CUDA_SUCCESS && entry.outermost) {
-    ForgetGraph(reinterpret_cast<uint64_t>(hGraphExec));
-  }
-  return result;
+  auto call = [&] { return entry.driver.cuGraphExecDestroy(hGraphExec); };
+  return entry.outermost ? DestroyGraph(reinterpret_cast<uint64_t>(hGraphExec), call) : call();
 }
 
 CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) {

@@ -100,6 +100,7 @@ namespace {
   X(cuGraphAddMemAllocNode)                 \
   X(cuGraphAddMemFreeNode)                  \
   X(cuGraphAddNode_v2)                      \
+  X(cuGraphAddChildGraphNode)               \
   X(cuGraphInstantiateWithFlags)            \
   X(cuGraphInstantiateWithParams)           \
   X(cuGraphExecDestroy)                     \

@@ -25,11 +25,32 @@ struct CUgraph_st {
 };
 
 struct CUgraphExec_st {
-  int device;
-  uint64_t peak;
+  int device = 0;
+  uint64_t peak = 0;
 };
 
 namespace fake_cuda {
+
+namespace {
+
+// Objects whose handles come again soon, for another thread too, as the driver's do. Under the
+// state's lock.
+template <typename Object>
+std::vector<Object*>& Spare() {
+  static auto* const spare = new std::vector<Object*>;
+  return *spare;
+}
+
+template <typename Object>
+Object* New() {
+  if (Spare<Object>().empty()) return new Object;
+  Object* object = Spare<Object>().back();
+  Spare<Object>().pop_back();
+  *object = {};
+  return object;
+}
+
+}  // namespace
 
 CUgraph CaptureOf(State& state, CUstream stream) {
   return state.streams.count(stream) == 0 ? nullptr : stream->graph;
@@ -64,8 +85,29 @@ CUresult InstantiateGraph(CUgraphExec* exec, CUgraph graph) {
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   if (exec == nullptr || graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *exec = new CUgraphExec_st{graph->device, graph->peak};
+  *exec = New<CUgraphExec_st>();
+  **exec = {graph->device, graph->peak};
   return CUDA_SUCCESS;
+}
+
+CUresult DestroyGraph(CUgraph graph) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  if (graph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  for (CUgraphNode node : graph->nodes) {
+    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) RemoveAllocation(call.state, node->address);
+    delete node;
+  }
+  Spare<CUgraph_st>().push_back(graph);
+  return CUDA_SUCCESS;
+}
+
+CUresult DestroyExec(CUgraphExec exec) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready == CUDA_SUCCESS) Spare<CUgraphExec_st>().push_back(exec);
+  return ready;
 }
 
 CUresult LaunchGraph(CUgraphExec exec) {
@@ -88,7 +130,7 @@ CUresult BeginCapture(CUstream stream, CUstreamCaptureMode mode) {
   if (call.state.streams.count(stream) == 0) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (stream->graph != nullptr) return CUDA_ERROR_ILLEGAL_STATE;
   static uint64_t last_id = 0;
-  stream->graph = new CUgraph_st;
+  stream->graph = New<CUgraph_st>();
   stream->broken = false;
   stream->mode = mode;
   stream->capture_id = ++last_id;
@@ -106,7 +148,7 @@ CUresult EndCapture(CUstream stream, CUgraph* graph) {
   stream->graph = nullptr;
   if (stream->mode == CU_STREAM_CAPTURE_MODE_GLOBAL) --call.state.global_captures;
   if (stream->broken) {
-    cuGraphDestroy(captured);
+    DestroyGraph(captured);
     return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   }
   *graph = captured;
@@ -143,23 +185,14 @@ extern "C" {
 CUresult CUDAAPI cuGraphCreate(CUgraph* phGraph, unsigned int) {
   Call call;
   CUresult ready = call.Ready();
-  if (ready == CUDA_SUCCESS) *phGraph = new CUgraph_st;
+  if (ready == CUDA_SUCCESS) *phGraph = fake_cuda::New<CUgraph_st>();
   return ready;
 }
 
 CUresult CUDAAPI cuGraphDestroy(CUgraph hGraph) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (hGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  for (CUgraphNode node : hGraph->nodes) {
-    if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
-      fake_cuda::RemoveAllocation(call.state, node->address);
-    }
-    delete node;
-  }
-  delete hGraph;
-  return CUDA_SUCCESS;
+  CUresult result = fake_cuda::DestroyGraph(hGraph);
+  fake_cuda::CallHook("cuGraphDestroy");
+  return result;
 }
 
 CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
@@ -167,7 +200,7 @@ CUresult CUDAAPI cuGraphClone(CUgraph* phGraphClone, CUgraph originalGraph) {
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   // The addresses stay the original's.
-  *phGraphClone = new CUgraph_st;
+  *phGraphClone = fake_cuda::New<CUgraph_st>();
   (*phGraphClone)->device = originalGraph->device;
   (*phGraphClone)->peak = originalGraph->peak;
   return CUDA_SUCCESS;
@@ -212,6 +245,19 @@ CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode* phGraphNode, CUgraph hGraph, con
   return result;
 }
 
+// Graphs with allocations cannot be children, as long as a child is a copy.
+CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode* phGraphNode, CUgraph hGraph,
+                                          const CUgraphNode*, size_t, CUgraph childGraph) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  if (hGraph == nullptr || childGraph == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (childGraph->peak != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  hGraph->nodes.push_back(new CUgraphNode_st{CU_GRAPH_NODE_TYPE_GRAPH, 0});
+  *phGraphNode = hGraph->nodes.back();
+  return CUDA_SUCCESS;
+}
+
 CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec* phGraphExec, CUgraph hGraph,
                                              unsigned long long) {
   return fake_cuda::InstantiateGraph(phGraphExec, hGraph);
@@ -223,10 +269,9 @@ CUresult CUDAAPI cuGraphInstantiateWithParams(CUgraphExec* phGraphExec, CUgraph 
 }
 
 CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready == CUDA_SUCCESS) delete hGraphExec;
-  return ready;
+  CUresult result = fake_cuda::DestroyExec(hGraphExec);
+  fake_cuda::CallHook("cuGraphExecDestroy");
+  return result;
 }
 
 CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream) {

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
@@ -120,6 +121,14 @@ bool ForbiddenByCapture(State& state) {
   return true;
 }
 
+namespace {
+std::atomic<void (*)(const char*)> g_hook{nullptr};
+}  // namespace
+
+void CallHook(const char* function) {
+  if (auto hook = g_hook.exchange(nullptr)) hook(function);
+}
+
 void EmptyContext(State& state, CUcontext context) {
   std::vector<uint64_t> gone;
   for (const auto& [address, allocation] : state.allocations) {
@@ -129,5 +138,7 @@ void EmptyContext(State& state, CUcontext context) {
 }
 
 }  // namespace fake_cuda
+
+extern "C" void fake_cuda_set_hook(void (*hook)(const char*)) { fake_cuda::g_hook.store(hook); }
 
 #endif  // GPUMEM_PRELOAD_BUILT

@@ -44,6 +44,10 @@ struct CUmemPoolHandle_st {
   uint64_t used_high = 0;
 };
 
+// Sets what is called at the end of some functions, before they return: another thread may come in
+// between there. Gets the name of the function. It is called once, and not again until it is set.
+extern "C" void fake_cuda_set_hook(void (*hook)(const char* function));
+
 namespace fake_cuda {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
@@ -128,6 +132,9 @@ void RemoveAllocation(State& state, uint64_t address);
 // True if a call that waits for the device is forbidden to this thread by a capture, which it
 // breaks.
 bool ForbiddenByCapture(State& state);
+
+// Calls the program's hook, if it has set one. No lock may be held.
+void CallHook(const char* function);
 
 // Frees what a context had.
 void EmptyContext(State& state, CUcontext context);

@@ -56,6 +56,7 @@
   X(cuGraphAddMemAllocNode, 11040)            \
   X(cuGraphAddMemFreeNode, 11040)             \
   X(cuGraphAddNode, 12030)                    \
+  X(cuGraphAddChildGraphNode, 10000)          \
   X(cuGraphInstantiate, 12000)                \
   X(cuGraphExecDestroy, 10000)                \
   X(cuGraphLaunch, 10000)                     \

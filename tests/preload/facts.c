@@ -6,17 +6,13 @@ int main(void) { return 77; }
 #else
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/preload/door.h"
-#include "tests/preload/test_accountant.h"
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -282,80 +278,6 @@ static void devices(void) {
   printf("free=%zu\n", bytes);
 }
 
-/* A thread waits for memory at the plug-in. Other threads go on meanwhile, and what they free is
- * its memory. */
-enum Kind { ALLOC, ASYNC, NODE };
-struct Waiter {
-  enum Kind kind;
-  CUstream stream;
-  CUresult result;
-};
-
-static void* get_waiting(void* argument) {
-  struct Waiter* waiter = argument;
-  CUdeviceptr address = 0;
-  CUgraph graph;
-  CUgraphNode node;
-  CUDA_MEM_ALLOC_NODE_PARAMS params;
-  memset(&params, 0, sizeof(params));
-  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  params.bytesize = 128 * MIB;
-  door.cuCtxSetCurrent_(context);
-  switch (waiter->kind) {
-    case ALLOC:
-      waiter->result = door.cuMemAlloc_(&address, 128 * MIB);
-      if (address != 0) door.cuMemFree_(address);
-      break;
-    case ASYNC:
-      waiter->result = door.cuMemAllocAsync_(&address, 128 * MIB, waiter->stream);
-      if (address != 0) door.cuMemFreeAsync_(address, waiter->stream);
-      door.cuStreamSynchronize_(waiter->stream);
-      break;
-    case NODE:
-      door.cuGraphCreate_(&graph, 0);
-      waiter->result = door.cuGraphAddMemAllocNode_(&node, graph, NULL, 0, &params);
-      door.cuGraphDestroy_(graph);
-      break;
-  }
-  return NULL;
-}
-
-static void waiting(void) {
-  CUstream stream;
-  CUdeviceptr large, small;
-  CUgraph graph;
-  CUgraphExec exec;
-  size_t bytes, total;
-  start();
-  if (door.cuStreamCreate_(&stream, 0) != CUDA_SUCCESS) exit(4);
-  door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
-  door.cuMemAllocAsync_(&small, MIB, stream);
-  door.cuMemFreeAsync_(small, stream);
-  door.cuStreamEndCapture_(stream, &graph);
-  if (door.cuGraphInstantiate_(&exec, graph, 0) != CUDA_SUCCESS) exit(4);
-  int fd = open(getenv("GPUMEM_TEST_STATE"), O_RDONLY);
-  const struct TestAccount* account =
-      mmap(NULL, sizeof(struct TestAccount), PROT_READ, MAP_SHARED, fd, 0);
-  if (account == MAP_FAILED) exit(4);
-  for (int kind = ALLOC; kind <= NODE; ++kind) {
-    struct Waiter waiter = {(enum Kind)kind, stream, CUDA_ERROR_UNKNOWN};
-    pthread_t thread;
-    if (door.cuMemAllocAsync_(&large, 200 * MIB, stream) != CUDA_SUCCESS) exit(4);
-    pthread_create(&thread, NULL, get_waiting, &waiter);
-    while (__atomic_load_n(&account->waiting, __ATOMIC_SEQ_CST) == 0) usleep(1000);
-    printf("alloc=%d ", (int)door.cuMemAllocAsync_(&small, MIB, stream));
-    printf("free=%d ", (int)door.cuMemFreeAsync_(small, stream));
-    printf("launch=%d ", (int)door.cuGraphLaunch_(exec, stream));
-    printf("info=%d ", (int)door.cuMemGetInfo_(&bytes, &total));
-    printf("still=%d ", (int)__atomic_load_n(&account->waiting, __ATOMIC_SEQ_CST));
-    door.cuMemFreeAsync_(large, stream);
-    door.cuStreamSynchronize_(stream);
-    pthread_join(thread, NULL);
-    printf("got=%d\n", (int)waiter.result);
-  }
-}
-
 /* The runtime-like library that a program loads last finds the next definition behind itself. */
 static void neighbour(void) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
@@ -374,8 +296,7 @@ int main(int argc, char** argv) {
     void (*print)(void);
   } facts[] = {{"addresses", addresses}, {"refusals", refusals}, {"capture", capture},
                {"contexts", contexts},   {"imported", imported}, {"forked", forked},
-               {"neighbour", neighbour}, {"nvml", nvml},         {"devices", devices},
-               {"waiting", waiting}};
+               {"neighbour", neighbour}, {"nvml", nvml},         {"devices", devices}};
   for (size_t i = 0; argc == 2 && i < sizeof(facts) / sizeof(facts[0]); ++i) {
     if (strcmp(facts[i].name, argv[1]) != 0) continue;
     facts[i].print();

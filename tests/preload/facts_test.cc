@@ -126,25 +126,5 @@ TEST_F(FactsTest, EachDeviceIsChargedForItself) {
   EXPECT_GE(used_of(1), 96 * kMiB);
 }
 
-TEST_F(FactsTest, AThreadThatWaitsHoldsNoOtherUp) {
-  environment["GPUMEM_TEST_WAIT_MS"] = "60000";
-  Finished run = Run({Path("FACTS"), "waiting"});
-  ASSERT_EQ(run.status, 0) << run.output << run.errors;
-  for (const char* fact : {"alloc", "free", "launch", "info", "got"}) {
-    EXPECT_EQ(run.values(fact), (std::vector<std::string>{"0", "0", "0"})) << run.output;
-  }
-  EXPECT_EQ(run.values("still"), (std::vector<std::string>{"1", "1", "1"})) << run.output;
-  EXPECT_LE(peak(), 256 * kMiB);
-}
-
-TEST_F(FactsTest, ThreadsShareTheLimit) {
-  Finished run = Run({Path("THREADS"), "16", "3000"});
-  EXPECT_EQ(run.status, 0) << run.output << run.errors;
-  EXPECT_EQ(run.value("others"), "0");
-  EXPECT_EQ(run.value("free"), std::to_string(256 * kMiB));
-  EXPECT_LE(peak(), 256 * kMiB);
-  EXPECT_LE(used(), 4 * kMiB);
-}
-
 }  // namespace
 }  // namespace gpumem::preload

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* races NAME: what a program sees of one matter if another of its threads comes in between. */
+#if !GPUMEM_WITH_CUDA
+int main(void) { return 77; }
+#else
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/preload/door.h"
+#include "tests/preload/test_accountant.h"
+
+#define MIB (UINT64_C(1) << 20)
+
+static CUcontext context;
+
+static void start(void) {
+  open_door();
+  if (door.cuInit_(0) != CUDA_SUCCESS ||
+      door.cuDevicePrimaryCtxRetain_(&context, 0) != CUDA_SUCCESS ||
+      door.cuCtxSetCurrent_(context) != CUDA_SUCCESS) {
+    exit(4);
+  }
+}
+
+/* What the plug-in counts. */
+static struct TestAccount* map_account(void) {
+  int fd = open(getenv("GPUMEM_TEST_STATE"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0 || ftruncate(fd, sizeof(struct TestAccount)) != 0) exit(4);
+  void* account = mmap(NULL, sizeof(struct TestAccount), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (account == MAP_FAILED) exit(4);
+  close(fd);
+  return account;
+}
+
+/* A thread waits for memory at the plug-in. Other threads go on meanwhile, and what they free is
+ * its memory. */
+enum Kind { ALLOC, ASYNC, NODE };
+struct Waiter {
+  enum Kind kind;
+  CUstream stream;
+  CUresult result;
+};
+
+static void* get_waiting(void* argument) {
+  struct Waiter* waiter = argument;
+  CUdeviceptr address = 0;
+  CUgraph graph;
+  CUgraphNode node;
+  CUDA_MEM_ALLOC_NODE_PARAMS params;
+  memset(&params, 0, sizeof(params));
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params.bytesize = 128 * MIB;
+  door.cuCtxSetCurrent_(context);
+  switch (waiter->kind) {
+    case ALLOC:
+      waiter->result = door.cuMemAlloc_(&address, 128 * MIB);
+      if (address != 0) door.cuMemFree_(address);
+      break;
+    case ASYNC:
+      waiter->result = door.cuMemAllocAsync_(&address, 128 * MIB, waiter->stream);
+      if (address != 0) door.cuMemFreeAsync_(address, waiter->stream);
+      door.cuStreamSynchronize_(waiter->stream);
+      break;
+    case NODE:
+      door.cuGraphCreate_(&graph, 0);
+      waiter->result = door.cuGraphAddMemAllocNode_(&node, graph, NULL, 0, &params);
+      door.cuGraphDestroy_(graph);
+      break;
+  }
+  return NULL;
+}
+
+static void waiting(void) {
+  CUstream stream;
+  CUdeviceptr large, small;
+  CUgraph graph;
+  CUgraphExec exec;
+  size_t bytes, total;
+  start();
+  if (door.cuStreamCreate_(&stream, 0) != CUDA_SUCCESS) exit(4);
+  door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+  door.cuMemAllocAsync_(&small, MIB, stream);
+  door.cuMemFreeAsync_(small, stream);
+  door.cuStreamEndCapture_(stream, &graph);
+  if (door.cuGraphInstantiate_(&exec, graph, 0) != CUDA_SUCCESS) exit(4);
+  const struct TestAccount* account = map_account();
+  for (int kind = ALLOC; kind <= NODE; ++kind) {
+    struct Waiter waiter = {(enum Kind)kind, stream, CUDA_ERROR_UNKNOWN};
+    pthread_t thread;
+    if (door.cuMemAllocAsync_(&large, 200 * MIB, stream) != CUDA_SUCCESS) exit(4);
+    pthread_create(&thread, NULL, get_waiting, &waiter);
+    while (__atomic_load_n(&account->waiting, __ATOMIC_SEQ_CST) == 0) usleep(1000);
+    printf("alloc=%d ", (int)door.cuMemAllocAsync_(&small, MIB, stream));
+    printf("free=%d ", (int)door.cuMemFreeAsync_(small, stream));
+    printf("launch=%d ", (int)door.cuGraphLaunch_(exec, stream));
+    printf("info=%d ", (int)door.cuMemGetInfo_(&bytes, &total));
+    printf("still=%d ", (int)__atomic_load_n(&account->waiting, __ATOMIC_SEQ_CST));
+    door.cuMemFreeAsync_(large, stream);
+    door.cuStreamSynchronize_(stream);
+    pthread_join(thread, NULL);
+    printf("got=%d\n", (int)waiter.result);
+  }
+}
+
+/* Runs a function in another thread at the end of the driver's next function that has a hook. */
+static void* (*in_between)(void*);
+static void hook(const char* function) {
+  pthread_t thread;
+  (void)function;
+  pthread_create(&thread, NULL, in_between, NULL);
+  pthread_join(thread, NULL);
+}
+static void set_hook(void* (*function)(void*)) {
+  void (*set)(void (*)(const char*));
+  *(void**)&set = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_set_hook");
+  in_between = function;
+  set(hook);
+}
+
+static long long taken(void) {
+  size_t bytes, total;
+  door.cuMemGetInfo_(&bytes, &total);
+  return (long long)(total - bytes) / (long long)MIB;
+}
+
+static CUresult add_node(CUgraph graph, size_t bytes) {
+  CUgraphNode node;
+  CUDA_MEM_ALLOC_NODE_PARAMS params;
+  memset(&params, 0, sizeof(params));
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  params.bytesize = bytes;
+  return door.cuGraphAddMemAllocNode_(&node, graph, NULL, 0, &params);
+}
+
+/* Another thread gets the handle of a graph at once when it is destroyed. */
+static CUgraph graph_in_between;
+static CUgraphExec exec_in_between;
+static void* new_graph(void* unused) {
+  door.cuCtxSetCurrent_(context);
+  if (door.cuGraphCreate_(&graph_in_between, 0) != CUDA_SUCCESS) exit(4);
+  if (add_node(graph_in_between, 128 * MIB) != CUDA_SUCCESS) exit(4);
+  return unused;
+}
+static void* new_exec(void* unused) {
+  door.cuCtxSetCurrent_(context);
+  if (door.cuGraphInstantiate_(&exec_in_between, graph_in_between, 0) != CUDA_SUCCESS) exit(4);
+  return unused;
+}
+static void graphs(void) {
+  CUgraph graph;
+  CUgraphExec exec;
+  CUgraphNode node;
+  start();
+  if (door.cuGraphCreate_(&graph, 0) != CUDA_SUCCESS) exit(4);
+  if (add_node(graph, 64 * MIB) != CUDA_SUCCESS) exit(4);
+  set_hook(new_graph);
+  if (door.cuGraphDestroy_(graph) != CUDA_SUCCESS) exit(4);
+  printf("same=%d taken=%lld ", graph == graph_in_between, taken());
+  if (door.cuGraphInstantiate_(&exec, graph_in_between, 0) != CUDA_SUCCESS) exit(4);
+  set_hook(new_exec);
+  if (door.cuGraphExecDestroy_(exec) != CUDA_SUCCESS) exit(4);
+  /* A child that the driver refuses. */
+  if (door.cuGraphCreate_(&graph, 0) != CUDA_SUCCESS) exit(4);
+  if (add_node(graph, 64 * MIB) != CUDA_SUCCESS) exit(4);
+  printf("child=%d ", (int)door.cuGraphAddChildGraphNode_(&node, graph, NULL, 0, graph_in_between));
+  printf("taken=%lld ", taken());
+  if (door.cuGraphDestroy_(graph_in_between) != CUDA_SUCCESS) exit(4);
+  printf("same=%d taken=%lld ", exec == exec_in_between, taken());
+  if (door.cuGraphExecDestroy_(exec) != CUDA_SUCCESS) exit(4);
+  printf("taken=%lld\n", taken());
+}
+
+int main(int argc, char** argv) {
+  static const struct {
+    const char* name;
+    void (*run)(void);
+  } races[] = {{"waiting", waiting}, {"graphs", graphs}};
+  for (size_t i = 0; argc == 2 && i < sizeof(races) / sizeof(races[0]); ++i) {
+    if (strcmp(races[i].name, argv[1]) != 0) continue;
+    races[i].run();
+    return 0;
+  }
+  return 2;
+}
+#endif

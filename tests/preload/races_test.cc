@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is charged while several threads are at work.
+#include <string>
+#include <vector>
+
+#include "tests/preload/run_preloaded.h"
+
+namespace gpumem::preload {
+namespace {
+
+class RacesTest : public PreloadTest {};
+
+TEST_F(RacesTest, AThreadThatWaitsHoldsNoOtherUp) {
+  environment["GPUMEM_TEST_WAIT_MS"] = "60000";
+  Finished run = Run({Path("RACES"), "waiting"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  for (const char* fact : {"alloc", "free", "launch", "info", "got"}) {
+    EXPECT_EQ(run.values(fact), (std::vector<std::string>{"0", "0", "0"})) << run.output;
+  }
+  EXPECT_EQ(run.values("still"), (std::vector<std::string>{"1", "1", "1"})) << run.output;
+  EXPECT_LE(peak(), 256 * kMiB);
+}
+
+// Also if another thread gets a graph's handle before the one that destroys it is back.
+TEST_F(RacesTest, AGraphIsChargedAsLongAsItExists) {
+  Finished run = Run({Path("RACES"), "graphs"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.values("same"), (std::vector<std::string>{"1", "1"}));
+  EXPECT_EQ(run.value("child"), "801");
+  EXPECT_EQ(run.values("taken"), (std::vector<std::string>{"128", "128", "128", "64"}));
+}
+
+TEST_F(RacesTest, ThreadsShareTheLimit) {
+  Finished run = Run({Path("THREADS"), "16", "3000"});
+  EXPECT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.value("others"), "0");
+  EXPECT_EQ(run.value("free"), std::to_string(256 * kMiB));
+  EXPECT_LE(peak(), 256 * kMiB);
+  EXPECT_LE(used(), 4 * kMiB);
+}
+
+}  // namespace
+}  // namespace gpumem::preload
