@@ -21,17 +21,6 @@ bool RecordTable::Take(uint64_t key, Record* record) {
   return shard.records.Take(key, record);
 }
 
-void RecordTable::RefundContext(uint64_t context) {
-  for (Shard& shard : shards_) {
-    MutexLock lock(&shard.mutex);
-    shard.records.RemoveIf([&](uint64_t, const Record& record) {
-      if (record.context != context) return false;
-      Refund(record.charge);
-      return true;
-    });
-  }
-}
-
 void RecordTable::Abandon() {
   for (Shard& shard : shards_) {
     shard.mutex.Reset();

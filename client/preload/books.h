@@ -26,8 +26,18 @@ class RecordTable {
   // True if it was there. A free takes the record first: after it, another thread may get the same
   // address.
   bool Take(uint64_t key, Record* record);
-  // Refunds all that go with a context.
-  void RefundContext(uint64_t context);
+  // Takes and refunds those for which `condition(key, record)` is true.
+  template <typename Condition>
+  void RefundIf(Condition condition) {
+    for (Shard& shard : shards_) {
+      MutexLock lock(&shard.mutex);
+      shard.records.RemoveIf([&](uint64_t key, const Record& record) {
+        if (!condition(key, record)) return false;
+        Refund(record.charge);
+        return true;
+      });
+    }
+  }
   void Abandon();
 
  private:

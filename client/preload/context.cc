@@ -9,10 +9,19 @@
 namespace gpumem::preload {
 namespace {
 
+// A context that the program has made, and not the driver for the device.
+struct OwnContext {
+  int device;
+  int references;  // cuCtxAttach() and cuCtxDetach(), which count; cuCtxDestroy() does not
+};
+
 Mutex g_contexts_mutex;
-HashMap<int> g_contexts;             // made by cuCtxCreate(), with their devices
-int g_contexts_of[kMaxDevices];      // their number
-uint64_t g_primary_of[kMaxDevices];  // the handles of primary contexts seen
+HashMap<OwnContext> g_contexts;
+int g_contexts_of[kMaxDevices];  // their number
+
+// Held while a context of the device is made, or goes and is refunded. Else another thread could
+// make one in between, and what it allocates there would be refunded.
+Mutex g_changing[kMaxDevices];
 
 bool Known(int device) { return device >= 0 && device < kMaxDevices; }
 
@@ -22,82 +31,107 @@ bool PrimaryIsActive(const Driver& driver, int device) {
   return driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active != 0;
 }
 
-// Gives the charge of a device's contexts back when the last one has gone.
+// Refunds what was allocated in the contexts of a device for which `gone` is true.
+template <typename Gone>
+void RefundAllocations(int device, Gone gone) {
+  auto matches = [&](const Record& record) {
+    return record.charge.device == device && gone(record.context);
+  };
+  g_pointers.RefundIf([&](uint64_t, const Record& record) { return matches(record); });
+  g_arrays.RefundIf([&](uint64_t, const Record& record) { return matches(record); });
+}
+
+// Requires g_changing. If a device's last context has gone, refunds what belonged to none of them.
 void RefundIfLast(const Driver& driver, int device) {
-  if (!Known(device)) return;
   {
     MutexLock lock(&g_contexts_mutex);
     if (g_contexts_of[device] != 0) return;
   }
-  if (!PrimaryIsActive(driver, device)) RefundContext(device);
+  if (PrimaryIsActive(driver, device)) return;
+  DropPools(device);
+  SettleGraphs(device);
+  RefundContext(device);
+}
+
+// Makes a context, or takes another reference to one, by `call`.
+template <typename Call>
+CUresult MakeContext(const Entry& entry, int device, Call call) {
+  if (!entry.outermost || !Known(device)) return call();
+  // Here it may wait for memory, also for that of a context that is about to go.
+  CUresult result = EnsureContext(device);
+  if (result != CUDA_SUCCESS) return result;
+  MutexLock lock(&g_changing[device]);
+  result = EnsureContext(device);
+  if (result != CUDA_SUCCESS) return result;
+  result = call();
+  if (result != CUDA_SUCCESS) RefundIfLast(entry.driver, device);
+  return result;
 }
 
 template <typename Call>
 CUresult CreateContext(const Entry& entry, CUcontext* context, int device, Call call) {
-  if (!entry.outermost) return call();
-  CUresult result = EnsureContext(device);
-  if (result != CUDA_SUCCESS) return result;
-  result = call();
-  if (result != CUDA_SUCCESS) {
-    RefundIfLast(entry.driver, device);
+  return MakeContext(entry, device, [&] {
+    CUresult result = call();
+    if (result != CUDA_SUCCESS || !entry.outermost || !Known(device)) return result;
+    MutexLock lock(&g_contexts_mutex);
+    g_contexts.Put(reinterpret_cast<uint64_t>(*context), {device, 1});
+    ++g_contexts_of[device];
     return result;
-  }
-  if (!Known(device)) return result;
+  });
+}
+
+bool FindContext(uint64_t context, OwnContext* found) {
   MutexLock lock(&g_contexts_mutex);
-  g_contexts.Put(reinterpret_cast<uint64_t>(*context), device);
-  ++g_contexts_of[device];
-  return result;
+  const OwnContext* own = context == 0 ? nullptr : g_contexts.Get(context);
+  if (own != nullptr) *found = *own;
+  return own != nullptr;
 }
 
 template <typename Call>
 CUresult DestroyContext(const Entry& entry, CUcontext context, Call call) {
-  if (!entry.outermost) return call();
-  // The handle is taken first: another thread may get the same one for a new context.
   uint64_t key = reinterpret_cast<uint64_t>(context);
-  int device = -1;
-  bool known = false;
-  if (key != 0) {
+  OwnContext own;
+  if (!entry.outermost || !FindContext(key, &own)) return call();
+  MutexLock changing(&g_changing[own.device]);
+  {
+    // The handle is taken first: another thread may get the same one for a new context.
     MutexLock lock(&g_contexts_mutex);
-    known = g_contexts.Take(key, &device);
+    if (g_contexts.Take(key, &own)) --g_contexts_of[own.device];
   }
   CUresult result = call();
-  if (!known) return result;
-  {
+  if (result != CUDA_SUCCESS) {
     MutexLock lock(&g_contexts_mutex);
-    if (result != CUDA_SUCCESS) {
-      g_contexts.Put(key, device);
-      return result;
-    }
-    --g_contexts_of[device];
+    g_contexts.Put(key, own);
+    ++g_contexts_of[own.device];
+    return result;
   }
   ForgetContexts();
-  g_pointers.RefundContext(key);
-  g_arrays.RefundContext(key);
-  RefundIfLast(entry.driver, device);
+  RefundAllocations(own.device, [&](uint64_t of) { return of == key; });
+  RefundIfLast(entry.driver, own.device);
   return result;
 }
 
-// After a release or a reset of the primary context: its memory has gone if it is not active.
-CUresult AfterPrimary(const Entry& entry, int device, CUresult result) {
-  if (result != CUDA_SUCCESS || !entry.outermost || !Known(device)) return result;
-  if (PrimaryIsActive(entry.driver, device)) return result;
-  uint64_t primary = 0;
-  {
-    MutexLock lock(&g_contexts_mutex);
-    primary = g_primary_of[device];
-  }
+// Adds a reference to a context, or takes one which is not the last away.
+void CountReference(CUcontext context, int more) {
+  MutexLock lock(&g_contexts_mutex);
+  OwnContext* own = g_contexts.Get(reinterpret_cast<uint64_t>(context));
+  if (own != nullptr) own->references += more;
+}
+
+// Releases or resets the primary context by `call`: its memory has gone if it is not active then.
+// So has that of green contexts, which are parts of it.
+template <typename Call>
+CUresult EndPrimary(const Entry& entry, int device, Call call) {
+  if (!entry.outermost || !Known(device)) return call();
+  MutexLock lock(&g_changing[device]);
+  CUresult result = call();
+  if (result != CUDA_SUCCESS || PrimaryIsActive(entry.driver, device)) return result;
   ForgetContexts();
-  if (primary != 0) {
-    g_pointers.RefundContext(primary);
-    g_arrays.RefundContext(primary);
-  }
-  {
-    MutexLock lock(&g_contexts_mutex);
-    if (g_contexts_of[device] != 0) return result;
-  }
-  DropPools(device);
-  SettleGraphs(device);
-  RefundContext(device);
+  RefundAllocations(device, [](uint64_t of) {
+    OwnContext own;
+    return !FindContext(of, &own);
+  });
+  RefundIfLast(entry.driver, device);
   return result;
 }
 
@@ -105,17 +139,18 @@ CUresult AfterPrimary(const Entry& entry, int device, CUresult result) {
 
 void AbandonContexts() {
   g_contexts_mutex.Reset();
+  for (Mutex& mutex : g_changing) mutex.Reset();
   g_contexts.Abandon();
   for (int& count : g_contexts_of) count = 0;
-  for (uint64_t& primary : g_primary_of) primary = 0;
 }
 
 }  // namespace gpumem::preload
 
-using gpumem::preload::AfterPrimary;
 using gpumem::preload::CreateContext;
 using gpumem::preload::DestroyContext;
+using gpumem::preload::EndPrimary;
 using gpumem::preload::Entry;
+using gpumem::preload::MakeContext;
 
 extern "C" {
 
@@ -157,49 +192,55 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx) {
   return DestroyContext(entry, ctx, [&] { return entry.driver.cuCtxDestroy_v2(ctx); });
 }
 
+CUresult CUDAAPI cuCtxAttach(CUcontext* pctx, unsigned int flags) {
+  Entry entry;
+  CUresult result = entry.driver.cuCtxAttach(pctx, flags);
+  if (result == CUDA_SUCCESS && entry.outermost) gpumem::preload::CountReference(*pctx, 1);
+  return result;
+}
+
+CUresult CUDAAPI cuCtxDetach(CUcontext ctx) {
+  Entry entry;
+  auto call = [&] { return entry.driver.cuCtxDetach(ctx); };
+  gpumem::preload::OwnContext own;
+  if (!gpumem::preload::FindContext(reinterpret_cast<uint64_t>(ctx), &own) || own.references == 1) {
+    return DestroyContext(entry, ctx, call);
+  }
+  CUresult result = call();
+  if (result == CUDA_SUCCESS && entry.outermost) gpumem::preload::CountReference(ctx, -1);
+  return result;
+}
+
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   Entry entry;
-  if (!entry.outermost) return entry.driver.cuDevicePrimaryCtxRetain(pctx, dev);
-  CUresult result = gpumem::preload::EnsureContext(dev);
-  if (result != CUDA_SUCCESS) return result;
-  result = entry.driver.cuDevicePrimaryCtxRetain(pctx, dev);
-  if (result != CUDA_SUCCESS) {
-    gpumem::preload::RefundIfLast(entry.driver, dev);
-  } else if (gpumem::preload::Known(dev)) {
-    gpumem::preload::MutexLock lock(&gpumem::preload::g_contexts_mutex);
-    gpumem::preload::g_primary_of[dev] = reinterpret_cast<uint64_t>(*pctx);
-  }
-  return result;
+  return MakeContext(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxRetain(pctx, dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
   Entry entry;
-  return AfterPrimary(entry, dev, entry.driver.cuDevicePrimaryCtxRelease(dev));
+  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxRelease(dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   Entry entry;
-  return AfterPrimary(entry, dev, entry.driver.cuDevicePrimaryCtxRelease_v2(dev));
+  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxRelease_v2(dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
   Entry entry;
-  return AfterPrimary(entry, dev, entry.driver.cuDevicePrimaryCtxReset(dev));
+  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxReset(dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Entry entry;
-  return AfterPrimary(entry, dev, entry.driver.cuDevicePrimaryCtxReset_v2(dev));
+  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxReset_v2(dev); });
 }
 
 CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
                                   unsigned int flags) {
   Entry entry;
-  if (entry.outermost) {
-    CUresult result = gpumem::preload::EnsureContext(dev);
-    if (result != CUDA_SUCCESS) return result;
-  }
-  return entry.driver.cuGreenCtxCreate(phCtx, desc, dev, flags);
+  return MakeContext(entry, dev,
+                     [&] { return entry.driver.cuGreenCtxCreate(phCtx, desc, dev, flags); });
 }
 
 // What was allocated in it belongs to the primary context.

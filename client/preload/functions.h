@@ -89,6 +89,8 @@
   X(cuCtxCreate_v2)                     \
   X(cuCtxCreate_v3)                     \
   X(cuCtxCreate_v4)                     \
+  X(cuCtxAttach)                        \
+  X(cuCtxDetach)                        \
   X(cuCtxDestroy)                       \
   X(cuCtxDestroy_v2)                    \
   X(cuDevicePrimaryCtxRetain)           \

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Start, devices and contexts.
+// Start, devices, error names.
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
@@ -12,9 +12,7 @@
 #include "tests/fake_cuda/state.h"
 
 using fake_cuda::Call;
-using fake_cuda::Contexts;
 using fake_cuda::Device;
-using fake_cuda::kContextMemory;
 using fake_cuda::State;
 
 namespace fake_cuda {
@@ -23,64 +21,6 @@ namespace {
 uint64_t Number(const char* name, uint64_t standard) {
   const char* text = getenv(name);
   return text == nullptr ? standard : strtoull(text, nullptr, 10);
-}
-
-bool IsDevice(const State& state, CUdevice device) {
-  return device >= 0 && static_cast<size_t>(device) < state.devices.size();
-}
-
-CUresult CreateContext(CUcontext* context, CUdevice device) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!IsDevice(call.state, device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (!TakeMemory(device, kContextMemory)) return CUDA_ERROR_OUT_OF_MEMORY;
-  *context = new CUctx_st{device, false};
-  call.state.contexts.insert(*context);
-  Contexts().push_back(*context);
-  return CUDA_SUCCESS;
-}
-
-CUresult DestroyContext(CUcontext context) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (call.state.contexts.count(context) == 0 || context->primary) {
-    return CUDA_ERROR_INVALID_CONTEXT;
-  }
-  EmptyContext(call.state, context);
-  GiveMemory(context->device, kContextMemory);
-  call.state.contexts.erase(context);
-  if (!Contexts().empty() && Contexts().back() == context) Contexts().pop_back();
-  delete context;
-  return CUDA_SUCCESS;
-}
-
-void EndPrimary(State& state, CUdevice device) {
-  Device& owner = state.devices[static_cast<size_t>(device)];
-  EmptyContext(state, &owner.primary);
-  EmptyPools(state, device);
-  GiveMemory(device, kContextMemory);
-  state.contexts.erase(&owner.primary);
-  owner.primary_references = 0;
-}
-
-CUresult ReleasePrimary(CUdevice device, bool reset) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (!IsDevice(call.state, device)) return CUDA_ERROR_INVALID_DEVICE;
-  Device& owner = call.state.devices[static_cast<size_t>(device)];
-  if (owner.primary_references == 0) {
-    return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-  }
-  if (reset || owner.primary_references == 1) {
-    EndPrimary(call.state, device);
-  } else {
-    --owner.primary_references;
-  }
-  return CUDA_SUCCESS;
 }
 
 CUresult TotalMemory(uint64_t* bytes, CUdevice device) {
@@ -239,118 +179,6 @@ CUresult CUDAAPI cuDeviceCanAccessPeer(int* canAccessPeer, CUdevice dev, CUdevic
 CUresult CUDAAPI cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute, CUdevice srcDevice,
                                          CUdevice dstDevice) {
   return cuDeviceCanAccessPeer(value, srcDevice, dstDevice);
-}
-
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (!fake_cuda::IsDevice(call.state, dev)) return CUDA_ERROR_INVALID_DEVICE;
-  Device& device = call.state.devices[static_cast<size_t>(dev)];
-  if (device.primary_references == 0) {
-    if (!fake_cuda::TakeMemory(dev, kContextMemory)) return CUDA_ERROR_OUT_OF_MEMORY;
-    call.state.contexts.insert(&device.primary);
-  }
-  ++device.primary_references;
-  *pctx = &device.primary;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
-  return fake_cuda::ReleasePrimary(dev, false);
-}
-CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
-  return fake_cuda::ReleasePrimary(dev, false);
-}
-CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
-  return fake_cuda::ReleasePrimary(dev, true);
-}
-CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev) {
-  return fake_cuda::ReleasePrimary(dev, true);
-}
-
-CUresult CUDAAPI cuDevicePrimaryCtxGetState(CUdevice dev, unsigned int* flags, int* active) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (!fake_cuda::IsDevice(call.state, dev)) return CUDA_ERROR_INVALID_DEVICE;
-  *flags = 0;
-  *active = call.state.devices[static_cast<size_t>(dev)].primary_references != 0 ? 1 : 0;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int, CUdevice dev) {
-  return fake_cuda::CreateContext(pctx, dev);
-}
-CUresult CUDAAPI cuCtxCreate_v2(CUcontext* pctx, unsigned int, CUdevice dev) {
-  return fake_cuda::CreateContext(pctx, dev);
-}
-CUresult CUDAAPI cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam*, int, unsigned int,
-                                CUdevice dev) {
-  return fake_cuda::CreateContext(pctx, dev);
-}
-CUresult CUDAAPI cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams*, unsigned int, CUdevice dev) {
-  return fake_cuda::CreateContext(pctx, dev);
-}
-CUresult CUDAAPI cuCtxDestroy(CUcontext ctx) { return fake_cuda::DestroyContext(ctx); }
-CUresult CUDAAPI cuCtxDestroy_v2(CUcontext ctx) { return fake_cuda::DestroyContext(ctx); }
-
-CUresult CUDAAPI cuCtxGetCurrent(CUcontext* pctx) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  *pctx = Contexts().empty() ? nullptr : Contexts().back();
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxSetCurrent(CUcontext ctx) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (!Contexts().empty()) Contexts().pop_back();
-  if (ctx != nullptr) Contexts().push_back(ctx);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext ctx) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (call.state.contexts.count(ctx) == 0) return CUDA_ERROR_INVALID_CONTEXT;
-  Contexts().push_back(ctx);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxPopCurrent_v2(CUcontext* pctx) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (Contexts().empty()) return CUDA_ERROR_INVALID_CONTEXT;
-  if (pctx != nullptr) *pctx = Contexts().back();
-  Contexts().pop_back();
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
-  Call call;
-  CUcontext context = nullptr;
-  CUresult ready = call.ReadyIn(&context);
-  if (ready == CUDA_SUCCESS) *device = context->device;
-  return ready;
-}
-
-CUresult CUDAAPI cuCtxSynchronize() {
-  Call call;
-  CUcontext context = nullptr;
-  CUresult ready = call.ReadyIn(&context);
-  if (ready != CUDA_SUCCESS) return ready;
-  if (fake_cuda::ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuCtxEnablePeerAccess(CUcontext, unsigned int) {
-  Call call;
-  return call.Ready();
 }
 
 CUresult CUDAAPI cuGetErrorName(CUresult error, const char** pStr) {

@@ -36,6 +36,11 @@ namespace {
   X(cuCtxCreate_v4)                         \
   X(cuCtxDestroy)                           \
   X(cuCtxDestroy_v2)                        \
+  X(cuCtxAttach)                            \
+  X(cuCtxDetach)                            \
+  X(cuGreenCtxCreate)                       \
+  X(cuGreenCtxDestroy)                      \
+  X(cuCtxFromGreenCtx)                      \
   X(cuCtxGetCurrent)                        \
   X(cuCtxSetCurrent)                        \
   X(cuCtxPushCurrent_v2)                    \

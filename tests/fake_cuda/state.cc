@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "tests/fake_cuda/state.h"
 
@@ -53,6 +54,10 @@ bool TakeMemory(int device, uint64_t bytes) {
 
 void GiveMemory(int device, uint64_t bytes) {
   TheState().devices[static_cast<size_t>(device)].used -= bytes;
+}
+
+bool IsDevice(const State& state, CUdevice device) {
+  return device >= 0 && static_cast<size_t>(device) < state.devices.size();
 }
 
 uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -122,11 +127,14 @@ bool ForbiddenByCapture(State& state) {
 }
 
 namespace {
-std::atomic<void (*)(const char*)> g_hook{nullptr};
+std::atomic<const char*> g_hooked{nullptr};
+void (*g_hook)() = nullptr;
 }  // namespace
 
 void CallHook(const char* function) {
-  if (auto hook = g_hook.exchange(nullptr)) hook(function);
+  const char* hooked = g_hooked.load();
+  if (hooked == nullptr || strcmp(hooked, function) != 0) return;
+  if (g_hooked.compare_exchange_strong(hooked, nullptr)) g_hook();
 }
 
 void EmptyContext(State& state, CUcontext context) {
@@ -139,6 +147,9 @@ void EmptyContext(State& state, CUcontext context) {
 
 }  // namespace fake_cuda
 
-extern "C" void fake_cuda_set_hook(void (*hook)(const char*)) { fake_cuda::g_hook.store(hook); }
+extern "C" void fake_cuda_set_hook(const char* function, void (*hook)()) {
+  fake_cuda::g_hook = hook;
+  fake_cuda::g_hooked.store(function);
+}
 
 #endif  // GPUMEM_PRELOAD_BUILT

@@ -22,6 +22,7 @@
 struct CUctx_st {
   int device;
   bool primary;
+  int references = 1;  // of cuCtxAttach()
 };
 struct CUstream_st {
   CUctx_st* context;
@@ -44,9 +45,9 @@ struct CUmemPoolHandle_st {
   uint64_t used_high = 0;
 };
 
-// Sets what is called at the end of some functions, before they return: another thread may come in
-// between there. Gets the name of the function. It is called once, and not again until it is set.
-extern "C" void fake_cuda_set_hook(void (*hook)(const char* function));
+// Sets what is called at the end of a function, once: another thread may come in between there. For
+// those functions that have a CallHook().
+extern "C" void fake_cuda_set_hook(const char* function, void (*hook)());
 
 namespace fake_cuda {
 
@@ -114,6 +115,8 @@ CUstreamCaptureMode& ThreadCaptureMode();
 // The thread's stack of contexts.
 std::vector<CUcontext>& Contexts();
 
+bool IsDevice(const State& state, CUdevice device);
+
 // Takes device memory, or false if there is not that much.
 bool TakeMemory(int device, uint64_t bytes);
 void GiveMemory(int device, uint64_t bytes);
@@ -133,7 +136,7 @@ void RemoveAllocation(State& state, uint64_t address);
 // breaks.
 bool ForbiddenByCapture(State& state);
 
-// Calls the program's hook, if it has set one. No lock may be held.
+// Calls the hook that the program has set for a function. No lock may be held.
 void CallHook(const char* function);
 
 // Frees what a context had.

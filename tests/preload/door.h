@@ -16,6 +16,11 @@
   X(cuDevicePrimaryCtxReset, 11000)           \
   X(cuCtxCreate, 13000)                       \
   X(cuCtxDestroy, 4000)                       \
+  X(cuCtxAttach, 2000)                        \
+  X(cuCtxDetach, 2000)                        \
+  X(cuGreenCtxCreate, 12040)                  \
+  X(cuGreenCtxDestroy, 12040)                 \
+  X(cuCtxFromGreenCtx, 12040)                 \
   X(cuCtxSetCurrent, 4000)                    \
   X(cuCtxSynchronize, 2000)                   \
   X(cuMemGetInfo, 3020)                       \

@@ -176,7 +176,33 @@ static void contexts(void) {
   printf("kept=%lld ", (long long)before - (long long)after);
   if (door.cuMemAllocAsync_(&address, 64 * MIB, NULL) != CUDA_SUCCESS) exit(4);
   door.cuMemGetInfo_(&after, &total);
-  printf("again=%lld\n", (long long)before - (long long)after);
+  printf("again=%lld ", (long long)before - (long long)after);
+  /* What was allocated in a green context goes with the primary one. */
+  CUgreenCtx green;
+  if (door.cuGreenCtxCreate_(&green, NULL, 0, 0) != CUDA_SUCCESS ||
+      door.cuCtxFromGreenCtx_(&own, green) != CUDA_SUCCESS ||
+      door.cuCtxSetCurrent_(own) != CUDA_SUCCESS ||
+      door.cuMemAlloc_(&address, 64 * MIB) != CUDA_SUCCESS ||
+      door.cuGreenCtxDestroy_(green) != CUDA_SUCCESS) {
+    exit(4);
+  }
+  door.cuDevicePrimaryCtxReset_(0);
+  door.cuDevicePrimaryCtxRetain_(&context, 0);
+  door.cuCtxSetCurrent_(context);
+  door.cuMemGetInfo_(&after, &total);
+  printf("kept=%lld ", (long long)before - (long long)after);
+  /* A context with two references. */
+  if (door.cuCtxCreate_(&own, NULL, 0, 0) != CUDA_SUCCESS ||
+      door.cuMemAlloc_(&address, 64 * MIB) != CUDA_SUCCESS ||
+      door.cuCtxAttach_(&own, 0) != CUDA_SUCCESS || door.cuCtxDetach_(own) != CUDA_SUCCESS) {
+    exit(4);
+  }
+  door.cuMemGetInfo_(&during, &total);
+  if (door.cuCtxDetach_(own) != CUDA_SUCCESS) exit(4);
+  door.cuCtxSetCurrent_(context);
+  door.cuMemGetInfo_(&after, &total);
+  printf("taken=%lld kept=%lld\n", (long long)before - (long long)during,
+         (long long)before - (long long)after);
 }
 
 /* Memory of another process is not charged twice. */

@@ -12,6 +12,7 @@ int main(void) { return 77; }
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "tests/preload/door.h"
@@ -111,19 +112,24 @@ static void waiting(void) {
   }
 }
 
-/* Runs a function in another thread at the end of the driver's next function that has a hook. */
+/* Runs a function in another thread at the end of one of the driver's, and lets it end, or wait for
+ * us. */
 static void* (*in_between)(void*);
-static void hook(const char* function) {
-  pthread_t thread;
-  (void)function;
-  pthread_create(&thread, NULL, in_between, NULL);
-  pthread_join(thread, NULL);
+static pthread_t other;
+static void hook(void) {
+  struct timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += 300 * 1000 * 1000;
+  until.tv_sec += until.tv_nsec / (1000 * 1000 * 1000);
+  until.tv_nsec %= 1000 * 1000 * 1000;
+  pthread_create(&other, NULL, in_between, NULL);
+  if (pthread_timedjoin_np(other, NULL, &until) == 0) other = 0;
 }
-static void set_hook(void* (*function)(void*)) {
-  void (*set)(void (*)(const char*));
+static void set_hook(const char* where, void* (*function)(void*)) {
+  void (*set)(const char*, void (*)(void));
   *(void**)&set = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_set_hook");
   in_between = function;
-  set(hook);
+  set(where, hook);
 }
 
 static long long taken(void) {
@@ -163,11 +169,11 @@ static void graphs(void) {
   start();
   if (door.cuGraphCreate_(&graph, 0) != CUDA_SUCCESS) exit(4);
   if (add_node(graph, 64 * MIB) != CUDA_SUCCESS) exit(4);
-  set_hook(new_graph);
+  set_hook("cuGraphDestroy", new_graph);
   if (door.cuGraphDestroy_(graph) != CUDA_SUCCESS) exit(4);
   printf("same=%d taken=%lld ", graph == graph_in_between, taken());
   if (door.cuGraphInstantiate_(&exec, graph_in_between, 0) != CUDA_SUCCESS) exit(4);
-  set_hook(new_exec);
+  set_hook("cuGraphExecDestroy", new_exec);
   if (door.cuGraphExecDestroy_(exec) != CUDA_SUCCESS) exit(4);
   /* A child that the driver refuses. */
   if (door.cuGraphCreate_(&graph, 0) != CUDA_SUCCESS) exit(4);
@@ -180,11 +186,36 @@ static void graphs(void) {
   printf("taken=%lld\n", taken());
 }
 
+/* Another thread gets the device's context back at once when it goes. */
+static void* new_context(void* unused) {
+  CUdeviceptr address;
+  door.cuDevicePrimaryCtxRetain_(&context, 0);
+  door.cuCtxSetCurrent_(context);
+  if (door.cuMemAlloc_(&address, 64 * MIB) != CUDA_SUCCESS) exit(4);
+  return unused;
+}
+static void contexts(const char* where) {
+  CUdeviceptr address;
+  start();
+  if (door.cuMemAlloc_(&address, 32 * MIB) != CUDA_SUCCESS) exit(4);
+  set_hook(where, new_context);
+  if (door.cuDevicePrimaryCtxRelease_(0) != CUDA_SUCCESS) exit(4);
+  if (other != 0) pthread_join(other, NULL);
+  door.cuCtxSetCurrent_(context);
+  printf("taken=%lld\n", taken());
+  door.cuDevicePrimaryCtxRelease_(0);
+}
+static void contexts_released(void) { contexts("cuDevicePrimaryCtxRelease"); }
+static void contexts_looked_at(void) { contexts("cuDevicePrimaryCtxGetState"); }
+
 int main(int argc, char** argv) {
   static const struct {
     const char* name;
     void (*run)(void);
-  } races[] = {{"waiting", waiting}, {"graphs", graphs}};
+  } races[] = {{"waiting", waiting},
+               {"graphs", graphs},
+               {"released", contexts_released},
+               {"looked_at", contexts_looked_at}};
   for (size_t i = 0; argc == 2 && i < sizeof(races) / sizeof(races[0]); ++i) {
     if (strcmp(races[i].name, argv[1]) != 0) continue;
     races[i].run();

@@ -30,6 +30,19 @@ TEST_F(RacesTest, AGraphIsChargedAsLongAsItExists) {
   EXPECT_EQ(run.values("taken"), (std::vector<std::string>{"128", "128", "128", "64"}));
 }
 
+// Also if another thread makes the next context of the device before the one that ends the last is
+// back.
+TEST_F(RacesTest, AContextIsChargedAsLongAsItExists) {
+  environment["GPUMEM_TEST_CONTEXT"] = std::to_string(16 * kMiB);
+  for (const char* race : {"released", "looked_at"}) {
+    Finished run = Run({Path("RACES"), race});
+    ASSERT_EQ(run.status, 0) << run.output << run.errors;
+    EXPECT_EQ(run.value("taken"), "80") << race;
+    EXPECT_EQ(contexts(), 0u) << race;
+    EXPECT_LE(used(), 4 * kMiB) << race;
+  }
+}
+
 TEST_F(RacesTest, ThreadsShareTheLimit) {
   Finished run = Run({Path("THREADS"), "16", "3000"});
   EXPECT_EQ(run.status, 0) << run.output << run.errors;
