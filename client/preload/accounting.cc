@@ -17,6 +17,7 @@
 #include "client/preload/credit.h"
 #include "client/preload/elf.h"
 #include "client/preload/lock.h"
+#include "client/preload/nvml.h"
 
 namespace gpumem::preload {
 namespace {
@@ -95,13 +96,18 @@ void ListDevices(const Driver& driver) {
   }
 }
 
-// In the child, the driver's and the plug-in's state is the parent's, and so are all reservations.
+// In the child, locks that other threads held stay locked. The driver's and the plug-in's state is
+// the parent's, and so are all reservations.
 void AfterFork() {
-  g_state.store(State::kForked);
-  g_open_mutex.Reset();
+  AbandonNvml();
   g_plugin_mutex.Reset();
-  g_plugin_tried = true;
-  g_accountant = nullptr;
+  // Most programs have nothing to do with CUDA.
+  if (!AbandonDriver() && !g_plugin_tried) return;
+  g_open_mutex.Reset();
+  if (g_plugin_tried) {
+    g_state.store(State::kForked);
+    g_accountant = nullptr;
+  }
   for (Device& device : g_devices) {
     device.credit.Abandon();
     device.context_mutex.Reset();
@@ -111,7 +117,14 @@ void AfterFork() {
   AbandonBooks();
 }
 
-void Complain();
+__attribute__((constructor)) void WatchForks() { pthread_atfork(nullptr, nullptr, &AfterFork); }
+
+void Complain() {
+  static constexpr char kText[] =
+      "libgpumem-preload: no connection to the accounting of device memory; every request for "
+      "device memory is refused\n";
+  if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) return;
+}
 
 // Loads the plug-in at the first call. Null if there is none.
 const GpumemAccountant* OpenAccountant() {
@@ -119,16 +132,8 @@ const GpumemAccountant* OpenAccountant() {
   if (g_plugin_tried) return g_accountant;
   g_plugin_tried = true;
   g_accountant = LoadAccountant();
-  pthread_atfork(nullptr, nullptr, &AfterFork);
   if (g_accountant == nullptr) Complain();
   return g_accountant;
-}
-
-void Complain() {
-  static constexpr char kText[] =
-      "libgpumem-preload: no connection to the accounting of device memory; every request for "
-      "device memory is refused\n";
-  if (write(STDERR_FILENO, kText, sizeof(kText) - 1) < 0) return;
 }
 
 State Open(const Driver& driver) {

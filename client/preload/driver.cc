@@ -174,6 +174,13 @@ void* OpenLibrary(const char* path, int flags) {
   return open == nullptr ? nullptr : open(path, flags);
 }
 
+bool AbandonDriver() {
+  g_mutex.Reset();
+  if (g_ready.load(std::memory_order_relaxed)) return true;
+  g_stub_of.Abandon();  // it may be half filled
+  return g_absent.load(std::memory_order_relaxed);
+}
+
 }  // namespace gpumem::preload
 
 #endif  // GPUMEM_PRELOAD_BUILT

@@ -39,6 +39,10 @@ void* RealDlvsym();
 // before glibc 2.34.
 void* OpenLibrary(const char* path, int flags);
 
+// In a child after fork(): another thread may have been at work here. False if the process has
+// called nothing of the driver so far.
+bool AbandonDriver();
+
 // Marks a call of the program while the preload works on it. Calls that the driver, or the plug-in,
 // makes to the driver's exported names meanwhile are passed on. So are those of a CUPTI callback,
 // which the driver calls inside the program's call: what they allocate is not charged.

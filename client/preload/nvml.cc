@@ -76,6 +76,8 @@ void* NvmlStubFor(void* address) {
   return address;
 }
 
+void AbandonNvml() { g_nvml_mutex.Reset(); }
+
 }  // namespace gpumem::preload
 
 using gpumem::preload::kNotSupported;

@@ -27,4 +27,7 @@ namespace gpumem::preload {
 // Returns the stub for the address of a function of NVML, or the address itself.
 void* NvmlStubFor(void* address);
 
+// Opens the lock in a child after fork(), where the thread that held it is not.
+void AbandonNvml();
+
 }  // namespace gpumem::preload

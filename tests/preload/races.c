@@ -208,6 +208,38 @@ static void contexts(const char* where) {
 static void contexts_released(void) { contexts("cuDevicePrimaryCtxRelease"); }
 static void contexts_looked_at(void) { contexts("cuDevicePrimaryCtxGetState"); }
 
+/* A child of a process in which another thread is about to load the plug-in, and which does not use
+ * CUDA itself. */
+static void* look_at_nvml(void* unused) {
+  unsigned long long memory[3];
+  void* device;
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  int (*find)(unsigned int, void**);
+  int (*get)(void*, void*);
+  *(void**)&find = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+  *(void**)&get = dlsym(library, "nvmlDeviceGetMemoryInfo");
+  if (find(0, &device) != 0 || get(device, memory) != 0) exit(4);
+  return unused;
+}
+static void forked(void) {
+  pthread_t thread;
+  struct TestAccount* account = map_account();
+  open_door();
+  pthread_create(&thread, NULL, look_at_nvml, NULL);
+  while (__atomic_load_n(&account->opening, __ATOMIC_SEQ_CST) == 0) usleep(1000);
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(30);
+    if (door.cuInit_(0) != CUDA_SUCCESS) _exit(4);
+    _exit((int)door.cuDevicePrimaryCtxRetain_(&context, 0));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  __atomic_store_n(&account->opening, 0, __ATOMIC_SEQ_CST);
+  pthread_join(thread, NULL);
+  printf("child=%d\n", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
 int main(int argc, char** argv) {
   static const struct {
     const char* name;
@@ -215,7 +247,8 @@ int main(int argc, char** argv) {
   } races[] = {{"waiting", waiting},
                {"graphs", graphs},
                {"released", contexts_released},
-               {"looked_at", contexts_looked_at}};
+               {"looked_at", contexts_looked_at},
+               {"forked", forked}};
   for (size_t i = 0; argc == 2 && i < sizeof(races) / sizeof(races[0]); ++i) {
     if (strcmp(races[i].name, argv[1]) != 0) continue;
     races[i].run();

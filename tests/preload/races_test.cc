@@ -43,6 +43,15 @@ TEST_F(RacesTest, AContextIsChargedAsLongAsItExists) {
   }
 }
 
+// The child has the parent's locks, and no thread that would open them.
+TEST_F(RacesTest, AChildIsToldThatItCannotUseCuda) {
+  environment["GPUMEM_TEST_HOLD_OPEN"] = "1";
+  environment["GPUMEM_PRELOAD_NVML"] = "1";
+  Finished run = Run({Path("RACES"), "forked"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.value("child"), "3");
+}
+
 TEST_F(RacesTest, ThreadsShareTheLimit) {
   Finished run = Run({Path("THREADS"), "16", "3000"});
   EXPECT_EQ(run.status, 0) << run.output << run.errors;

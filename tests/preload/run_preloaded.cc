@@ -128,7 +128,7 @@ Finished PreloadTest::Run(std::vector<std::string> arguments, bool preload) {
 
 uint64_t PreloadTest::Number(int index) const {
   std::string contents = Contents(state_);
-  uint64_t numbers[15] = {};
+  uint64_t numbers[16] = {};
   if (contents.size() == sizeof(numbers))
     contents.copy(reinterpret_cast<char*>(numbers), sizeof(numbers));
   return numbers[index];

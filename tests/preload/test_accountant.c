@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plug-in of the preload with one limit for each device, GPUMEM_TEST_LIMIT bytes, and no daemon.
  * A context is charged GPUMEM_TEST_CONTEXT bytes. If GPUMEM_TEST_ANSWER is not 0, all requests for
- * memory are answered with it. A request that may wait does so for GPUMEM_TEST_WAIT_MS. */
+ * memory are answered with it. A request that may wait does so for GPUMEM_TEST_WAIT_MS. With
+ * GPUMEM_TEST_HOLD_OPEN it opens once `opening` is set to 0. */
 #include "tests/preload/test_accountant.h"
 
 #include <fcntl.h>
@@ -98,6 +99,10 @@ const struct GpumemAccountant* gpumem_accountant_open(uint32_t version) {
   context_bytes = number("GPUMEM_TEST_CONTEXT");
   answer_all = (int)number("GPUMEM_TEST_ANSWER");
   wait_ms = number("GPUMEM_TEST_WAIT_MS");
+  if (number("GPUMEM_TEST_HOLD_OPEN") != 0) {
+    __atomic_store_n(&account->opening, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&account->opening, __ATOMIC_SEQ_CST) != 0) usleep(1000);
+  }
   __atomic_fetch_add(&account->opened, 1, __ATOMIC_SEQ_CST);
   return &table;
 }

@@ -14,4 +14,5 @@ struct TestAccount {
   uint64_t opened;     /* processes */
   uint64_t used_of[8]; /* by device; the ordinal is the last letter of its UUID */
   uint64_t waiting;    /* requests now */
+  uint64_t opening;    /* 1 while the plug-in is held up */
 };
