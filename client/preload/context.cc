@@ -38,7 +38,11 @@ void RefundAllocations(int device, Gone gone) {
     return record.charge.device == device && gone(record.context);
   };
   g_pointers.RefundIf([&](uint64_t, const Record& record) { return matches(record); });
-  g_arrays.RefundIf([&](uint64_t, const Record& record) { return matches(record); });
+  g_arrays.RefundIf([&](uint64_t array, const Record& record) {
+    if (!matches(record)) return false;
+    UnbindArray(array);
+    return true;
+  });
 }
 
 // Requires g_changing. If a device's last context has gone, refunds what belonged to none of them.

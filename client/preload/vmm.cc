@@ -27,7 +27,7 @@ struct Mapping {
 };
 
 struct Binding {
-  uint64_t array;
+  CUarrayMapInfo place;
   Physical* physical;
 };
 
@@ -104,25 +104,60 @@ void ForgetMappings(uint64_t address, uint64_t size) {
   g_mappings.count -= last - first;
 }
 
-// An array keeps what was ever bound to it until it is destroyed. The driver would give some back
-// when tiles are unbound, but which is more than the preload looks at.
+uint64_t ArrayOf(const CUarrayMapInfo& place) {
+  return reinterpret_cast<uint64_t>(place.resourceType == CU_RESOURCE_TYPE_ARRAY
+                                        ? static_cast<void*>(place.resource.array)
+                                        : static_cast<void*>(place.resource.mipmap));
+}
+
+bool Within(uint64_t inner, uint64_t inner_size, uint64_t outer, uint64_t outer_size) {
+  return inner >= outer && inner + inner_size <= outer + outer_size;
+}
+
+// True if a part of an array is a part of another one.
+bool Covers(const CUarrayMapInfo& outer, const CUarrayMapInfo& inner) {
+  if (ArrayOf(outer) != ArrayOf(inner) || outer.subresourceType != inner.subresourceType) {
+    return false;
+  }
+  if (outer.subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL) {
+    const auto& of = outer.subresource.miptail;
+    const auto& part = inner.subresource.miptail;
+    return of.layer == part.layer && Within(part.offset, part.size, of.offset, of.size);
+  }
+  const auto& of = outer.subresource.sparseLevel;
+  const auto& part = inner.subresource.sparseLevel;
+  return of.level == part.level && of.layer == part.layer &&
+         Within(part.offsetX, part.extentWidth, of.offsetX, of.extentWidth) &&
+         Within(part.offsetY, part.extentHeight, of.offsetY, of.extentHeight) &&
+         Within(part.offsetZ, part.extentDepth, of.offsetZ, of.extentDepth);
+}
+
+// Requires g_vmm_mutex. Ends the bindings for which `gone(place)` is true.
+template <typename Gone>
+void Unbind(Gone gone) {
+  for (size_t i = g_bindings.count; i-- > 0;) {
+    if (!gone(g_bindings.items[i].place)) continue;
+    Physical* physical = g_bindings.items[i].physical;
+    g_bindings.items[i] = g_bindings.items[--g_bindings.count];
+    --physical->uses;
+    FreeIfUnused(physical);
+  }
+}
+
+// A part that is mapped, or unmapped, ends what was mapped within it. What was mapped as a larger
+// part stays until the array is destroyed.
 void RememberBindings(const CUarrayMapInfo* list, unsigned int count) {
   MutexLock lock(&g_vmm_mutex);
   for (unsigned int i = 0; i < count; ++i) {
     const CUarrayMapInfo& info = list[i];
-    if (info.memOperationType != CU_MEM_OPERATION_TYPE_MAP ||
-        info.memHandleType != CU_MEM_HANDLE_TYPE_GENERIC) {
-      continue;
+    Physical** physical = info.memOperationType == CU_MEM_OPERATION_TYPE_MAP
+                              ? g_handles.Get(info.memHandle.memHandle)
+                              : nullptr;
+    if (physical != nullptr) ++(*physical)->uses;
+    Unbind([&](const CUarrayMapInfo& place) { return Covers(info, place); });
+    if (physical != nullptr && g_bindings.MakeRoom()) {
+      g_bindings.items[g_bindings.count++] = {info, *physical};
     }
-    Physical** physical = g_handles.Get(info.memHandle.memHandle);
-    if (physical == nullptr) continue;
-    ++(*physical)->uses;
-    if (!g_bindings.MakeRoom()) continue;
-    g_bindings.items[g_bindings.count++] = {
-        reinterpret_cast<uint64_t>(info.resourceType == CU_RESOURCE_TYPE_ARRAY
-                                       ? static_cast<void*>(info.resource.array)
-                                       : static_cast<void*>(info.resource.mipmap)),
-        *physical};
   }
 }
 
@@ -130,13 +165,7 @@ void RememberBindings(const CUarrayMapInfo* list, unsigned int count) {
 
 void UnbindArray(uint64_t array) {
   MutexLock lock(&g_vmm_mutex);
-  for (size_t i = g_bindings.count; i-- > 0;) {
-    if (g_bindings.items[i].array != array) continue;
-    Physical* physical = g_bindings.items[i].physical;
-    g_bindings.items[i] = g_bindings.items[--g_bindings.count];
-    --physical->uses;
-    FreeIfUnused(physical);
-  }
+  Unbind([&](const CUarrayMapInfo& place) { return ArrayOf(place) == array; });
 }
 
 void AbandonVmm() {

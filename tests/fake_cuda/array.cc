@@ -55,6 +55,7 @@ CUresult Destroy(Handle handle) {
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   if (handle == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  DropTiles(handle);
   GiveMemory(handle->context->device, handle->bytes);
   delete handle;
   return CUDA_SUCCESS;

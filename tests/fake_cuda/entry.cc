@@ -80,6 +80,8 @@ namespace {
   X(cuMemMap)                               \
   X(cuMemUnmap)                             \
   X(cuMemSetAccess)                         \
+  X(cuMemMapArrayAsync)                     \
+  X(cuMemMapArrayAsync_ptsz)                \
   X(cuMemExportToShareableHandle)           \
   X(cuMemImportFromShareableHandle)         \
   X(cuMemRetainAllocationHandle)            \

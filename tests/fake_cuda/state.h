@@ -145,6 +145,9 @@ void EmptyContext(State& state, CUcontext context);
 // Closes memory of another process, in ipc.cc.
 CUresult CloseImport(State& state, uint64_t address);
 
+// Frees what is mapped to a sparse array, in vmm.cc.
+void DropTiles(const void* array);
+
 // Frees what a device's pools have, in pool.cc.
 void EmptyPools(State& state, int device);
 

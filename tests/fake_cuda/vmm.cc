@@ -39,6 +39,14 @@ std::set<Physical*>& Handles() {
   return *handles;
 }
 
+// What sparse arrays have of it, by the array and the place in it, of which only the offset and the
+// level count. Stays, like an array's other memory, until it is unmapped.
+using Tile = std::pair<const void*, uint64_t>;
+std::map<Tile, Physical*>& Tiles() {
+  static auto* const tiles = new std::map<Tile, Physical*>;
+  return *tiles;
+}
+
 Physical* FindHandle(CUmemGenericAllocationHandle handle) {
   Physical* physical = reinterpret_cast<Physical*>(handle);
   return Handles().count(physical) == 0 ? nullptr : physical;
@@ -65,7 +73,46 @@ CUresult Unmap(State& state, uint64_t address, Physical* physical) {
   return CUDA_SUCCESS;
 }
 
+void DropTile(const Tile& tile) {
+  auto found = Tiles().find(tile);
+  if (found == Tiles().end()) return;
+  Physical* physical = found->second;
+  Tiles().erase(found);
+  --physical->mappings;
+  DropPhysical(physical);
+}
+
+CUresult MapArray(const CUarrayMapInfo* list, unsigned int count) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  for (unsigned int i = 0; i < count; ++i) {
+    const Tile tile = {list[i].resource.array,
+                       list[i].subresource.sparseLevel.offsetX |
+                           uint64_t{list[i].subresource.sparseLevel.level} << 32};
+    Physical* physical = nullptr;
+    if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP) {
+      physical = FindHandle(list[i].memHandle.memHandle);
+      if (physical == nullptr) return CUDA_ERROR_INVALID_VALUE;
+      ++physical->mappings;
+    }
+    DropTile(tile);
+    if (physical != nullptr) Tiles()[tile] = physical;
+  }
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
+
+void DropTiles(const void* array) {
+  auto next = Tiles().lower_bound({array, 0});
+  while (next != Tiles().end() && next->first.first == array) {
+    const Tile tile = next->first;
+    ++next;
+    DropTile(tile);
+  }
+}
+
 }  // namespace fake_cuda
 
 using fake_cuda::FindHandle;
@@ -202,6 +249,14 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
   if (desc[0].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection = PROT_READ | PROT_WRITE;
   return mprotect(reinterpret_cast<void*>(ptr), size, protection) == 0 ? CUDA_SUCCESS
                                                                        : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream) {
+  return fake_cuda::MapArray(mapInfoList, count);
+}
+CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned int count,
+                                         CUstream) {
+  return fake_cuda::MapArray(mapInfoList, count);
 }
 
 CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle,

@@ -40,6 +40,7 @@
   X(cuMemAddressReserve, 10020)               \
   X(cuMemAddressFree, 10020)                  \
   X(cuMemRetainAllocationHandle, 11000)       \
+  X(cuMemMapArrayAsync, 11010)                \
   X(cuMemExportToShareableHandle, 10020)      \
   X(cuMemImportFromShareableHandle, 10020)    \
   X(cuMemAllocAsync, 11020)                   \

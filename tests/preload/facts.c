@@ -27,6 +27,14 @@ static void start(void) {
   }
 }
 
+static CUmemAllocationProp on_device(void) {
+  CUmemAllocationProp properties;
+  memset(&properties, 0, sizeof(properties));
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  return properties;
+}
+
 /* Prints if a function comes from the preload. */
 static void origin(const char* name, void* address) {
   Dl_info info;
@@ -92,10 +100,7 @@ static void refusals(void) {
   printf("interior_free=%d ", (int)door.cuMemFree_(inside));
   printf("free=%d ", (int)door.cuMemFree_(address));
   printf("double_free=%d ", (int)door.cuMemFree_(address));
-  CUmemAllocationProp properties;
-  memset(&properties, 0, sizeof(properties));
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemAllocationProp properties = on_device();
   CUmemGenericAllocationHandle handle;
   printf("create_odd=%d ", (int)door.cuMemCreate_(&handle, 1000, &properties, 0));
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC;
@@ -205,13 +210,73 @@ static void contexts(void) {
          (long long)before - (long long)after);
 }
 
+/* Memory that is mapped to a sparse array is charged until the array or the mapping goes. */
+static CUmemGenericAllocationHandle tile_memory(void) {
+  CUmemAllocationProp properties = on_device();
+  CUmemGenericAllocationHandle handle;
+  if (door.cuMemCreate_(&handle, 32 * MIB, &properties, 0) != CUDA_SUCCESS) exit(4);
+  return handle;
+}
+static void map_tile(CUarray array, unsigned int at, CUmemGenericAllocationHandle handle) {
+  CUarrayMapInfo info;
+  memset(&info, 0, sizeof(info));
+  info.resourceType = CU_RESOURCE_TYPE_ARRAY;
+  info.resource.array = array;
+  info.subresourceType = CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_SPARSE_LEVEL;
+  info.subresource.sparseLevel.offsetX = at;
+  info.subresource.sparseLevel.extentWidth = 1024;
+  info.subresource.sparseLevel.extentHeight = 1024;
+  info.subresource.sparseLevel.extentDepth = 1;
+  info.memOperationType = handle == 0 ? CU_MEM_OPERATION_TYPE_UNMAP : CU_MEM_OPERATION_TYPE_MAP;
+  info.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC;
+  info.memHandle.memHandle = handle;
+  info.deviceBitMask = 1;
+  if (door.cuMemMapArrayAsync_(&info, 1, NULL) != CUDA_SUCCESS) exit(4);
+}
+/* Maps memory that goes with its mappings to some tiles. */
+static void put_tiles(CUarray array, unsigned int count) {
+  CUmemGenericAllocationHandle handle = tile_memory();
+  for (unsigned int i = 0; i < count; ++i) map_tile(array, i * 1024, handle);
+  if (door.cuMemRelease_(handle) != CUDA_SUCCESS) exit(4);
+}
+static void tell_taken(void) {
+  size_t bytes, total;
+  door.cuMemGetInfo_(&bytes, &total);
+  printf("taken=%lld ", (long long)(total - bytes) / (long long)MIB);
+}
+static void sparse(void) {
+  CUDA_ARRAY3D_DESCRIPTOR descriptor = {
+      4096, 1024, 1, CU_AD_FORMAT_UNSIGNED_INT8, 1, CUDA_ARRAY3D_SPARSE};
+  CUarray array;
+  CUcontext own;
+  start();
+  if (door.cuArray3DCreate_(&array, &descriptor) != CUDA_SUCCESS) exit(4);
+  tell_taken();
+  for (int i = 0; i < 20; ++i) put_tiles(array, 2); /* each time in place of the ones before */
+  tell_taken();
+  map_tile(array, 0, 0);
+  tell_taken(); /* it is at the other place, too */
+  map_tile(array, 1024, 0);
+  tell_taken();
+  put_tiles(array, 1);
+  tell_taken();
+  if (door.cuArrayDestroy_(array) != CUDA_SUCCESS) exit(4);
+  tell_taken();
+  if (door.cuCtxCreate_(&own, NULL, 0, 0) != CUDA_SUCCESS ||
+      door.cuArray3DCreate_(&array, &descriptor) != CUDA_SUCCESS) {
+    exit(4);
+  }
+  put_tiles(array, 1);
+  tell_taken();
+  if (door.cuCtxDestroy_(own) != CUDA_SUCCESS) exit(4);
+  door.cuCtxSetCurrent_(context);
+  tell_taken();
+}
+
 /* Memory of another process is not charged twice. */
 static void imported(void) {
   start();
-  CUmemAllocationProp properties;
-  memset(&properties, 0, sizeof(properties));
-  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemAllocationProp properties = on_device();
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   CUmemGenericAllocationHandle handle, copy;
   int fd = -1;
@@ -320,9 +385,10 @@ int main(int argc, char** argv) {
   static const struct {
     const char* name;
     void (*print)(void);
-  } facts[] = {{"addresses", addresses}, {"refusals", refusals}, {"capture", capture},
-               {"contexts", contexts},   {"imported", imported}, {"forked", forked},
-               {"neighbour", neighbour}, {"nvml", nvml},         {"devices", devices}};
+  } facts[] = {{"addresses", addresses}, {"refusals", refusals},   {"capture", capture},
+               {"contexts", contexts},   {"sparse", sparse},       {"imported", imported},
+               {"forked", forked},       {"neighbour", neighbour}, {"nvml", nvml},
+               {"devices", devices}};
   for (size_t i = 0; argc == 2 && i < sizeof(facts) / sizeof(facts[0]); ++i) {
     if (strcmp(facts[i].name, argv[1]) != 0) continue;
     facts[i].print();

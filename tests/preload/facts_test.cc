@@ -71,6 +71,14 @@ TEST_F(FactsTest, MemoryGoesWithItsContext) {
   EXPECT_EQ(run.value("again"), std::to_string(64 * kMiB));
 }
 
+TEST_F(FactsTest, SparseArraysAreChargedForWhatIsMappedToThem) {
+  Finished run = Run({Path("FACTS"), "sparse"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.values("taken"),
+            (std::vector<std::string>{"0", "32", "32", "0", "32", "0", "32", "0"}))
+      << run.output;
+}
+
 TEST_F(FactsTest, ImportedMemoryIsChargedOnce) {
   Same("imported");
   EXPECT_LE(used(), 4 * kMiB);
