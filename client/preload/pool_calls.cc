@@ -133,6 +133,20 @@ CUresult FreeAsync(CUdeviceptr address, CUstream stream) {
   return result;
 }
 
+// Returns the device whose memory a pool takes; -1 for the host's. The driver moves managed memory
+// to the device that uses it, wherever it is to be at first.
+int DeviceToChargeFor([[maybe_unused]] const Driver& driver, const CUmemPoolProps& properties) {
+  if (properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE) return properties.location.id;
+#if CUDA_VERSION >= 13000
+  if (properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED) {
+    uint64_t context = 0;
+    int device = 0;
+    return CurrentContext(driver, &context, &device) ? device : 0;
+  }
+#endif
+  return -1;
+}
+
 // After a synchronization, at which pools give back memory above their threshold.
 CUresult AfterSynchronize(const Entry& entry, CUresult result) {
   if (entry.outermost && PoolsHaveChanged()) SettlePools(-1);
@@ -144,6 +158,7 @@ CUresult AfterSynchronize(const Entry& entry, CUresult result) {
 
 using gpumem::preload::AfterSynchronize;
 using gpumem::preload::AllocateAsync;
+using gpumem::preload::DeviceToChargeFor;
 using gpumem::preload::Driver;
 using gpumem::preload::Entry;
 using gpumem::preload::FreeAsync;
@@ -190,8 +205,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolP
   Entry entry;
   CUresult result = entry.driver.cuMemPoolCreate(pool, poolProps);
   if (result != CUDA_SUCCESS || !entry.outermost) return result;
-  bool on_device = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  gpumem::preload::AddPool(*pool, on_device ? poolProps->location.id : -1);
+  gpumem::preload::AddPool(*pool, DeviceToChargeFor(entry.driver, *poolProps));
   return result;
 }
 

@@ -182,7 +182,12 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolP
   Call call;
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
-  if (poolProps == nullptr || poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
+  if (poolProps == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  bool managed = false;
+#if CUDA_VERSION >= 13000
+  managed = poolProps->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED;
+#endif
+  if (!managed && poolProps->allocType != CU_MEM_ALLOCATION_TYPE_PINNED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if ((poolProps->handleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return CUDA_ERROR_NOT_PERMITTED;
@@ -190,7 +195,8 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolP
   if (on_device && static_cast<size_t>(poolProps->location.id) >= call.state.devices.size()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *pool = new CUmemPoolHandle_st{on_device ? poolProps->location.id : -1};
+  // What is managed counts as the first device's, wherever it is to be at first.
+  *pool = new CUmemPoolHandle_st{on_device ? poolProps->location.id : managed ? 0 : -1};
   fake_cuda::Pools().insert(*pool);
   return CUDA_SUCCESS;
 }

@@ -91,12 +91,13 @@ static CUresult get_async(struct Piece* p) {
 }
 static CUresult free_async(struct Piece* p) { return door.cuMemFreeAsync_(p->address, stream); }
 
-static CUresult get_pool(struct Piece* p) {
+static CUresult get_from_pool(struct Piece* p, CUmemAllocationType type,
+                              CUmemLocationType location) {
   if (pool == NULL) {
     CUmemPoolProps properties;
     memset(&properties, 0, sizeof(properties));
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties.allocType = type;
+    properties.location.type = location;
     must(door.cuMemPoolCreate_(&pool, &properties), "pool");
     cuuint64_t threshold = UINT64_MAX / 2;
     must(door.cuMemPoolSetAttribute_(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold),
@@ -104,6 +105,14 @@ static CUresult get_pool(struct Piece* p) {
   }
   return door.cuMemAllocFromPoolAsync_(&p->address, size, pool, stream);
 }
+static CUresult get_pool(struct Piece* p) {
+  return get_from_pool(p, CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE);
+}
+#if CUDA_VERSION >= 13000
+static CUresult get_managed_pool(struct Piece* p) {
+  return get_from_pool(p, CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_NONE);
+}
+#endif
 /* The pool keeps the memory until it is destroyed. */
 static CUresult free_pool(struct Piece* p) {
   CUresult result = door.cuMemFreeAsync_(p->address, stream);
@@ -189,14 +198,25 @@ struct Way {
   CUresult (*give)(struct Piece*);
 };
 static const struct Way ways[] = {
-    {"alloc", get_alloc, free_alloc},       {"managed", get_managed, free_alloc},
-    {"pitch", get_pitch, free_alloc},       {"vmm", get_vmm, free_vmm},
-    {"early", get_early, free_early},       {"retained", get_retained, free_retained},
-    {"async", get_async, free_async},       {"pool", get_pool, free_pool},
-    {"node", get_node, free_node},          {"any_node", get_any_node, free_node},
-    {"capture", get_capture, free_capture}, {"array", get_array, free_array},
-    {"array3d", get_array3d, free_array},   {"mipmap", get_mipmap, free_mipmap},
-    {"crossed", get_alloc, free_async},     {"crossed_back", get_async, free_alloc},
+    {"alloc", get_alloc, free_alloc},
+    {"managed", get_managed, free_alloc},
+    {"pitch", get_pitch, free_alloc},
+    {"vmm", get_vmm, free_vmm},
+    {"early", get_early, free_early},
+    {"retained", get_retained, free_retained},
+    {"async", get_async, free_async},
+    {"pool", get_pool, free_pool},
+    {"node", get_node, free_node},
+    {"any_node", get_any_node, free_node},
+    {"capture", get_capture, free_capture},
+    {"array", get_array, free_array},
+    {"array3d", get_array3d, free_array},
+    {"mipmap", get_mipmap, free_mipmap},
+#if CUDA_VERSION >= 13000
+    {"managed_pool", get_managed_pool, free_pool},
+#endif
+    {"crossed", get_alloc, free_async},
+    {"crossed_back", get_async, free_alloc},
 };
 
 static void round_of(const struct Way* way) {

@@ -45,15 +45,20 @@ TEST_P(WaysTest, IsNotWhatTheDriverDoes) {
   EXPECT_EQ(processes(), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, WaysTest,
-    ::testing::Combine(::testing::Values("LINKED", "DLSYM", "PROC"),
-                       ::testing::Values("alloc", "managed", "pitch", "vmm", "early", "retained",
-                                         "async", "pool", "node", "any_node", "capture", "array",
-                                         "array3d", "mipmap", "crossed", "crossed_back")),
-    [](const auto& instance) {
-      return std::string(std::get<0>(instance.param)) + "_" + std::get<1>(instance.param);
-    });
+INSTANTIATE_TEST_SUITE_P(All, WaysTest,
+                         ::testing::Combine(::testing::Values("LINKED", "DLSYM", "PROC"),
+                                            ::testing::Values("alloc", "managed", "pitch", "vmm",
+                                                              "early", "retained", "async", "pool",
+#if CUDA_VERSION >= 13000
+                                                              "managed_pool",
+#endif
+                                                              "node", "any_node", "capture",
+                                                              "array", "array3d", "mipmap",
+                                                              "crossed", "crossed_back")),
+                         [](const auto& instance) {
+                           return std::string(std::get<0>(instance.param)) + "_" +
+                                  std::get<1>(instance.param);
+                         });
 
 class SmallTest : public PreloadTest {};
 
