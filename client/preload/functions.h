@@ -11,6 +11,8 @@
 #if CUDA_VERSION >= 13000
 #define GPUMEM_PRELOAD_ACCOUNT_13(X) \
   X(cuCtxSynchronize_v2)             \
+  X(cuMemGetDefaultMemPool)          \
+  X(cuMemGetMemPool)                 \
   X(cuMemSetMemPool)
 #else
 #define GPUMEM_PRELOAD_ACCOUNT_13(X)

@@ -147,6 +147,18 @@ int DeviceToChargeFor([[maybe_unused]] const Driver& driver, const CUmemPoolProp
   return -1;
 }
 
+#if CUDA_VERSION >= 13000
+// Registers a pool that the program has asked for: if it is the host's, it is not charged.
+CUresult NotePool(const Entry& entry, CUresult result, const CUmemoryPool* pool,
+                  const CUmemLocation* location, CUmemAllocationType type) {
+  if (result == CUDA_SUCCESS && entry.outermost && type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+      location->type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    FindPool(entry.driver, *pool, -1);
+  }
+  return result;
+}
+#endif
+
 // After a synchronization, at which pools give back memory above their threshold.
 CUresult AfterSynchronize(const Entry& entry, CUresult result) {
   if (entry.outermost && PoolsHaveChanged()) SettlePools(-1);
@@ -163,6 +175,9 @@ using gpumem::preload::Driver;
 using gpumem::preload::Entry;
 using gpumem::preload::FreeAsync;
 using gpumem::preload::Legacy;
+#if CUDA_VERSION >= 13000
+using gpumem::preload::NotePool;
+#endif
 using gpumem::preload::PerThread;
 
 extern "C" {
@@ -229,6 +244,20 @@ CUresult CUDAAPI cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 }
 
 #if CUDA_VERSION >= 13000
+CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                        CUmemAllocationType type) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemGetDefaultMemPool(pool_out, location, type);
+  return NotePool(entry, result, pool_out, location, type);
+}
+
+CUresult CUDAAPI cuMemGetMemPool(CUmemoryPool* pool, CUmemLocation* location,
+                                 CUmemAllocationType type) {
+  Entry entry;
+  CUresult result = entry.driver.cuMemGetMemPool(pool, location, type);
+  return NotePool(entry, result, pool, location, type);
+}
+
 CUresult CUDAAPI cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type,
                                  CUmemoryPool pool) {
   Entry entry;

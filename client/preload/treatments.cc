@@ -44,8 +44,6 @@ const std::vector<Passed>& PassedOn() {
       {"tells of an object that exists",
        {"cuDeviceGetMemPool",
         "cuDeviceGetDefaultMemPool",
-        "cuMemGetDefaultMemPool",
-        "cuMemGetMemPool",
         "cuCtxPopCurrent",
         "cuCtxPopCurrent_v2",
         "cuCtxGetCurrent",

@@ -10,8 +10,15 @@
 namespace fake_cuda {
 namespace {
 
+#if CUDA_VERSION >= 13000
+#define FAKE_CUDA_EXPORTS_13(X) X(cuMemGetDefaultMemPool)
+#else
+#define FAKE_CUDA_EXPORTS_13(X)
+#endif
+
 // Everything that this library defines.
 #define FAKE_CUDA_EXPORTS(X)                \
+  FAKE_CUDA_EXPORTS_13(X)                   \
   X(cuInit)                                 \
   X(cuDriverGetVersion)                     \
   X(cuDeviceGetCount)                       \

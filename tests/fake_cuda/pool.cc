@@ -259,6 +259,20 @@ CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool* pool_out, CUdevice dev)
   return CUDA_SUCCESS;
 }
 
+#if CUDA_VERSION >= 13000
+CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* location,
+                                        CUmemAllocationType) {
+  if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    return cuDeviceGetDefaultMemPool(pool_out, location->id);
+  }
+  Call call;
+  static CUmemoryPool const host = new CUmemPoolHandle_st{-1};
+  fake_cuda::Pools().insert(host);
+  *pool_out = host;
+  return call.Ready();
+}
+#endif
+
 CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice dev) {
   Call call;
   CUresult ready = call.Ready();

@@ -8,7 +8,14 @@
 
 #include <cuda.h>
 
+#if CUDA_VERSION >= 13000
+#define DRIVER_FUNCTIONS_13(X) X(cuMemGetDefaultMemPool, 13000)
+#else
+#define DRIVER_FUNCTIONS_13(X)
+#endif
+
 #define DRIVER_FUNCTIONS(X)                   \
+  DRIVER_FUNCTIONS_13(X)                      \
   X(cuInit, 2000)                             \
   X(cuDeviceTotalMem, 3020)                   \
   X(cuDevicePrimaryCtxRetain, 7000)           \

@@ -112,6 +112,11 @@ static CUresult get_pool(struct Piece* p) {
 static CUresult get_managed_pool(struct Piece* p) {
   return get_from_pool(p, CU_MEM_ALLOCATION_TYPE_MANAGED, CU_MEM_LOCATION_TYPE_NONE);
 }
+static CUresult get_host_pool(struct Piece* p) {
+  CUmemLocation host = {CU_MEM_LOCATION_TYPE_HOST, 0};
+  must(door.cuMemGetDefaultMemPool_(&pool, &host, CU_MEM_ALLOCATION_TYPE_PINNED), "host pool");
+  return door.cuMemAllocFromPoolAsync_(&p->address, size, pool, stream);
+}
 #endif
 /* The pool keeps the memory until it is destroyed. */
 static CUresult free_pool(struct Piece* p) {
@@ -214,6 +219,7 @@ static const struct Way ways[] = {
     {"mipmap", get_mipmap, free_mipmap},
 #if CUDA_VERSION >= 13000
     {"managed_pool", get_managed_pool, free_pool},
+    {"host_pool", get_host_pool, free_async},
 #endif
     {"crossed", get_alloc, free_async},
     {"crossed_back", get_async, free_alloc},

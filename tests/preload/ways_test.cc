@@ -109,6 +109,15 @@ TEST_F(SmallTest, RefusesAContextThatDoesNotFit) {
   EXPECT_EQ(run.errors, "context: 2\n");
 }
 
+#if CUDA_VERSION >= 13000
+TEST_F(SmallTest, LeavesHostMemoryOfPoolsAlone) {
+  Finished run = Run({Path("WAYS_DLSYM"), "host_pool", std::to_string(kMiB)});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.values("got"), (std::vector<std::string>{"4096", "4096"})) << run.output;
+  EXPECT_EQ(peak(), 0u);
+}
+#endif
+
 TEST_F(SmallTest, LeavesDevicesAloneThatAreNotAccounted) {
   environment["GPUMEM_TEST_ANSWER"] = "3";
   environment["FAKE_CUDA_MEMORY"] = std::to_string((512 + 16) * kMiB);
