@@ -51,13 +51,18 @@ Answer Credit::TakeSlow(uint64_t bytes) {
   // One thread asks at a time, so that many small requests at once do not each get a chunk.
   MutexLock lock(&mutex_);
   Answer answer = Answer::kOk;
+  bool more = false;
   while (answer == Answer::kOk && !TakeFast(bytes)) {
     int64_t lack = static_cast<int64_t>(bytes) - available();
     if (lack <= 0) continue;  // another thread has given some back
     uint64_t need = RoundUp(static_cast<uint64_t>(lack), kUnit);
-    answer = AcquireChunk(need < chunk_ ? chunk_ : RoundUp(need, kLargePage));
-    if (answer == Answer::kNoMemory) answer = AcquireChunk(need);
+    uint64_t most = kLargestChunk * chunk_;
+    uint64_t chunk = need < chunk_ ? chunk_ : RoundUp(need < most ? need : most, kLargePage);
+    answer = AcquireChunk(chunk);
+    if (answer == Answer::kNoMemory && need < chunk) answer = AcquireChunk(need);
+    more = more || answer == Answer::kOk;
   }
+  if (answer == Answer::kNoMemory && more) Shrink(0);
   return answer;
 }
 

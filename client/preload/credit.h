@@ -30,6 +30,8 @@ struct CreditSource {
 class Credit {
  public:
   static constexpr uint64_t kDefaultChunk = uint64_t{32} << 20;
+  // In chunks: a larger amount is reserved in parts, so that most of it can go back by itself.
+  static constexpr uint64_t kLargestChunk = 16;
   static constexpr uint64_t kLargePage = uint64_t{2} << 20;
   static constexpr uint64_t kUnit = 512;
 

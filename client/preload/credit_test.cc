@@ -193,6 +193,25 @@ TEST(CreditTest, GivesAPartOfALargeChunkBack) {
   EXPECT_EQ(credit.available(), static_cast<int64_t>(4 * kMiB));
 }
 
+// A chunk can be replaced by a smaller one only if that fits beside it. So there is no large one.
+TEST(CreditTest, GivesALargeAmountBackAtTheLimit) {
+  Source source(300 * kMiB);
+  Credit credit;
+  credit.Init(source.source(), 2 * kMiB);
+  ASSERT_EQ(credit.TakeShared(300 * kMiB), Answer::kOk);
+  EXPECT_EQ(source.used(), 300 * kMiB);
+  source.set_limit(10 * kMiB);
+  credit.GiveShared(299 * kMiB);
+  EXPECT_LE(source.used(), 32 * kMiB);
+  source.set_limit(100 * kMiB);
+  // A refusal keeps nothing of what it got in parts.
+  EXPECT_EQ(credit.TakeShared(200 * kMiB), Answer::kNoMemory);
+  EXPECT_LE(source.used(), 32 * kMiB);
+  credit.GiveShared(kMiB);
+  credit.Trim();
+  EXPECT_EQ(source.used(), 0u);
+}
+
 TEST(CreditTest, GrantsNothingWhileItOwes) {
   Source source(10 * kMiB);
   Credit credit;
