@@ -26,6 +26,10 @@ v1::Quota ToProto(const TenantLimits& limits) {
   if (limits.max_sessions) quota.set_max_sessions(*limits.max_sessions);
   if (limits.max_waiting) quota.set_max_waiting(*limits.max_waiting);
   if (limits.priority) quota.set_priority(*limits.priority);
+  if (limits.preload) {
+    quota.set_preload(*limits.preload == PreloadMode::kBroker ? v1::PRELOAD_MODE_BROKER
+                                                              : v1::PRELOAD_MODE_ACCOUNT);
+  }
   return quota;
 }
 

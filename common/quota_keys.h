@@ -18,6 +18,7 @@ enum class QuotaUnit {
   kSwitch,       // bool
   kKind,
   kRelease,
+  kPreload,
   kDuration,  // uint64, in milliseconds; a day at most
   kTenant,    // the parent: only the configuration sets it
 };
@@ -199,6 +200,12 @@ inline constexpr QuotaKey kQuotaKeys[] = {
      .unit = QuotaUnit::kRelease,
      .help = "Trust releases, or charge until process exit",
      .row = "release"},
+    {.field = "preload",
+     .number = 23,
+     .key = "preload",
+     .unit = QuotaUnit::kPreload,
+     .help = "Give unmodified programs memory in this way",
+     .row = "preload"},
 };
 
 // Returns the row with that field or key; null if there is none.

@@ -28,6 +28,7 @@ FieldDescriptor::CppType TypeOf(QuotaUnit unit) {
       return FieldDescriptor::CPPTYPE_BOOL;
     case QuotaUnit::kKind:
     case QuotaUnit::kRelease:
+    case QuotaUnit::kPreload:
       return FieldDescriptor::CPPTYPE_ENUM;
     case QuotaUnit::kTenant:
       return FieldDescriptor::CPPTYPE_STRING;

@@ -224,13 +224,16 @@ int gpumem_usage_get_tenant(const gpumem_usage* usage, gpumem_tenant_usage* tena
   return Call([&]() -> absl::Status {
     if (AnyNull(usage)) return NullError("usage");
     const gpumem::Usage& of = usage->usage;
-    return Write({.tenant = of.tenant.c_str(),
-                  .charged_bytes = of.charged_bytes,
-                  .segments = of.segments,
-                  .sessions = of.sessions,
-                  .device_count = of.devices.size(),
-                  .waiting = of.waiting},
-                 tenant);
+    return Write(
+        {.tenant = of.tenant.c_str(),
+         .charged_bytes = of.charged_bytes,
+         .segments = of.segments,
+         .sessions = of.sessions,
+         .device_count = of.devices.size(),
+         .waiting = of.waiting,
+         .preload_mode = of.preload == gpumem::PreloadMode::kBroker ? GPUMEM_PRELOAD_BROKER
+                                                                    : GPUMEM_PRELOAD_ACCOUNT},
+        tenant);
   });
 }
 

@@ -109,6 +109,8 @@ Usage FromProto(const v1::Usage& usage) {
   result.sessions = usage.sessions();
   result.waiting = usage.waiting();
   result.publications = usage.publications();
+  result.preload =
+      usage.preload() == v1::PRELOAD_MODE_BROKER ? PreloadMode::kBroker : PreloadMode::kAccount;
   for (const v1::DeviceUsage& device : usage.devices()) {
     result.devices.push_back({.device_uuid = device.device_uuid(),
                               .leased_bytes = device.leased_bytes(),

@@ -176,9 +176,9 @@ Form<absl::Duration> FormOf(const gpumem::QuotaKey&, const absl::Duration&) {
 }
 Form<std::string> FormOf(const gpumem::QuotaKey&, const std::string&) { return ParentForm(); }
 Form<Kind> FormOf(const gpumem::QuotaKey&, const std::optional<Kind>&) { return KindForm(); }
-Form<ReleasePolicy> FormOf(const gpumem::QuotaKey&, const ReleasePolicy&) {
-  return OneOfForm<ReleasePolicy>(
-      {{"trust", ReleasePolicy::kTrust}, {"on-exit", ReleasePolicy::kOnExit}});
+Form<ReleasePolicy> FormOf(const gpumem::QuotaKey&, const ReleasePolicy&) { return ReleaseForm(); }
+Form<PreloadMode> FormOf(const gpumem::QuotaKey&, const std::optional<PreloadMode>&) {
+  return PreloadForm();
 }
 
 // Reads the keys that [tenant_defaults] and [[tenant]] share. `quota` holds the inherited values.

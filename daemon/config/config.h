@@ -59,6 +59,7 @@ struct QuotaConfig {
   absl::Duration idle_suspend = absl::ZeroDuration();
   std::string parent;  // the name of a [[tenant]]; empty: none
   ReleasePolicy release = ReleasePolicy::kTrust;
+  std::optional<PreloadMode> preload;
 
   bool operator==(const QuotaConfig&) const = default;
 };
@@ -90,6 +91,7 @@ constexpr void ForEachQuotaKey(Visit visit) {
   visit("idle_suspend", &QuotaConfig::idle_suspend, &Quota::idle_suspend);
   visit("parent", &QuotaConfig::parent, &Quota::parent);
   visit("release", &QuotaConfig::release, &Quota::release);
+  visit("preload", &QuotaConfig::preload, &Quota::preload);
 }
 
 struct TenantConfig {

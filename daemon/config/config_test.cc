@@ -102,6 +102,7 @@ max_sessions = 2
 max_in_flight = 3
 max_retained = "12.5%"
 release = "on-exit"
+preload = "broker"
 [[tenant]]
 name = "training"
 limit = 1073741824
@@ -109,6 +110,7 @@ pinned_limit = "2GiB"
 tier_limit = "3GiB"
 max_retained = 0
 release = "trust"
+preload = "account"
 [[tenant.device]]
 uuid = "GPU-1"
 limit = "10GiB"
@@ -162,7 +164,8 @@ default = true
                        .max_retained = SizeLimit{.percent = 12.5},
                        .max_waiting = 256,
                        .max_publications = 256,
-                       .release = ReleasePolicy::kOnExit};
+                       .release = ReleasePolicy::kOnExit,
+                       .preload = PreloadMode::kBroker};
   EXPECT_EQ(config->tenant_defaults, defaults);
   QuotaConfig training = defaults;
   training.limit = SizeLimit{.bytes = kGiB};
@@ -171,6 +174,7 @@ default = true
   training.tier_limit = SizeLimit{.bytes = 3 * kGiB};
   training.max_retained = SizeLimit{.bytes = 0};
   training.release = ReleasePolicy::kTrust;
+  training.preload = PreloadMode::kAccount;
   EXPECT_THAT(config->tenants,
               ElementsAre(TenantConfig{"training", training}, TenantConfig{"lab.1_x-y", defaults}));
   ASSERT_THAT(config->rules, SizeIs(3));

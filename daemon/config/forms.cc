@@ -180,4 +180,14 @@ Form<Kind> KindForm() {
   return OneOfForm<Kind>(std::move(words));
 }
 
+Form<ReleasePolicy> ReleaseForm() {
+  return OneOfForm<ReleasePolicy>(
+      {{"trust", ReleasePolicy::kTrust}, {"on-exit", ReleasePolicy::kOnExit}});
+}
+
+Form<PreloadMode> PreloadForm() {
+  return OneOfForm<PreloadMode>(
+      {{"account", PreloadMode::kAccount}, {"broker", PreloadMode::kBroker}});
+}
+
 }  // namespace gpumemd

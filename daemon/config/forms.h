@@ -31,6 +31,8 @@ Form<int32_t> IntegerForm(int32_t least, int32_t most);
 Form<mode_t> ModeForm();              // "0660"
 Form<absl::Duration> DurationForm();  // "10s"; at most a day
 Form<bool> BoolForm();
+Form<ReleasePolicy> ReleaseForm();
+Form<PreloadMode> PreloadForm();
 Form<Kind> KindForm();  // one that programs can acquire, by its name in common/kind.h
 
 template <typename T>

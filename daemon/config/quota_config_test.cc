@@ -56,7 +56,8 @@ TEST(QuotaConfig, HasNoOtherFields) {
                         .min_residence = absl::Seconds(1),
                         .idle_suspend = absl::Seconds(2),
                         .parent = "team",
-                        .release = ReleasePolicy::kOnExit};
+                        .release = ReleasePolicy::kOnExit,
+                        .preload = PreloadMode::kBroker};
   QuotaConfig copy;
   ForEachQuotaKey([&](absl::string_view key, auto member, auto) {
     EXPECT_TRUE(copy.*member != all.*member) << key;
@@ -73,6 +74,7 @@ TEST(QuotaConfig, EachKeyIsReadToldAndResolved) {
     if (key.unit == QuotaUnit::kDuration) value = "\"1s\"";
     if (key.unit == QuotaUnit::kKind) value = "\"ipc\"";
     if (key.unit == QuotaUnit::kRelease) value = "\"on-exit\"";
+    if (key.unit == QuotaUnit::kPreload) value = "\"broker\"";
     if (key.unit == QuotaUnit::kTenant) value = "\"team\"";
     const std::string rest =
         "[[tenant]]\nname = \"team\"\n[[rule]]\ntenant = \"user-{uid}\"\ndefault = true\n";

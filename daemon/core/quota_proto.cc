@@ -62,6 +62,9 @@ void Write(ReleasePolicy value, const FieldDescriptor* field, v1::Quota* quota) 
       quota, field,
       value == ReleasePolicy::kOnExit ? v1::RELEASE_POLICY_ON_EXIT : v1::RELEASE_POLICY_TRUST);
 }
+void Write(PreloadMode value, const FieldDescriptor* field, v1::Quota* quota) {
+  quota->GetReflection()->SetEnumValue(quota, field, ToProto(value));
+}
 void Write(const BytesByDevice& values, const FieldDescriptor* field, v1::Quota* quota) {
   if (!IsByDevice(field)) return;
   for (const auto& [uuid, bytes] : values) {
@@ -134,6 +137,20 @@ absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field, ReleaseP
           "a release policy is RELEASE_POLICY_TRUST or RELEASE_POLICY_ON_EXIT");
   }
 }
+absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field,
+                  std::optional<PreloadMode>* value) {
+  switch (quota.GetReflection()->GetEnumValue(quota, field)) {
+    case v1::PRELOAD_MODE_ACCOUNT:
+      *value = PreloadMode::kAccount;
+      return absl::OkStatus();
+    case v1::PRELOAD_MODE_BROKER:
+      *value = PreloadMode::kBroker;
+      return absl::OkStatus();
+    default:
+      return absl::InvalidArgumentError(
+          "a preload mode is PRELOAD_MODE_ACCOUNT or PRELOAD_MODE_BROKER");
+  }
+}
 absl::Status Read(const v1::Quota& quota, const FieldDescriptor* field, BytesByDevice* values) {
   if (!IsByDevice(field)) return absl::OkStatus();
   for (int i = 0; i < quota.GetReflection()->FieldSize(quota, field); ++i) {
@@ -167,6 +184,10 @@ absl::StatusOr<QuotaOverride> ChangeOf(const v1::Quota& quota,
 }
 
 }  // namespace
+
+v1::PreloadMode ToProto(PreloadMode mode) {
+  return mode == PreloadMode::kBroker ? v1::PRELOAD_MODE_BROKER : v1::PRELOAD_MODE_ACCOUNT;
+}
 
 v1::Quota ToProto(const Quota& quota) {
   v1::Quota proto;

@@ -13,10 +13,11 @@
 
 namespace gpumemd {
 
+gpumem::v1::PreloadMode ToProto(PreloadMode mode);
 gpumem::v1::Quota ToProto(const Quota& quota);
 
 // Returns the change, without the checks of overrides.h.
-//   INVALID_ARGUMENT  this daemon does not know the kind or the release policy
+//   INVALID_ARGUMENT  this daemon does not know the kind, the release policy or the preload mode
 absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::SetQuotaRequest& request);
 absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::UpdateTenantRequest& request);
 absl::StatusOr<QuotaOverride> FromProto(const gpumem::v1::UpdateChildTenantRequest& request);

@@ -37,6 +37,7 @@ max_retained = "0"
 name = "blue"
 [[tenant]]
 name = "green"
+preload = "broker"
 [[rule]]
 tenant = "blue"
 default = true

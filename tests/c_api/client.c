@@ -47,6 +47,7 @@ void TestClient(void) {
   OK(gpumem_client_acquire(client, &acquire, &segment));
   OK(gpumem_client_get_usage(client, &usage));
   OK(gpumem_usage_get_tenant(usage, &tenant));
+  CHECK(tenant.preload_mode == GPUMEM_PRELOAD_BROKER && tenant.reserved == 0);
   CHECK(strcmp(tenant.tenant, "green") == 0);
   CHECK(tenant.charged_bytes == 2 * kMiB && tenant.segments == 1 && tenant.sessions == 1);
   for (i = 0; i < tenant.device_count; ++i) {

@@ -80,6 +80,26 @@ TEST_F(RunTest, IsBoundByTheTenantAboveAsWell) {
   EXPECT_EQ(run.errors, "");
 }
 
+TEST_F(RunTest, MakesTheRunsTenantWithItsMode) {
+  const std::string tool = Path("GPUMEMCTL");
+  const auto mode = [&](const std::vector<std::string>& options) {
+    std::vector<std::string> arguments = options;
+    for (const char* each : {"--", "/bin/sh", "-c"}) arguments.emplace_back(each);
+    arguments.push_back(absl::StrCat(tool, " quota list --json"));
+    const Finished run = RunIn(arguments);
+    EXPECT_EQ(run.status, 0) << run.errors;
+    // The run's tenant is below ours: the list names it with its maker.
+    const size_t made = run.output.find("run-");
+    const size_t at = run.output.find("\"preload\": ", made);
+    return made == std::string::npos || at == std::string::npos
+               ? "none in " + run.output
+               : run.output.substr(at, run.output.find_first_of(",}\n", at) - at);
+  };
+  EXPECT_EQ(mode({"--mode", "broker"}), "\"preload\": \"broker\"");
+  EXPECT_EQ(mode({"--mode", "account"}), "\"preload\": \"account\"");
+  EXPECT_EQ(mode({}), "\"preload\": \"account\"");
+}
+
 TEST_F(RunTest, ExitsAsTheProgramDoes) {
   EXPECT_EQ(RunIn({"--", "/bin/true"}).status, 0);
   EXPECT_EQ(RunIn({"--", "/bin/sh", "-c", "exit 7"}).status, 7);

@@ -256,8 +256,8 @@ absl::Status Run(const RunCommand& command, const GlobalOptions& options) {
   absl::Status there = AwaitMemory(**parent, command, options);
   signals.Block();
   if (!there.ok()) return there;
-  absl::StatusOr<std::string> tenant =
-      (*parent)->CreateTenant({.name = command.name, .limits = {.limit_bytes = command.limit}});
+  absl::StatusOr<std::string> tenant = (*parent)->CreateTenant(
+      {.name = command.name, .limits = {.limit_bytes = command.limit, .preload = command.mode}});
   if (!tenant.ok()) return tenant.status();
   // Memory of processes that the program leaves behind stays charged, until they end.
   const absl::Cleanup end = [&] { (void)(*parent)->EndTenant(*tenant); };

@@ -55,6 +55,8 @@ std::string ValueOf(const v1::Quota& quota, const QuotaKey& key, const DeviceLis
       return Word(quota.kind());
     case QuotaUnit::kRelease:
       return quota.release() == v1::RELEASE_POLICY_ON_EXIT ? "on-exit" : "trust";
+    case QuotaUnit::kPreload:
+      return Word(quota.preload());
     case QuotaUnit::kDeviceBytes:
     case QuotaUnit::kTenant:
       break;

@@ -196,6 +196,7 @@ struct RunCommand {
   std::string as;                    // as in WhoamiCommand
   std::string name;                  // of the run's tenant; empty: a new one
   std::optional<uint64_t> limit;     // of the run, on each GPU
+  std::optional<PreloadMode> mode;   // of the run; absent: that of the tenant above
   uint64_t need = 0;                 // wait until so many bytes are free
   DeviceName device;                 // of `need`
   absl::Duration wait = absl::ZeroDuration();

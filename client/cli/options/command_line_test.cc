@@ -240,12 +240,12 @@ TEST(CommandLineTest, ErrorsAreOneSentence) {
             "quota set: nothing to change: name a limit, such as --limit 40GiB");
   EXPECT_EQ(ErrorOf({"quota", "set", "t", "--device", "1GiB"}),
             "--device: \"1GiB\" is not a device's limit (expected DEVICE=BYTES such as 0=10GiB)");
-  EXPECT_EQ(
-      ErrorOf({"quota", "set", "t", "--clear", "limits"}),
-      "--clear: \"limits\" is not a limit (expected one of device, device-guarantee, "
-      "guarantee, idle-suspend, kind, limit, max-in-flight, max-publications, max-retained, "
-      "max-segments, max-sessions, max-waiting, min-residence, pinned-limit, priority, release, "
-      "revocable, scrub, swappable, tier-limit, total-limit)");
+  EXPECT_EQ(ErrorOf({"quota", "set", "t", "--clear", "limits"}),
+            "--clear: \"limits\" is not a limit (expected one of device, device-guarantee, "
+            "guarantee, idle-suspend, kind, limit, max-in-flight, max-publications, max-retained, "
+            "max-segments, max-sessions, max-waiting, min-residence, pinned-limit, preload, "
+            "priority, release, "
+            "revocable, scrub, swappable, tier-limit, total-limit)");
   EXPECT_THAT(ErrorOf({"quota", "set", "t", "--max-sessions", "-1"}), HasSubstr("--max-sessions"));
   EXPECT_EQ(ErrorOf({"--json"}), "A command is required");
   EXPECT_EQ(ErrorOf({"frobnicate"}), "unknown command \"frobnicate\"");

@@ -32,6 +32,8 @@ std::vector<std::string> Setting(const QuotaKey& key) {
       return {option, "ipc"};
     case QuotaUnit::kRelease:
       return {option, "on-exit"};
+    case QuotaUnit::kPreload:
+      return {option, "broker"};
     case QuotaUnit::kTenant:
       break;
   }

@@ -95,6 +95,17 @@ void AddKey(CLI::App* set, const QuotaKey& key, v1::Quota* quota) {
           [=](v1::ReleasePolicy policy) { reflection->SetEnumValue(quota, field, policy); }, help)
           ->type_name("trust|on-exit");
       return;
+    case QuotaUnit::kPreload:
+      AddParsed(
+          set, option, ParsePreload,
+          [=](PreloadMode mode) {
+            reflection->SetEnumValue(
+                quota, field,
+                mode == PreloadMode::kBroker ? v1::PRELOAD_MODE_BROKER : v1::PRELOAD_MODE_ACCOUNT);
+          },
+          help)
+          ->type_name("account|broker");
+      return;
     case QuotaUnit::kTenant:
       AddParsed(
           set, option,

@@ -120,6 +120,13 @@ absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text) {
       absl::StrCat("\"", text, "\" is not a release policy (expected trust or on-exit)"));
 }
 
+absl::StatusOr<PreloadMode> ParsePreload(const std::string& text) {
+  if (text == "account") return PreloadMode::kAccount;
+  if (text == "broker") return PreloadMode::kBroker;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a mode (expected account or broker)"));
+}
+
 absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text) {
   absl::StatusOr<SegmentKind> kind = KindNamed(text);
   if (!kind.ok()) return kind.status();

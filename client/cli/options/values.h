@@ -32,6 +32,7 @@ absl::StatusOr<bool> ParseSwitch(const std::string& text);                // "on
 absl::StatusOr<Kind> ParseKind(const std::string& text);                  // "vmm"
 absl::StatusOr<v1::Kind> ParseWireKind(const std::string& text);          // the same
 std::string KindWords();                                                  // "vmm|..."
+absl::StatusOr<PreloadMode> ParsePreload(const std::string& text);        // "broker"
 absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text);  // "trust"
 absl::StatusOr<std::string> ParsePublication(const std::string& text);    // a name
 struct DeviceBytes {

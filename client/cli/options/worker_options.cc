@@ -88,6 +88,9 @@ void AddRunOptions(CLI::App* app, RunCommand* command) {
   wait->needs(need);
   app->add_option("--name", command->name, "Name the run in lists (default: a number)")
       ->type_name("NAME");
+  AddParsed(app, "--mode", ParsePreload, Into(&command->mode),
+            "Get the program's memory in this way (default: the tenant's)")
+      ->type_name("account|broker");
   AddAs(app, &command->as);
   app->add_flag("--quiet", command->quiet, "Do not tell at the end how much was used");
 }

@@ -79,6 +79,10 @@ std::string Word(v1::Backend backend) {
   return absl::AsciiStrToLower(absl::StripPrefix(v1::Backend_Name(backend), "BACKEND_"));
 }
 
+std::string Word(v1::PreloadMode mode) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::PreloadMode_Name(mode), "PRELOAD_MODE_"));
+}
+
 std::string CauseWords(v1::Denial::Cause cause) {
   const std::string name = v1::Denial::Cause_Name(cause);
   return absl::StrReplaceAll(absl::AsciiStrToLower(absl::StripPrefix(name, "CAUSE_")),

@@ -34,6 +34,7 @@ bool IsHostMemory(absl::string_view uuid);
 // Returns "vmm", "host", …: the word of json.h for the same value.
 std::string Word(v1::Kind kind);
 std::string Word(v1::Backend backend);
+std::string Word(v1::PreloadMode mode);
 // Returns "device limit", "capacity", …: the cause of a denial.
 std::string CauseWords(v1::Denial::Cause cause);
 

@@ -43,7 +43,7 @@ TEST(JsonTest, AbsentIsNullAndZeroIsZero) {
       R"("pinned_limit_bytes":null,"guarantee_bytes":null,"guarantees":[],)"
       R"("priority":null,"max_waiting":null,"scrub":null,"revocable":null,"kind":null,)"
       R"("release":null,"parent":"","max_publications":null,"tier_limit_bytes":null,"swappable":null,)"
-      R"("min_residence_ms":null,"idle_suspend_ms":null})"
+      R"("min_residence_ms":null,"idle_suspend_ms":null,"preload":null})"
       "\n");
   EXPECT_EQ(OneLine(ToJson(v1::GetQuotaResponse())),
             "{\"quota\":null,\"usage\":null,\"overridden\":[]}\n");

@@ -47,6 +47,8 @@ std::string ValueText(const v1::Quota& quota, const QuotaKey& key, bool exact) {
     case QuotaUnit::kRelease:
       return reflection.GetEnumValue(quota, field) == v1::RELEASE_POLICY_ON_EXIT ? "on-exit"
                                                                                  : "trust";
+    case QuotaUnit::kPreload:  // in force: AddSettings
+      break;
     case QuotaUnit::kTenant: {
       const std::string tenant = reflection.GetString(quota, field);
       return tenant.empty() ? kNone : tenant;
@@ -90,13 +92,18 @@ void AddLimits(const v1::Quota& quota, const v1::Usage& usage, bool exact, Overr
 }
 
 // Settings with a row, by unit.
-void AddSettings(const v1::Quota& quota, bool exact, OverrideMarks* marks, Table* table) {
-  for (const QuotaUnit unit : {QuotaUnit::kTenant, QuotaUnit::kNumber, QuotaUnit::kKind,
-                               QuotaUnit::kSwitch, QuotaUnit::kDuration, QuotaUnit::kRelease}) {
+void AddSettings(const v1::Quota& quota, const v1::Usage& usage, bool exact, OverrideMarks* marks,
+                 Table* table) {
+  for (const QuotaUnit unit :
+       {QuotaUnit::kTenant, QuotaUnit::kNumber, QuotaUnit::kKind, QuotaUnit::kSwitch,
+        QuotaUnit::kDuration, QuotaUnit::kRelease, QuotaUnit::kPreload}) {
     for (const QuotaKey& key : kQuotaKeys) {
       if (key.unit != unit || key.row.empty()) continue;
       if (key.hidden_if_unused && !quota.swappable() && !marks->has(key.field)) continue;
-      table->AddRow({std::string(key.row), (*marks)(ValueText(quota, key, exact), {key.field})});
+      const bool inherited = key.unit == QuotaUnit::kPreload;  // the quota may not have it
+      if (inherited && usage.preload() == v1::PRELOAD_MODE_UNSPECIFIED) continue;
+      const std::string value = inherited ? Word(usage.preload()) : ValueText(quota, key, exact);
+      table->AddRow({std::string(key.row), (*marks)(value, {key.field})});
     }
   }
 }
@@ -113,7 +120,7 @@ std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& de
   counts.AddRow({"denials", absl::StrCat(usage.denials()), kNone});
 
   Table settings({{"SETTING"}, {""}});
-  AddSettings(quota, exact, &marks, &settings);
+  AddSettings(quota, usage, exact, &marks, &settings);
 
   // Empty columns are dropped.
   const bool guaranteed = HasGuarantee(quota);

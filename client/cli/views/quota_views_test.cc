@@ -134,6 +134,7 @@ TEST(ViewsTest, QuotaHasTheRowOfEachKeyOnce) {
   response.mutable_quota()->set_max_publications(1);
   response.mutable_quota()->set_tier_limit_bytes(1);
   response.mutable_quota()->set_swappable(true);
+  response.mutable_usage()->set_preload(v1::PRELOAD_MODE_ACCOUNT);
   const std::string view = "\n" + QuotaView(response, {}, false);
   for (const QuotaKey& key : kQuotaKeys) {
     if (key.row.empty()) continue;
@@ -175,6 +176,7 @@ TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {
   quota.set_max_publications(8);
   v1::Usage& usage = *response.mutable_usage();
   usage.set_waiting(1);
+  usage.set_preload(v1::PRELOAD_MODE_BROKER);  // of "lab"
   usage.mutable_devices(0)->set_borrowed_bytes(32 * kMiB);
   usage.mutable_devices(0)->set_waiting(1);
   usage.mutable_devices(0)->set_waiting_bytes(8 * kMiB);
@@ -202,6 +204,7 @@ TEST(ViewsTest, QuotaWithGuaranteeAndWhatOperatorsSet) {
       "scrub         yes*\n"
       "revocable     yes\n"
       "release       on-exit\n"
+      "preload       broker\n"
       "\n"
       "DEVICE             CHARGED   GUARANTEE   BORROWED      LIMIT  USED     LEASED  RETAINED  "
       "LINGERING      PEAK  WAITING FOR\n"

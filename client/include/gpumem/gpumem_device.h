@@ -46,6 +46,12 @@ int gpumem_device_list_destroy(gpumem_device_list* devices);
 
 typedef struct gpumem_usage gpumem_usage;
 
+/* How the tenant's programs that know nothing of gpumem get memory (gpumemctl run). */
+enum gpumem_preload_mode {
+  GPUMEM_PRELOAD_ACCOUNT = 0, /* the CUDA driver allocates, and the tenant is charged first */
+  GPUMEM_PRELOAD_BROKER = 1   /* memory of gpumem, through a pool of the process */
+};
+
 struct gpumem_tenant_usage {
   size_t struct_size;
   const char* tenant;
@@ -53,7 +59,9 @@ struct gpumem_tenant_usage {
   uint32_t segments;
   uint32_t sessions;
   size_t device_count;
-  uint64_t waiting; /* requests that wait for memory */
+  uint64_t waiting;     /* requests that wait for memory */
+  int32_t preload_mode; /* enum gpumem_preload_mode, in force for processes that start now */
+  int32_t reserved;     /* 0 */
 };
 struct gpumem_device_usage {
   size_t struct_size;

@@ -8,6 +8,8 @@
 #include <optional>
 #include <string>
 
+#include "gpumem/types.h"
+
 namespace gpumem {
 
 // The limits of a tenant that Client::CreateTenant makes. An absent one is no limit of this tenant.
@@ -21,6 +23,7 @@ struct TenantLimits {
   std::optional<uint32_t> max_segments, max_sessions;
   std::optional<uint32_t> max_waiting;  // requests that wait at one time
   std::optional<int32_t> priority;      // that of the tenant above it at most
+  std::optional<PreloadMode> preload;   // absent: as in the tenant above it
 };
 
 struct TenantOptions {

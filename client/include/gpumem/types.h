@@ -44,6 +44,12 @@ enum class Kind {
   kDriver = 7,
 };
 
+// How a tenant's programs that know nothing of gpumem get memory (gpumemctl run).
+enum class PreloadMode {
+  kAccount,  // the CUDA driver allocates, and the tenant is charged first
+  kBroker,   // memory of gpumem, through a pool of the process
+};
+
 enum class Backend { kCuda, kHost };
 
 // Returns "vmm", "mempool", "ipc", "pinned", "host", "driver" or "default".
@@ -148,6 +154,7 @@ struct Usage {
   uint32_t sessions = 0;
   uint32_t waiting = 0;  // requests that wait for memory
   uint32_t publications = 0;
+  PreloadMode preload = PreloadMode::kAccount;  // in force for processes that start now
 };
 
 // What this client's tenant may hold. An unset field means no limit for the tenant: the device

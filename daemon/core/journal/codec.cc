@@ -164,7 +164,7 @@ static_assert(BytesOf<TierExtent>() == 28 && KeyBytesOf<TierExtent>() == 12);
 static_assert(BytesOf<PublicationContent>() == 73 && KeyBytesOf<PublicationContent>() == 8);
 static_assert(BytesOf<Claim>() == 146 && KeyBytesOf<Claim>() == 16);
 static_assert(BytesOf<MadeTenant>() == 191 && KeyBytesOf<MadeTenant>() == 8);
-static_assert(BytesOf<MadeTenantQuota>() == 117 && KeyBytesOf<MadeTenantQuota>() == 8);
+static_assert(BytesOf<MadeTenantQuota>() == 118 && KeyBytesOf<MadeTenantQuota>() == 8);
 static_assert(BytesOf<MadeTenantDevice>() == 94 && KeyBytesOf<MadeTenantDevice>() == 12);
 
 // True if each type's place in Object is one less than its number.

@@ -56,6 +56,7 @@ struct MadeTenantQuota {
   uint8_t kind = 0;  // its number (common/kind.h); 0: the device's default
   bool scrub = false, revocable = false, swappable = false;
   bool on_exit = false;  // ReleasePolicy::kOnExit
+  uint8_t preload = 0;   // PreloadMode
 
   Key key() const { return id; }
   static MadeTenantQuota OfKey(Key key) { return {.id = key}; }
@@ -67,7 +68,7 @@ struct MadeTenantQuota {
         visit(self.max_sessions), visit(self.max_in_flight), visit(self.max_waiting),
         visit(self.max_publications), visit(self.priority), visit(self.min_residence_ns),
         visit(self.idle_suspend_ns), visit(self.kind), visit(self.scrub), visit(self.revocable),
-        visit(self.swappable), visit(self.on_exit);
+        visit(self.swappable), visit(self.on_exit), visit(self.preload);
   }
   bool operator==(const MadeTenantQuota&) const = default;
 };

@@ -87,7 +87,7 @@ TEST(Overrides, RefuseWhatMakesNoSense) {
             "max_segments, max_sessions, max_in_flight, max_retained_bytes, devices, "
             "pinned_limit_bytes, guarantee_bytes, guarantees, priority, max_waiting, scrub, "
             "revocable, kind, release, max_publications, tier_limit_bytes, swappable, "
-            "min_residence_ms, idle_suspend_ms");
+            "min_residence_ms, idle_suspend_ms, preload");
   EXPECT_THAT(refused({.set = {"max_in_flight"}, .values = {.max_in_flight = 0}}),
               HasSubstr("no call"));
   EXPECT_THAT(refused({.set = {"parent"}, .values = {.parent = "team"}}),

@@ -21,6 +21,12 @@ enum class ReleasePolicy {
   kOnExit,  // the memory stays charged (lingering) until the client's process is gone
 };
 
+// How programs that know nothing of gpumem get memory (client/preload).
+enum class PreloadMode {
+  kAccount,  // the driver allocates, and the tenant is charged first
+  kBroker,   // memory of gpumem, through a pool of the process
+};
+
 // The holders of requested memory that a denial names to a worker. Operators see all.
 enum class HoldersShown {
   kAll,
@@ -55,6 +61,7 @@ struct Quota {
   // After what time without activity it is asked although no request waits. Zero: never.
   absl::Duration idle_suspend = absl::ZeroDuration();
   ReleasePolicy release = ReleasePolicy::kTrust;
+  std::optional<PreloadMode> preload;  // absent: as in the parent; without one, kAccount
   // The tenant whose quota this one's charges also count against; empty: none.
   std::string parent;
 
@@ -88,6 +95,7 @@ constexpr void ForEachQuotaField(Visit visit) {
   visit("min_residence_ms", &Quota::min_residence);
   visit("idle_suspend_ms", &Quota::idle_suspend);
   visit("release", &Quota::release);
+  visit("preload", &Quota::preload);
   visit("parent", &Quota::parent);
 }
 

@@ -21,6 +21,10 @@ std::string Shown(const std::optional<T>& value) {
 std::string Shown(const std::optional<Kind>& value) {
   return value ? std::string(KindName(*value)) : kNone;
 }
+std::string Shown(const std::optional<PreloadMode>& value) {
+  if (!value) return kNone;
+  return *value == PreloadMode::kBroker ? "broker" : "account";
+}
 std::string Shown(const std::string& value) { return value.empty() ? kNone : value; }
 std::string Shown(bool value) { return value ? "true" : "false"; }
 std::string Shown(int32_t value) { return absl::StrCat(value); }

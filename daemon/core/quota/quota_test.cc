@@ -29,6 +29,7 @@ constexpr QuotaUnit UnitOf() {
   if (std::is_same_v<T, bool>) return QuotaUnit::kSwitch;
   if (std::is_same_v<T, std::optional<Kind>>) return QuotaUnit::kKind;
   if (std::is_same_v<T, ReleasePolicy>) return QuotaUnit::kRelease;
+  if (std::is_same_v<T, std::optional<PreloadMode>>) return QuotaUnit::kPreload;
   return QuotaUnit::kTenant;
 }
 

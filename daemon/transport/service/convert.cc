@@ -122,6 +122,7 @@ v1::Usage ToProto(const TenantView& tenant) {
   proto.set_waiting(tenant.waiting);
   proto.set_publications(tenant.publications);
   proto.set_demoted_bytes(tenant.demoted);
+  proto.set_preload(ToProto(tenant.preload));
   return proto;
 }
 

@@ -44,6 +44,7 @@ TEST(Convert, AQuotaSaysAllOfItself) {
                                         .scrub = true,
                                         .revocable = true,
                                         .release = ReleasePolicy::kOnExit,
+                                        .preload = PreloadMode::kBroker,
                                         .parent = "team"});
   EXPECT_EQ(proto.max_waiting(), 3u);
   EXPECT_EQ(proto.guarantee_bytes(), 4u);
@@ -55,6 +56,7 @@ TEST(Convert, AQuotaSaysAllOfItself) {
   EXPECT_TRUE(proto.scrub());
   EXPECT_TRUE(proto.revocable());
   EXPECT_EQ(proto.release(), v1::RELEASE_POLICY_ON_EXIT);
+  EXPECT_EQ(proto.preload(), v1::PRELOAD_MODE_BROKER);
   EXPECT_EQ(proto.parent(), "team");
 }
 

@@ -125,7 +125,8 @@ class JournalChance {
                                .max_publications = static_cast<uint32_t>(numbers_()),
                                .priority = static_cast<int32_t>(numbers_()),
                                .kind = static_cast<uint8_t>(Below(4)),
-                               .on_exit = OneIn(2)};
+                               .on_exit = OneIn(2),
+                               .preload = static_cast<uint8_t>(OneIn(2))};
       default: {
         MadeTenantDevice device{.tenant = Id<MadeTenantId>(),
                                 .index = static_cast<uint32_t>(Below(4)),

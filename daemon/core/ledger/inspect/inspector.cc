@@ -63,6 +63,11 @@ TenantView Inspector::View(const Tenant& tenant) const {
   for (const Tenant* each = tenant.parent; each != nullptr; each = each->parent) {
     view.above.push_back(each->name);
   }
+  for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
+    if (!each->quota.preload) continue;
+    view.preload = *each->quota.preload;
+    break;
+  }
   const Room room(&state_);
   for (size_t i = 0; i < state_.devices.size(); ++i) {
     const Account& account = tenant.accounts[i];

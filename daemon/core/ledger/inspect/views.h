@@ -94,7 +94,8 @@ struct TenantView {
   uint32_t publications = 0;
   uint64_t denials = 0;
   std::map<Denial::Cause, uint64_t> denials_by_cause;
-  uint64_t demoted = 0;  // bytes (records::Tenant::demoted_bytes)
+  uint64_t demoted = 0;                         // bytes (records::Tenant::demoted_bytes)
+  PreloadMode preload = PreloadMode::kAccount;  // in force
   std::optional<MadeView> made;
   std::vector<std::string> above;  // the tenants that it is under, the nearest first
 };

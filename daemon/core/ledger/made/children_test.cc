@@ -106,6 +106,25 @@ TEST_F(MadeChildrenTest, ASessionInsideMayNotWidenItsOwnTenant) {
             StatusCode::kNotFound);
 }
 
+TEST_F(MadeChildrenTest, ThePreloadModeIsThatOfTheNextTenantAboveThatHasOne) {
+  const auto mode = [&](absl::string_view name) { return ledger.look().GetTenant(name)->preload; };
+  ledger.tenants().Configure({{"team", {.preload = PreloadMode::kBroker}}}, {.parent = "team"});
+  const SessionId maker = Connect("user-5", 5);
+  EXPECT_EQ(mode("user-5"), PreloadMode::kBroker);
+  const std::string child = *Create(maker, "run");
+  EXPECT_EQ(mode(child), PreloadMode::kBroker);
+  QuotaOverride own;
+  own.set = {"preload"};
+  own.values.preload = PreloadMode::kAccount;
+  EXPECT_EQ(mode(*Create(maker, "other", own)), PreloadMode::kAccount);
+  ledger.tenants().Configure({{"team", {}}}, {.parent = "team"});
+  EXPECT_EQ(mode(child), PreloadMode::kAccount) << "the default";
+  own.values.preload = PreloadMode::kBroker;
+  EXPECT_TRUE(ledger.made_tenants().UpdateChild(maker, child, own).ok());
+  EXPECT_EQ(mode(child), PreloadMode::kBroker);
+  EXPECT_EQ(mode("user-5"), PreloadMode::kAccount);
+}
+
 TEST_F(MadeChildrenTest, NothingThatTheParentLacks) {
   Quota strict = {.max_retained_bytes = kGranule, .priority = 2, .scrub = true};
   strict.release = ReleasePolicy::kOnExit;

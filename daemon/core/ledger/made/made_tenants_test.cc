@@ -235,13 +235,14 @@ TEST_F(MadeTenantsTest, AReloadThatDropsTheNameLeavesTheMadeQuota) {
 TEST_F(MadeTenantsTest, SurvivesARestartWithItsQuotaOwnerAndEnd) {
   Configure({{"team", {}}});
   QuotaOverride own = Limit(5 * kGranule);
-  own.set.insert({"devices", "priority", "kind", "release", "scrub", "idle_suspend_ms"});
+  own.set.insert({"devices", "priority", "kind", "release", "scrub", "idle_suspend_ms", "preload"});
   own.values.device_limits = {{"GPU-1", 2 * kGranule}, {"GPU-2", 3 * kGranule}};
   own.values.priority = -7;
   own.values.kind = Kind::kIpc;
   own.values.release = ReleasePolicy::kOnExit;
   own.values.scrub = true;
   own.values.idle_suspend = absl::Seconds(3);
+  own.values.preload = PreloadMode::kBroker;
   own.clear = {"max_sessions"};
   const MadeTenantSpec spec = {
       .tenant = "a", .parent = "team", .owner = "slurm", .quota = own, .by = {{.uid = 5}}};

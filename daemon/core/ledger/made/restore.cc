@@ -69,6 +69,8 @@ QuotaOverride OwnQuota(const JournalImage& image, MadeTenantId id) {
   quota.revocable = record.revocable;
   quota.swappable = record.swappable;
   quota.release = record.on_exit ? ReleasePolicy::kOnExit : ReleasePolicy::kTrust;
+  quota.preload =
+      If(set, "preload", record.preload == 0 ? PreloadMode::kAccount : PreloadMode::kBroker);
   for (auto device = image.made_tenant_devices.lower_bound({id, 0});
        device != image.made_tenant_devices.end() && device->first.first == id; ++device) {
     const std::string uuid(device->second.device_uuid.view());
@@ -117,7 +119,8 @@ journal::MadeTenantQuota QuotaRecordOf(const records::MadeTenant& made) {
           .scrub = quota.scrub,
           .revocable = quota.revocable,
           .swappable = quota.swappable,
-          .on_exit = quota.release == ReleasePolicy::kOnExit};
+          .on_exit = quota.release == ReleasePolicy::kOnExit,
+          .preload = quota.preload == PreloadMode::kBroker};
 }
 
 std::optional<journal::MadeTenantDevice> DeviceRecordOf(const records::MadeTenant& made,

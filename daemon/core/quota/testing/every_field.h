@@ -29,7 +29,8 @@ inline QuotaOverride EveryField() {
                                   .swappable = true,
                                   .min_residence = absl::Milliseconds(15),
                                   .idle_suspend = absl::Milliseconds(16),
-                                  .release = ReleasePolicy::kOnExit}};
+                                  .release = ReleasePolicy::kOnExit,
+                                  .preload = PreloadMode::kBroker}};
   for (const gpumem::QuotaKey& key : gpumem::kQuotaKeys) {
     if (key.unit != gpumem::QuotaUnit::kTenant) change.set.emplace(key.field);
   }
