@@ -3,6 +3,7 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include <dlfcn.h>
+#include <stddef.h>
 #include <string.h>
 
 #include <atomic>
@@ -19,13 +20,8 @@ constinit thread_local int Entry::depth_ = 0;
 
 namespace {
 
-struct Stub {
-  const char* name;
-  void* function;
-};
-
 // Addresses of this library's own definitions, as it is linked with -Bsymbolic.
-#define GPUMEM_PRELOAD_STUB(name) {#name, reinterpret_cast<void*>(&::name)},
+#define GPUMEM_PRELOAD_STUB(name) {#name, reinterpret_cast<void*>(&::name), offsetof(Driver, name)},
 const Stub kStubs[] = {GPUMEM_PRELOAD_STUBS(GPUMEM_PRELOAD_STUB)};
 #undef GPUMEM_PRELOAD_STUB
 
@@ -126,6 +122,22 @@ std::atomic<void*> g_dlopen{nullptr};
 const Driver& RealDriver() {
   if (g_ready.load(std::memory_order_acquire)) return g_driver;
   return SlowDriver();
+}
+
+const Stub* Stubs(size_t* count) {
+  *count = sizeof(kStubs) / sizeof(kStubs[0]);
+  return kStubs;
+}
+
+const LoadedObject* DriverObject() {
+  RealDriver();
+  return g_ready.load(std::memory_order_acquire) ? &g_object : nullptr;
+}
+
+void Rebind(const Stub& stub, void* function) {
+  // Another thread may call through it: both functions do the same.
+  void** member = reinterpret_cast<void**>(reinterpret_cast<char*>(&g_driver) + stub.member);
+  __atomic_store_n(member, function, __ATOMIC_RELEASE);
 }
 
 bool DriverIsLoaded() {

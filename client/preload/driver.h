@@ -2,6 +2,9 @@
 // The real driver: its functions, and which stub stands for each of them.
 #pragma once
 
+#include <stddef.h>
+
+#include "client/preload/elf.h"
 #include "client/preload/functions.h"
 
 namespace gpumem::preload {
@@ -21,6 +24,22 @@ const Driver& RealDriver();
 
 // True if libcuda is loaded. Does not load it.
 bool DriverIsLoaded();
+
+// A function of this library that takes the place of one of the driver.
+struct Stub {
+  const char* name;
+  void* function;
+  size_t member;  // offset in Driver of what calls the real one
+};
+
+// Returns all stubs.
+const Stub* Stubs(size_t* count);
+
+// Returns the driver's object, in which the functions of RealDriver() are. Null if there is none.
+const LoadedObject* DriverObject();
+
+// Has all calls of the real function that the stub stands for go to `function` instead.
+void Rebind(const Stub& stub, void* function);
 
 // Returns the stub for a real function's address, or the address itself. Loads no libcuda.
 void* StubFor(void* address);

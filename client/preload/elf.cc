@@ -62,15 +62,18 @@ class Match {
     bool hidden = symbols_.versions != nullptr && (symbols_.versions[index] & 0x8000) != 0;
     if (found_ != nullptr && hidden) return;
     found_ = reinterpret_cast<void*>(object_.base + symbol.st_value);
+    size_ = symbol.st_size;
   }
 
   void* found() const { return found_; }
+  size_t size() const { return size_; }
 
  private:
   const LoadedObject& object_;
   const Symbols& symbols_;
   const char* name_;
   void* found_ = nullptr;
+  size_t size_ = 0;
 };
 
 void SearchGnuHash(const Symbols& symbols, const char* name, Match* match) {
@@ -157,6 +160,11 @@ bool HasPrefix(const char* text, const char* prefix) {
   return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
+bool DescribeObject(const dl_phdr_info& info, LoadedObject* object) {
+  *object = Describe(info);
+  return object->dynamic != nullptr;
+}
+
 bool FindLoadedObject(const char* prefix, LoadedObject* found) {
   Search search;
   search.prefix = prefix;
@@ -180,7 +188,7 @@ bool FindNextDefining(const void* caller, const char* name, LoadedObject* found)
   return dl_iterate_phdr(Visit, &search) != 0;
 }
 
-void* FindFunction(const LoadedObject& object, const char* name) {
+void* FindFunction(const LoadedObject& object, const char* name, size_t* size) {
   Symbols symbols = SymbolsOf(object);
   if (symbols.table == nullptr || symbols.strings == nullptr) return nullptr;
   Match match(object, symbols, name);
@@ -189,6 +197,7 @@ void* FindFunction(const LoadedObject& object, const char* name) {
   } else if (symbols.sysv_hash != nullptr) {
     SearchSysvHash(symbols, &match);
   }
+  if (size != nullptr) *size = match.size();
   return match.found();
 }
 

@@ -28,6 +28,9 @@ const char* BaseName(const char* path);
 // True if a string begins with a prefix.
 bool HasPrefix(const char* text, const char* prefix);
 
+// Describes an object that dl_iterate_phdr() tells of. False if it has no symbols.
+bool DescribeObject(const dl_phdr_info& info, LoadedObject* object);
+
 // Finds the first object whose file name begins with a prefix. False if there is none.
 bool FindLoadedObject(const char* prefix, LoadedObject* found);
 
@@ -35,8 +38,9 @@ bool FindLoadedObject(const char* prefix, LoadedObject* found);
 bool FindObjectOf(const void* address, LoadedObject* found);
 
 // Returns the address of a function that the object defines, or null. Of several versions it is the
-// default one. Functions that the loader chooses at run time (IFUNC) are not found.
-void* FindFunction(const LoadedObject& object, const char* name);
+// default one. Functions that the loader chooses at run time (IFUNC) are not found. Sets *size to
+// the bytes of its code, by its symbol.
+void* FindFunction(const LoadedObject& object, const char* name, size_t* size = nullptr);
 
 // Finds the object that RTLD_NEXT would find for a caller: the first one loaded behind the caller's
 // which defines `name`.

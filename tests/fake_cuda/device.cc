@@ -3,6 +3,7 @@
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -48,6 +49,17 @@ CUresult Uuid(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+// Loads the library that a tool or gpumem wants in the process, and calls it on this thread, within
+// cuInit(). What goes wrong is ignored.
+void Inject() {
+  const char* path = getenv("CUDA_INJECTION64_PATH");
+  if (path == nullptr || *path == '\0') return;
+  void* library = dlopen(path, RTLD_NOW);
+  if (library == nullptr) return;
+  auto initialize = reinterpret_cast<int (*)()>(dlsym(library, "InitializeInjection"));
+  if (initialize != nullptr) initialize();
+}
+
 }  // namespace
 }  // namespace fake_cuda
 
@@ -62,6 +74,7 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
   }
   uint64_t count = fake_cuda::Number("FAKE_CUDA_DEVICES", 1);
   if (count == 0) return CUDA_ERROR_NO_DEVICE;
+  fake_cuda::Inject();
   state.devices = std::vector<Device>(count);
   for (size_t i = 0; i < count; ++i) {
     Device& device = state.devices[i];
