@@ -25,6 +25,9 @@ enum GpumemAnswer {
       3, /* the daemon does not account this device: pass, charge nothing */
 };
 
+struct GpumemBroker; /* brokered_memory.h */
+struct GpumemPreload;
+
 /* A device by its UUID, as cuDeviceGetUuid_v2() tells it (that of the instance, under MIG). */
 struct GpumemDeviceId {
   unsigned char bytes[16];
@@ -52,6 +55,10 @@ struct GpumemAccountant {
    * UINT64_MAX where there is no limit. Should take no round trip. Returns a GpumemAnswer; with any
    * but OK the program sees the driver's figures. */
   int (*info)(const struct GpumemDeviceId* device, uint64_t* limit, uint64_t* free_bytes);
+
+  /* Returns what serves the program's memory if its tenant is in broker mode, else null. Called
+   * once; both tables stay valid until the process ends. May be null: account mode. */
+  const struct GpumemBroker* (*broker)(const struct GpumemPreload* preload);
 };
 
 /* Returns the table, valid until the process ends, or null: then every request is refused as out of

@@ -14,8 +14,10 @@
 #include "client/preload/accountant.h"
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
+#include "client/preload/brokered.h"
 #include "client/preload/credit.h"
 #include "client/preload/elf.h"
+#include "client/preload/gate.h"
 #include "client/preload/lock.h"
 #include "client/preload/nvml.h"
 
@@ -34,6 +36,7 @@ struct Device {
   Mutex context_mutex;
   std::atomic<bool> has_context{false};
   uint64_t context = 0;  // its reservation, or 0 where none is accounted
+  GpumemBrokeredDevice* brokered = nullptr;
 };
 
 std::atomic<State> g_state{State::kClosed};
@@ -41,6 +44,7 @@ Mutex g_open_mutex;
 Mutex g_plugin_mutex;
 bool g_plugin_tried = false;                     // under g_plugin_mutex
 const GpumemAccountant* g_accountant = nullptr;  // then constant
+std::atomic<const GpumemBroker*> g_broker{nullptr};
 Device g_devices[kMaxDevices];
 int g_device_count = 0;
 std::atomic<uint32_t> g_context_generation{1};
@@ -96,6 +100,34 @@ void ListDevices(const Driver& driver) {
   }
 }
 
+int MakeRoom(const GpumemDeviceId* id) {
+  for (int i = 0; i < g_device_count; ++i) {
+    if (memcmp(g_devices[i].id.bytes, id->bytes, sizeof(id->bytes)) != 0) continue;
+    Credit& credit = g_devices[i].credit;
+    const bool settled = SettleBooks(i);
+    const uint64_t before = credit.shared_bytes() + credit.spare_bytes();
+    credit.Trim();
+    return settled || credit.shared_bytes() + credit.spare_bytes() < before;
+  }
+  return 0;
+}
+
+// Requires that the devices are listed.
+void OpenBroker() {
+  static constexpr GpumemPreload kPreload = {
+      .close_gate = &CloseGate,
+      .open_gate = &OpenGate,
+      .gate_passes = &GatePasses,
+      .make_room = &MakeRoom,
+  };
+  if (g_accountant->broker == nullptr) return;
+  const GpumemBroker* broker = g_accountant->broker(&kPreload);
+  if (broker == nullptr) return;
+  for (int i = 0; i < g_device_count; ++i) g_devices[i].brokered = broker->device(&g_devices[i].id);
+  UseGate(broker->wanted);
+  g_broker.store(broker, std::memory_order_release);
+}
+
 // In the child, locks that other threads held stay locked. The driver's and the plug-in's state is
 // the parent's, and so are all reservations.
 void AfterFork() {
@@ -107,6 +139,7 @@ void AfterFork() {
   if (g_plugin_tried) {
     g_state.store(State::kForked);
     g_accountant = nullptr;
+    g_broker.store(nullptr);
   }
   for (Device& device : g_devices) {
     device.credit.Abandon();
@@ -147,6 +180,7 @@ State Open(const Driver& driver) {
   if (state != State::kClosed) return state;
   state = OpenAccountant() == nullptr ? State::kRefusing : State::kOpen;
   ListDevices(driver);
+  if (state == State::kOpen) OpenBroker();
   g_state.store(state, std::memory_order_release);
   return state;
 }
@@ -196,6 +230,7 @@ CUresult Reserve(int device, uint64_t bytes, Charge* charge) {
   if (answer == Answer::kNoMemory && SettleBooks(device)) answer = owner->credit.Take(bytes, &id);
   if (answer == Answer::kNoMemory) {
     id = 0;
+    TrimBrokered(device);
     answer = owner->credit.TakeWaiting(bytes);
   }
   if (answer == Answer::kOk) *charge = {bytes, id, device};
@@ -218,6 +253,7 @@ CUresult ReserveWaiting(int device, uint64_t bytes) {
   CUresult result;
   Device* owner = DeviceToCharge(device, &result);
   if (owner == nullptr || bytes == 0) return result;
+  TrimBrokered(device);
   return ResultOf(owner->credit.TakeWaiting(bytes));
 }
 
@@ -257,6 +293,13 @@ void RefundContext(int device) {
   g_accountant->release(owner.context);
 }
 
+const GpumemBroker* Broker() { return g_broker.load(std::memory_order_acquire); }
+
+GpumemBrokeredDevice* BrokeredDevice(int device) {
+  if (Broker() == nullptr || device < 0 || device >= g_device_count) return nullptr;
+  return g_devices[device].brokered;
+}
+
 int DeviceCount() { return g_device_count; }
 
 bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes) {
@@ -266,7 +309,8 @@ bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes) {
   if (g_accountant->info(&owner->id, limit, free_bytes) != GPUMEM_ACCOUNTANT_OK) return false;
   // What the process has reserved and not used is free to it.
   int64_t credit = owner->credit.available();
-  uint64_t more = (credit > 0 ? static_cast<uint64_t>(credit) : 0) + owner->credit.spare_bytes();
+  uint64_t more = (credit > 0 ? static_cast<uint64_t>(credit) : 0) + owner->credit.spare_bytes() +
+                  UnusedBrokered(device);
   uint64_t less = credit < 0 ? static_cast<uint64_t>(-credit) : 0;
   *free_bytes = *free_bytes > UINT64_MAX - more ? UINT64_MAX : *free_bytes + more;
   *free_bytes = *free_bytes > less ? *free_bytes - less : 0;

@@ -5,6 +5,7 @@
 
 #include <stdint.h>
 
+#include "client/preload/brokered_memory.h"
 #include "client/preload/driver.h"
 
 namespace gpumem::preload {
@@ -55,6 +56,11 @@ bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes);
 
 // The same of a device by its UUID, which CUDA need not see. Needs no driver.
 bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* free_bytes);
+
+// Broker mode, once something was reserved: the plug-in's table, or null in account mode, and its
+// name of a device, or null where the daemon does not serve it.
+const GpumemBroker* Broker();
+GpumemBrokeredDevice* BrokeredDevice(int device);
 
 // Returns the current context and its device; false if the thread has none.
 bool CurrentContext(const Driver& driver, uint64_t* context, int* device);

@@ -3,6 +3,7 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/books.h"
+#include "client/preload/brokered.h"
 
 namespace gpumem::preload {
 
@@ -41,6 +42,7 @@ void AbandonBooks() {
   AbandonPools();
   AbandonGraphs();
   AbandonContexts();
+  AbandonBrokered();
 }
 
 }  // namespace gpumem::preload

@@ -63,6 +63,9 @@ bool SettleBooks(int device);
 bool SettlePools(int device);
 bool SettleGraphs(int device);
 
+// Returns the handle of a device's primary context; 0 if the program has not had it.
+uint64_t PrimaryOf(int device);
+
 // Refunds the pools of a device that has no context left, and forgets their handles, which need not
 // be valid any more. A pool that lives on is charged again when it is used.
 void DropPools(int device);

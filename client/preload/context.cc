@@ -3,8 +3,11 @@
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
+#include <atomic>
+
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
+#include "client/preload/brokered.h"
 
 namespace gpumem::preload {
 namespace {
@@ -18,6 +21,9 @@ struct OwnContext {
 Mutex g_contexts_mutex;
 HashMap<OwnContext> g_contexts;
 int g_contexts_of[kMaxDevices];  // their number
+// The handles of primary contexts seen, and how often the program holds them.
+std::atomic<uint64_t> g_primary_of[kMaxDevices];
+std::atomic<int> g_primary_holds[kMaxDevices];
 
 // Held while a context of the device is made, or goes and is refunded. Else another thread could
 // make one in between, and what it allocates there would be refunded.
@@ -122,12 +128,27 @@ void CountReference(CUcontext context, int more) {
   if (own != nullptr) own->references += more;
 }
 
+// Retains the primary context by `call`.
+template <typename Call>
+CUresult RetainPrimary(const Entry& entry, CUcontext* context, int device, Call call) {
+  return MakeContext(entry, device, [&] {
+    CUresult result = call();
+    if (result != CUDA_SUCCESS || !entry.outermost || !Known(device)) return result;
+    g_primary_of[device] = reinterpret_cast<uint64_t>(*context);
+    ++g_primary_holds[device];
+    return result;
+  });
+}
+
 // Releases or resets the primary context by `call`: its memory has gone if it is not active then.
 // So has that of green contexts, which are parts of it.
 template <typename Call>
-CUresult EndPrimary(const Entry& entry, int device, Call call) {
+CUresult EndPrimary(const Entry& entry, int device, bool reset, Call call) {
   if (!entry.outermost || !Known(device)) return call();
   MutexLock lock(&g_changing[device]);
+  // gpumem's pool holds the context, too. It has to go with the program's last hold.
+  const bool last = !reset && g_primary_holds[device] > 0 && --g_primary_holds[device] == 0;
+  if (reset || last) DropBrokered(device);
   CUresult result = call();
   if (result != CUDA_SUCCESS || PrimaryIsActive(entry.driver, device)) return result;
   ForgetContexts();
@@ -141,11 +162,17 @@ CUresult EndPrimary(const Entry& entry, int device, Call call) {
 
 }  // namespace
 
+uint64_t PrimaryOf(int device) {
+  return Known(device) ? g_primary_of[device].load(std::memory_order_relaxed) : 0;
+}
+
 void AbandonContexts() {
   g_contexts_mutex.Reset();
   for (Mutex& mutex : g_changing) mutex.Reset();
   g_contexts.Abandon();
   for (int& count : g_contexts_of) count = 0;
+  for (std::atomic<uint64_t>& primary : g_primary_of) primary = 0;
+  for (std::atomic<int>& holds : g_primary_holds) holds = 0;
 }
 
 }  // namespace gpumem::preload
@@ -155,6 +182,7 @@ using gpumem::preload::DestroyContext;
 using gpumem::preload::EndPrimary;
 using gpumem::preload::Entry;
 using gpumem::preload::MakeContext;
+using gpumem::preload::RetainPrimary;
 
 extern "C" {
 
@@ -217,27 +245,32 @@ CUresult CUDAAPI cuCtxDetach(CUcontext ctx) {
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   Entry entry;
-  return MakeContext(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxRetain(pctx, dev); });
+  return RetainPrimary(entry, pctx, dev,
+                       [&] { return entry.driver.cuDevicePrimaryCtxRetain(pctx, dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice dev) {
   Entry entry;
-  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxRelease(dev); });
+  return EndPrimary(entry, dev, /*reset=*/false,
+                    [&] { return entry.driver.cuDevicePrimaryCtxRelease(dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   Entry entry;
-  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxRelease_v2(dev); });
+  return EndPrimary(entry, dev, /*reset=*/false,
+                    [&] { return entry.driver.cuDevicePrimaryCtxRelease_v2(dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
   Entry entry;
-  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxReset(dev); });
+  return EndPrimary(entry, dev, /*reset=*/true,
+                    [&] { return entry.driver.cuDevicePrimaryCtxReset(dev); });
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   Entry entry;
-  return EndPrimary(entry, dev, [&] { return entry.driver.cuDevicePrimaryCtxReset_v2(dev); });
+  return EndPrimary(entry, dev, /*reset=*/true,
+                    [&] { return entry.driver.cuDevicePrimaryCtxReset_v2(dev); });
 }
 
 CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,

@@ -170,7 +170,7 @@ bool IsInDriver(const void* address) {
   LoadedObject object;
   if (FindObjectOf(address, &object)) {
     const char* name = BaseName(object.path);
-    for (const char* own : {"libcuda.so", "libcudadebugger.so", "libnvidia-"}) {
+    for (const char* own : {"libcuda.so", "libcudadebugger.so", "libnvidia-", "libgpumem"}) {
       if (HasPrefix(name, own)) return true;
     }
   }

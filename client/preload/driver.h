@@ -47,7 +47,7 @@ void* StubFor(void* address);
 // True if the preload has a stub of that name.
 bool HasStub(const char* name);
 
-// True if a code address belongs to the driver or to NVML, which must see no stubs.
+// True if a code address belongs to the driver, to NVML or to gpumem, which must see no stubs.
 bool IsInDriver(const void* address);
 
 // Returns dlsym() or dlvsym() of the C library, found without calling them; null if there is none.

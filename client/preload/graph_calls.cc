@@ -4,6 +4,8 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/books.h"
+#include "client/preload/brokered.h"
+#include "client/preload/gate.h"
 #include "client/preload/graph.h"
 
 namespace gpumem::preload {
@@ -24,6 +26,23 @@ CUresult AfterLaunch(const Entry& entry, CUgraphExec exec, CUresult result) {
   return result;
 }
 
+template <typename Call>
+CUresult BeginCapture(Call call) {
+  Entry entry;
+  NoteCapture();
+  CaptureBegins();
+  CUresult result = call(entry.driver);
+  if (result != CUDA_SUCCESS) CaptureEnds();
+  return result;
+}
+
+bool IsCaptured(const Driver& driver, CUstream stream, bool per_thread) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  CUresult result = per_thread ? driver.cuStreamIsCapturing_ptsz(stream, &status)
+                               : driver.cuStreamIsCapturing(stream, &status);
+  return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 // A capture that fails leaves no graph.
 template <typename Call>
 CUresult EndCapture(CUstream stream, CUgraph* graph, bool per_thread, Call call) {
@@ -31,7 +50,9 @@ CUresult EndCapture(CUstream stream, CUgraph* graph, bool per_thread, Call call)
   CUgraph captured = entry.outermost ? CapturedGraph(entry.driver, stream, per_thread) : nullptr;
   Graph taken;
   bool known = captured != nullptr && TakeGraph(reinterpret_cast<uint64_t>(captured), &taken);
+  bool was_captured = IsCaptured(entry.driver, stream, per_thread);
   CUresult result = call(entry.driver);
+  if (was_captured && !IsCaptured(entry.driver, stream, per_thread)) CaptureEnds();
   if (known && result == CUDA_SUCCESS) PutGraph(reinterpret_cast<uint64_t>(*graph), taken);
   if (known && result != CUDA_SUCCESS) DropGraph(taken);
   return result;
@@ -63,6 +84,7 @@ CUresult AddNode(CUgraph graph, Params* params, Call call) {
 
 using gpumem::preload::AddNode;
 using gpumem::preload::AfterLaunch;
+using gpumem::preload::BeginCapture;
 using gpumem::preload::DestroyGraph;
 using gpumem::preload::Driver;
 using gpumem::preload::EndCapture;
@@ -189,21 +211,25 @@ CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec hGraphExec) {
 
 CUresult CUDAAPI cuGraphUpload(CUgraphExec hGraphExec, CUstream hStream) {
   Entry entry;
+  const gpumem::preload::GateHold hold;
   return AfterLaunch(entry, hGraphExec, entry.driver.cuGraphUpload(hGraphExec, hStream));
 }
 
 CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
   Entry entry;
+  const gpumem::preload::GateHold hold;
   return AfterLaunch(entry, hGraphExec, entry.driver.cuGraphUpload_ptsz(hGraphExec, hStream));
 }
 
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) {
   Entry entry;
+  const gpumem::preload::GateHold hold;
   return AfterLaunch(entry, hGraphExec, entry.driver.cuGraphLaunch(hGraphExec, hStream));
 }
 
 CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) {
   Entry entry;
+  const gpumem::preload::GateHold hold;
   return AfterLaunch(entry, hGraphExec, entry.driver.cuGraphLaunch_ptsz(hGraphExec, hStream));
 }
 
@@ -215,37 +241,32 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
 }
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream) {
-  Entry entry;
-  gpumem::preload::NoteCapture();
-  return entry.driver.cuStreamBeginCapture(hStream);
+  return BeginCapture([&](const Driver& driver) { return driver.cuStreamBeginCapture(hStream); });
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream) {
-  Entry entry;
-  gpumem::preload::NoteCapture();
-  return entry.driver.cuStreamBeginCapture_ptsz(hStream);
+  return BeginCapture(
+      [&](const Driver& driver) { return driver.cuStreamBeginCapture_ptsz(hStream); });
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
-  Entry entry;
-  gpumem::preload::NoteCapture();
-  return entry.driver.cuStreamBeginCapture_v2(hStream, mode);
+  return BeginCapture(
+      [&](const Driver& driver) { return driver.cuStreamBeginCapture_v2(hStream, mode); });
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
-  Entry entry;
-  gpumem::preload::NoteCapture();
-  return entry.driver.cuStreamBeginCapture_v2_ptsz(hStream, mode);
+  return BeginCapture(
+      [&](const Driver& driver) { return driver.cuStreamBeginCapture_v2_ptsz(hStream, mode); });
 }
 
 CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                              const CUgraphNode* dependencies,
                                              const CUgraphEdgeData* dependencyData,
                                              size_t numDependencies, CUstreamCaptureMode mode) {
-  Entry entry;
-  gpumem::preload::NoteCapture();
-  return entry.driver.cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
-                                                  numDependencies, mode);
+  return BeginCapture([&](const Driver& driver) {
+    return driver.cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
+                                              numDependencies, mode);
+  });
 }
 
 CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph,
@@ -253,10 +274,10 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGra
                                                   const CUgraphEdgeData* dependencyData,
                                                   size_t numDependencies,
                                                   CUstreamCaptureMode mode) {
-  Entry entry;
-  gpumem::preload::NoteCapture();
-  return entry.driver.cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies,
-                                                       dependencyData, numDependencies, mode);
+  return BeginCapture([&](const Driver& driver) {
+    return driver.cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies, dependencyData,
+                                                   numDependencies, mode);
+  });
 }
 
 CUresult CUDAAPI cuStreamEndCapture(CUstream hStream, CUgraph* phGraph) {

@@ -5,6 +5,7 @@
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
+#include "client/preload/brokered.h"
 #include "client/preload/pool.h"
 
 namespace gpumem::preload {
@@ -32,16 +33,23 @@ CUresult AllocateCharged(const Entry& entry, uint64_t bytes, Call call, Address 
 }
 
 // The pitch is the driver's choice: a multiple of 512 on all devices so far.
+uint64_t PitchOf(uint64_t width) { return (width + 511) / 512 * 512; }
+
 uint64_t PitchedSize(uint64_t width, uint64_t height) {
-  uint64_t pitch = (width + 511) / 512 * 512;
+  uint64_t pitch = PitchOf(width);
   if (height != 0 && pitch > UINT64_MAX / height) return UINT64_MAX / 2;
   return pitch * height;
 }
 
+// cuMemAllocPitch() takes no others.
+bool IsElementSize(unsigned int bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
+
 template <typename Call>
 CUresult FreeCharged(const Entry& entry, uint64_t address, Call call) {
   Record record;
+  CUresult brokered;
   if (!entry.outermost) return call();
+  if (FreeBrokered(entry, address, &brokered)) return brokered;
   if (g_pointers.Take(address, &record)) {
     CUresult result = call();
     if (result == CUDA_SUCCESS) {
@@ -62,16 +70,25 @@ CUresult FreeCharged(const Entry& entry, uint64_t address, Call call) {
 }  // namespace
 }  // namespace gpumem::preload
 
+using gpumem::preload::AllocateBrokered;
 using gpumem::preload::AllocateCharged;
 using gpumem::preload::ChargedSize;
 using gpumem::preload::Entry;
 using gpumem::preload::FreeCharged;
+using gpumem::preload::IsElementSize;
 using gpumem::preload::PitchedSize;
+using gpumem::preload::PitchOf;
 
 extern "C" {
 
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
   Entry entry;
+  CUresult brokered;
+  uint64_t address = 0;
+  if (dptr != nullptr && AllocateBrokered(entry, bytesize, &address, &brokered)) {
+    if (brokered == CUDA_SUCCESS) *dptr = address;
+    return brokered;
+  }
   return AllocateCharged(
       entry, ChargedSize(bytesize), [&] { return entry.driver.cuMemAlloc_v2(dptr, bytesize); },
       [&] { return *dptr; });
@@ -87,6 +104,15 @@ CUresult CUDAAPI cuMemAlloc(CUdeviceptr_v1* dptr, unsigned int bytesize) {
 CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInBytes,
                                     size_t Height, unsigned int ElementSizeBytes) {
   Entry entry;
+  CUresult brokered;
+  uint64_t address = 0;
+  const bool valid = dptr != nullptr && pPitch != nullptr && IsElementSize(ElementSizeBytes);
+  if (valid && AllocateBrokered(entry, PitchedSize(WidthInBytes, Height), &address, &brokered)) {
+    if (brokered != CUDA_SUCCESS) return brokered;
+    *dptr = address;
+    *pPitch = PitchOf(WidthInBytes);
+    return brokered;
+  }
   return AllocateCharged(
       entry, ChargedSize(PitchedSize(WidthInBytes, Height)),
       [&] {

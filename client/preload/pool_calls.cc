@@ -4,6 +4,7 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/books.h"
+#include "client/preload/brokered.h"
 #include "client/preload/graph.h"
 #include "client/preload/pool.h"
 
@@ -102,12 +103,21 @@ CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUmemoryPool handle
                                  [&] { return call(driver); });
 }
 
+// Names the default stream, which is another one in the functions for per-thread default streams.
+template <typename Variant>
+CUstream NamedStream(CUstream stream) {
+  if (stream != nullptr) return stream;
+  return Variant::kPerThread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
 template <typename Variant>
 CUresult FreeAsync(CUdeviceptr address, CUstream stream) {
   Entry entry;
   const Driver& driver = entry.driver;
   auto call = [&] { return (driver.*Variant::kFree)(address, stream); };
   if (!entry.outermost) return call();
+  CUresult brokered;
+  if (FreeBrokered(entry, address, NamedStream<Variant>(stream), &brokered)) return brokered;
   CUgraph graph = CapturedGraph(driver, stream, Variant::kPerThread);
   if (graph != nullptr) {
     CUresult result = call();

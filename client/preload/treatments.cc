@@ -20,11 +20,10 @@ const std::vector<Passed>& PassedOn() {
        {"cuMemAllocHost", "cuMemAllocHost_v2", "cuMemHostAlloc", "cuMemHostRegister",
         "cuMemHostRegister_v2", "cuMemHostGetDevicePointer", "cuMemHostGetDevicePointer_v2"}},
       {"the process that exports the memory is charged for it",
-       {"cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2", "cuMemImportFromShareableHandle",
-        "cuMemPoolImportPointer", "cuImportExternalMemory", "cuExternalMemoryGetMappedBuffer",
-        "cuExternalMemoryGetMappedMipmappedArray", "cuGraphicsResourceGetMappedPointer",
-        "cuGraphicsResourceGetMappedPointer_v2", "cuGraphicsSubResourceGetMappedArray",
-        "cuGraphicsResourceGetMappedMipmappedArray"}},
+       {"cuMemImportFromShareableHandle", "cuMemPoolImportPointer", "cuImportExternalMemory",
+        "cuExternalMemoryGetMappedBuffer", "cuExternalMemoryGetMappedMipmappedArray",
+        "cuGraphicsResourceGetMappedPointer", "cuGraphicsResourceGetMappedPointer_v2",
+        "cuGraphicsSubResourceGetMappedArray", "cuGraphicsResourceGetMappedMipmappedArray"}},
       {"code and its variables come on top of the context, whose reservation is trued up by the "
        "process's figure of NVML",
        {"cuModuleLoad", "cuModuleLoadData", "cuModuleLoadDataEx", "cuModuleLoadFatBinary",
@@ -39,8 +38,7 @@ const std::vector<Passed>& PassedOn() {
       {"moves or drops contents of memory that is charged already",
        {"cuMemPrefetchBatchAsync", "cuMemPrefetchBatchAsync_ptsz", "cuMemDiscardBatchAsync",
         "cuMemDiscardBatchAsync_ptsz", "cuMemDiscardAndPrefetchBatchAsync",
-        "cuMemDiscardAndPrefetchBatchAsync_ptsz", "cuMemcpyBatchAsync", "cuMemcpyBatchAsync_ptsz",
-        "cuMemcpyBatchAsync_v2", "cuMemcpyBatchAsync_v2_ptsz"}},
+        "cuMemDiscardAndPrefetchBatchAsync_ptsz"}},
       {"tells of an object that exists",
        {"cuDeviceGetMemPool",
         "cuDeviceGetDefaultMemPool",
@@ -51,8 +49,6 @@ const std::vector<Passed>& PassedOn() {
         "cuModuleGetGlobal",
         "cuModuleGetGlobal_v2",
         "cuKernelGetLibrary",
-        "cuMemGetAddressRange",
-        "cuMemGetAddressRange_v2",
         "cuArrayGetPlane",
         "cuMipmappedArrayGetLevel",
         "cuMemGetAllocationGranularity",
@@ -111,6 +107,10 @@ std::vector<Treated> Treatments() {
 #define GPUMEM_PRELOAD_TREATED(name) treatments.push_back({#name, Treatment::kAccount, ""});
   GPUMEM_PRELOAD_ACCOUNT(GPUMEM_PRELOAD_TREATED)
   GPUMEM_PRELOAD_ACCOUNT_13(GPUMEM_PRELOAD_TREATED)
+#undef GPUMEM_PRELOAD_TREATED
+#define GPUMEM_PRELOAD_TREATED(name) treatments.push_back({#name, Treatment::kHold, ""});
+  GPUMEM_PRELOAD_GATE(GPUMEM_PRELOAD_TREATED)
+  GPUMEM_PRELOAD_GATE_13(GPUMEM_PRELOAD_TREATED)
 #undef GPUMEM_PRELOAD_TREATED
 #define GPUMEM_PRELOAD_TREATED(name) treatments.push_back({#name, Treatment::kServe, ""});
   GPUMEM_PRELOAD_SERVE(GPUMEM_PRELOAD_TREATED)

@@ -9,6 +9,7 @@ namespace gpumem::preload {
 enum class Treatment {
   kAccount,  // reserved, then left to the driver
   kServe,    // answered by the preload, from the driver's answer and the tenant's limit
+  kHold,     // left to the driver, but not while the program's memory is suspended
   kPass,     // left to the driver, for the reason given
   // Answered with an error. No function needs that so far.
   kRefuse,

@@ -78,6 +78,28 @@ TEST_F(TreatmentsTest, KnowsEveryFunctionThatMayAllocate) {
   }
 }
 
+// True if a function by its name uses device memory, or lets the GPU do so.
+bool UsesMemory(const std::string& name) {
+  for (const char* prefix : {"cuMemcpy", "cuMemset", "cuLaunch", "cuStreamWaitValue",
+                             "cuStreamWriteValue", "cuStreamBatchMemOp", "cuMemBatchDecompress"}) {
+    if (name.rfind(prefix, 0) == 0) return name.rfind("cuLaunchHostFunc", 0) != 0;
+  }
+  return false;
+}
+
+TEST_F(TreatmentsTest, HoldsEveryFunctionThatUsesMemory) {
+  std::map<std::string, Treatment> treatments;
+  for (const Treated& treated : Treatments()) treatments[treated.name] = treated.treatment;
+  int held = 0;
+  for (const auto& [name, parameters] : Declared()) {
+    if (!UsesMemory(name)) continue;
+    ASSERT_EQ(treatments.count(name), 1u) << name << " is not in GPUMEM_PRELOAD_GATE";
+    EXPECT_EQ(treatments[name], Treatment::kHold) << name;
+    ++held;
+  }
+  EXPECT_GT(held, 100);
+}
+
 TEST_F(TreatmentsTest, KnowsNoFunctionThatDoesNotExist) {
 #if GPUMEM_PRELOAD_BUILT
   // The headers before CUDA 13 lack some of the names.

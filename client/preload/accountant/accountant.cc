@@ -28,6 +28,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/preload/accountant/broker.h"
 #include "gpumem/gpumem.h"
 
 namespace gpumem::preload {
@@ -140,6 +141,13 @@ class Session {
     return GPUMEM_ACCOUNTANT_OK;
   }
 
+  // Null in account mode.
+  const GpumemBroker* Broker(const GpumemPreload& preload) const {
+    if (!IsBrokered()) return nullptr;
+    return StartBroker(
+        client_, wait_ms_, [this](const GpumemDeviceId& id) { return Find(id); }, preload);
+  }
+
  private:
   struct Usage {
     uint64_t limit = 0, free = 0;
@@ -169,6 +177,16 @@ class Session {
   const std::string* Find(const GpumemDeviceId& device) const {
     const auto it = uuids_.find(DigitsOf(device));
     return it == uuids_.end() ? nullptr : &it->second;
+  }
+
+  bool IsBrokered() const {
+    gpumem_usage* usage = nullptr;
+    if (gpumem_client_get_usage(client_, &usage) != GPUMEM_OK) return false;
+    gpumem_tenant_usage tenant = {.struct_size = sizeof(tenant)};
+    const bool brokered = gpumem_usage_get_tenant(usage, &tenant) == GPUMEM_OK &&
+                          tenant.preload_mode == GPUMEM_PRELOAD_BROKER;
+    gpumem_usage_destroy(usage);
+    return brokered;
   }
 
   bool Ask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -228,6 +246,7 @@ extern "C" const GpumemAccountant* gpumem_accountant_open(uint32_t version) {
                             uint64_t* id) { return g_session->AcquireContext(*device, id); },
       .info = [](const GpumemDeviceId* device, uint64_t* limit,
                  uint64_t* free_bytes) { return g_session->Info(*device, limit, free_bytes); },
+      .broker = [](const GpumemPreload* preload) { return g_session->Broker(*preload); },
   };
   return &kAccountant;
 }

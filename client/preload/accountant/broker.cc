@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/accountant/broker.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/preload/accountant/blocks.h"
+#include "client/preload/accountant/suspender.h"
+#include "client/preload/accountant/ticket_exchange.h"
+
+// Its pool is made at the first allocation, as it needs the device's primary context.
+struct GpumemBrokeredDevice {
+  GpumemDeviceId id;
+  std::string uuid;
+  int (*make_room)(const GpumemDeviceId* id);
+  absl::Mutex mutex;
+  // Atomic, so that allocations take no lock for it. Dropped only when none can be under way: the
+  // context goes.
+  std::atomic<gpumem_pool*> pool{nullptr};
+};
+
+namespace gpumem::preload {
+namespace {
+
+// A block of another process, open in this one.
+struct Opened {
+  gpumem_shared_block* block = nullptr;
+  uint64_t address = 0;
+  int times = 0;
+};
+
+using HandleBytes = std::array<unsigned char, sizeof(GpumemIpcHandle)>;
+
+HandleBytes BytesOf(const GpumemIpcHandle& handle) { return std::to_array(handle.bytes); }
+
+// Never destroyed: threads of the program may use it until the end.
+class MemoryBroker {
+ public:
+  MemoryBroker(gpumem_client* client, uint64_t wait_ms, FindDevice find,
+               const GpumemPreload& preload)
+      : client_(client),
+        wait_ms_(wait_ms),
+        find_(std::move(find)),
+        preload_(preload),
+        suspender_(client, preload, [this] { return Pools(); }) {}
+
+  int Start() { return suspender_.Start(); }
+  void Wanted() { suspender_.Wanted(); }
+
+  GpumemBrokeredDevice* Device(const GpumemDeviceId& id) {
+    const std::string* const uuid = find_(id);
+    if (uuid == nullptr) return nullptr;
+    absl::MutexLock lock(&mutex_);
+    GpumemBrokeredDevice*& device = devices_[*uuid];
+    if (device == nullptr)
+      device = new GpumemBrokeredDevice{.id = id, .uuid = *uuid, .make_room = preload_.make_room};
+    return device;
+  }
+
+  int Allocate(GpumemBrokeredDevice* device, uint64_t bytes, uint64_t* address) {
+    gpumem_pool* const pool = PoolOf(device);
+    if (pool == nullptr) return GPUMEM_ACCOUNTANT_GONE;
+    gpumem_block block = {};
+    const int status = gpumem_pool_allocate_synchronized(pool, bytes, &block);
+    if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
+      return GPUMEM_ACCOUNTANT_NO_MEMORY;
+    if (status != GPUMEM_OK) {
+      Tell();
+      return GPUMEM_ACCOUNTANT_GONE;
+    }
+    *address = reinterpret_cast<uintptr_t>(block.data);
+    blocks_.Put(*address, {.bytes = bytes, .owner = pool});
+    return GPUMEM_ACCOUNTANT_OK;
+  }
+
+  // `free` is called with the pool and the block's address.
+  template <typename FreeBlock>
+  bool Free(uint64_t address, FreeBlock free) {
+    // Taken first: after the free, another thread may get the same address.
+    const std::optional<Blocks::Block> block = blocks_.Take(address, /*owned=*/true);
+    if (!block.has_value()) return false;
+    exchange_.Withdraw(address);
+    void* const data = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
+    if (free(static_cast<gpumem_pool*>(block->owner), data) == GPUMEM_OK) return true;
+    blocks_.Put(address, *block);
+    return false;
+  }
+
+  std::optional<Blocks::Found> Find(uint64_t address) const { return blocks_.Find(address); }
+
+  bool Share(uint64_t base, GpumemIpcHandle* handle) {
+    const std::optional<Blocks::Found> found = blocks_.Find(base);
+    if (!found.has_value() || found->block.owner == nullptr) return false;
+    const gpumem_block block = {
+        .data = reinterpret_cast<void*>(static_cast<uintptr_t>(found->base)),
+        .bytes = found->block.bytes};
+    auto* const pool = static_cast<gpumem_pool*>(found->block.owner);
+    std::string ticket(1024, '\0');
+    size_t length = 0;
+    int status = gpumem_pool_share(pool, &block, ticket.data(), ticket.size(), &length);
+    if (status == GPUMEM_OUT_OF_RANGE) {
+      ticket.resize(length);
+      status = gpumem_pool_share(pool, &block, ticket.data(), ticket.size(), &length);
+    }
+    if (status != GPUMEM_OK) return false;
+    ticket.resize(length - 1);
+    const absl::StatusOr<GpumemIpcHandle> offered = exchange_.Offer(base, ticket);
+    if (offered.ok()) *handle = *offered;
+    return offered.ok();
+  }
+
+  bool Open(const GpumemIpcHandle& handle, uint64_t* address) {
+    absl::MutexLock lock(&mutex_);
+    Opened& opened = opened_[BytesOf(handle)];
+    if (opened.times == 0) {
+      gpumem_block block = {};
+      const absl::StatusOr<std::string> ticket = TicketExchange::Fetch(handle);
+      if (!ticket.ok() ||
+          gpumem_client_open_block(client_, ticket->c_str(), nullptr, &opened.block) != GPUMEM_OK ||
+          gpumem_shared_block_get(opened.block, &block) != GPUMEM_OK) {
+        opened_.erase(BytesOf(handle));
+        return false;
+      }
+      opened.address = reinterpret_cast<uintptr_t>(block.data);
+      blocks_.Put(opened.address, {.bytes = block.bytes});
+    }
+    ++opened.times;
+    *address = opened.address;
+    return true;
+  }
+
+  bool Close(uint64_t address) {
+    absl::MutexLock lock(&mutex_);
+    for (auto it = opened_.begin(); it != opened_.end(); ++it) {
+      if (it->second.address != address) continue;
+      if (--it->second.times > 0) return true;
+      (void)blocks_.Take(address, /*owned=*/false);
+      (void)gpumem_shared_block_destroy(it->second.block);
+      opened_.erase(it);
+      return true;
+    }
+    return false;
+  }
+
+  static uint64_t Unused(const GpumemBrokeredDevice& device) {
+    gpumem_pool* const pool = device.pool.load(std::memory_order_acquire);
+    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
+    if (pool == nullptr || gpumem_pool_get_stats(pool, &stats) != GPUMEM_OK) return 0;
+    return stats.reserved_bytes - std::min(stats.reserved_bytes, stats.used_bytes);
+  }
+
+  static bool Trim(const GpumemBrokeredDevice& device) {
+    gpumem_pool* const pool = device.pool.load(std::memory_order_acquire);
+    uint64_t released = 0;
+    return pool != nullptr && gpumem_pool_trim(pool, 0, &released) == GPUMEM_OK && released > 0;
+  }
+
+  void Drop(GpumemBrokeredDevice* device) {
+    absl::MutexLock lock(&device->mutex);
+    gpumem_pool* const pool = device->pool.exchange(nullptr);
+    if (pool == nullptr) return;
+    for (const uint64_t base : blocks_.TakeAll(pool))
+      (void)gpumem_pool_free_synchronized(pool,
+                                          reinterpret_cast<void*>(static_cast<uintptr_t>(base)));
+    (void)gpumem_pool_destroy(pool);
+  }
+
+ private:
+  gpumem_pool* PoolOf(GpumemBrokeredDevice* device) {
+    gpumem_pool* pool = device->pool.load(std::memory_order_acquire);
+    if (pool != nullptr) return pool;
+    absl::MutexLock lock(&device->mutex);
+    pool = device->pool.load(std::memory_order_relaxed);
+    if (pool != nullptr) return pool;
+    gpumem_pool_options options = {.struct_size = sizeof(options)};
+    options.device = device->uuid.c_str();
+    options.wait_ms = wait_ms_;
+    if (gpumem_pool_create(client_, &options, &pool) != GPUMEM_OK) {
+      Tell();
+      return nullptr;
+    }
+    (void)gpumem_pool_set_out_of_memory_callback(
+        pool,
+        [](void* self, uint64_t) {
+          const auto* const of = static_cast<GpumemBrokeredDevice*>(self);
+          return of->make_room(&of->id);
+        },
+        device);
+    device->pool.store(pool, std::memory_order_release);
+    return pool;
+  }
+
+  std::vector<gpumem_pool*> Pools() {
+    std::vector<gpumem_pool*> pools;
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [uuid, device] : devices_) {
+      gpumem_pool* const pool = device->pool.load(std::memory_order_acquire);
+      if (pool != nullptr) pools.push_back(pool);
+    }
+    return pools;
+  }
+
+  void Tell() {
+    if (told_.exchange(true)) return;
+    std::fprintf(stderr, "gpumem: %s\n", gpumem_last_error());
+  }
+
+  gpumem_client* const client_;
+  const uint64_t wait_ms_;
+  const FindDevice find_;
+  const GpumemPreload preload_;
+  Suspender suspender_;
+  Blocks blocks_;
+  TicketExchange exchange_;
+  std::atomic<bool> told_ = false;
+  mutable absl::Mutex mutex_;
+  std::map<std::string, GpumemBrokeredDevice*> devices_ ABSL_GUARDED_BY(mutex_);  // by UUID
+  std::map<HandleBytes, Opened> opened_ ABSL_GUARDED_BY(mutex_);
+};
+
+MemoryBroker* g_broker = nullptr;
+
+constexpr GpumemBroker kTable = {
+    .device = [](const GpumemDeviceId* id) { return g_broker->Device(*id); },
+    .allocate = [](GpumemBrokeredDevice* device, uint64_t bytes,
+                   uint64_t* address) { return g_broker->Allocate(device, bytes, address); },
+    .free = [](uint64_t address) -> int {
+      return g_broker->Free(address, gpumem_pool_free_synchronized);
+    },
+    .free_on_stream = [](uint64_t address, void* stream) -> int {
+      return g_broker->Free(address, [stream](gpumem_pool* pool, void* data) {
+        return gpumem_pool_free_pointer(pool, data, stream);
+      });
+    },
+    .find = [](uint64_t address, uint64_t* base, uint64_t* bytes) -> int {
+      const std::optional<Blocks::Found> found = g_broker->Find(address);
+      if (!found.has_value()) return 0;
+      *base = found->base;
+      *bytes = found->block.bytes;
+      return 1;
+    },
+    .share = [](uint64_t base, GpumemIpcHandle* handle) -> int {
+      return g_broker->Share(base, handle);
+    },
+    .is_shared = [](const GpumemIpcHandle* handle) -> int {
+      return TicketExchange::IsOurs(*handle);
+    },
+    .open = [](const GpumemIpcHandle* handle, uint64_t* address) -> int {
+      return g_broker->Open(*handle, address);
+    },
+    .close = [](uint64_t address) -> int { return g_broker->Close(address); },
+    .unused = [](GpumemBrokeredDevice* device) { return MemoryBroker::Unused(*device); },
+    .trim = [](GpumemBrokeredDevice* device) -> int { return MemoryBroker::Trim(*device); },
+    .drop = [](GpumemBrokeredDevice* device) { g_broker->Drop(device); },
+    .wanted = [] { g_broker->Wanted(); },
+};
+
+}  // namespace
+
+const GpumemBroker* StartBroker(gpumem_client* client, uint64_t wait_ms, FindDevice find,
+                                const GpumemPreload& preload) {
+  g_broker = new MemoryBroker(client, wait_ms, std::move(find), preload);
+  if (g_broker->Start() == GPUMEM_OK) return &kTable;
+  std::fprintf(stderr, "gpumem: %s; memory of this process cannot be suspended\n",
+               gpumem_last_error());
+  return &kTable;
+}
+
+}  // namespace gpumem::preload

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspends and resumes the program's pools, without its help: it is held at the preload's gate.
+//
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "client/preload/brokered_memory.h"
+#include "gpumem/gpumem.h"
+
+namespace gpumem::preload {
+
+class Suspender {
+ public:
+  // `pools` returns the process's pools, while the gate is closed. Never destroyed.
+  Suspender(gpumem_client* client, const GpumemPreload& preload,
+            std::function<std::vector<gpumem_pool*>()> pools);
+  Suspender(const Suspender&) = delete;
+  Suspender& operator=(const Suspender&) = delete;
+
+  // Begins to serve requests to suspend, and to tell the daemon that the program is at work.
+  // Returns a status of libgpumem.
+  int Start();
+
+  // A thread of the program wants to use the memory. If others than an operator had it suspended,
+  // resumes it, which waits until there is room.
+  void Wanted();
+
+ private:
+  void Serve(const gpumem_suspension_request& request);
+  void Suspend(const gpumem_suspension_request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False: it is still suspended.
+  bool Resume(uint64_t wait_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void ReportActivity();
+
+  gpumem_client* const client_;
+  const GpumemPreload preload_;
+  const std::function<std::vector<gpumem_pool*>()> pools_;
+  absl::Mutex mutex_;
+  bool suspended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool by_operator_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace gpumem::preload

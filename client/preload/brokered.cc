@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/toolkit.h"
+
+#if GPUMEM_PRELOAD_BUILT
+#include <atomic>
+
+#include "client/preload/accounting.h"
+#include "client/preload/books.h"
+#include "client/preload/brokered.h"
+#include "client/preload/brokered_memory.h"
+#include "client/preload/gate.h"
+#include "client/preload/hash_map.h"
+#include "client/preload/lock.h"
+
+namespace gpumem::preload {
+namespace {
+
+std::atomic<int> g_captures{0};
+Mutex g_deferred_mutex;
+HashMap<bool> g_deferred;  // blocks to be freed when no stream is being captured
+
+// During a capture the driver refuses calls such as cuMemFree() to some threads, and the capture is
+// lost. Asks the driver to do so, by a call of the same class.
+CUresult RefusalOfCapture(const Driver& driver) {
+  if (g_captures.load(std::memory_order_acquire) == 0) return CUDA_SUCCESS;
+  CUdeviceptr probe = 0;
+  const CUresult result = driver.cuMemAlloc_v2(&probe, 1);
+  if (result == CUDA_SUCCESS) driver.cuMemFree_v2(probe);
+  // Without memory for the probe, the call was allowed.
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : result;
+}
+
+bool Defer(uint64_t address) {
+  MutexLock lock(&g_deferred_mutex);
+  return g_captures.load(std::memory_order_acquire) != 0 && g_deferred.Put(address, true);
+}
+
+bool IsDeferred(uint64_t address) {
+  MutexLock lock(&g_deferred_mutex);
+  return g_deferred.Get(address) != nullptr;
+}
+
+}  // namespace
+
+bool IsBrokered() { return Broker() != nullptr; }
+
+bool AllocateBrokered(const Entry& entry, uint64_t bytes, uint64_t* address, CUresult* result) {
+  uint64_t context = 0;
+  int device = -1;
+  // Errors of arguments are the driver's to tell.
+  if (!entry.outermost || bytes == 0 || !CurrentContext(entry.driver, &context, &device)) {
+    return false;
+  }
+  *result = EnsureContext(device);
+  if (*result != CUDA_SUCCESS) return true;
+  GpumemBrokeredDevice* const pool = BrokeredDevice(device);
+  if (pool == nullptr || g_captures.load(std::memory_order_acquire) != 0 ||
+      PrimaryOf(device) != context) {
+    return false;
+  }
+  GateHold hold;
+  const int answer = Broker()->allocate(pool, bytes, address);
+  *result = answer == GPUMEM_ACCOUNTANT_OK ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+  return true;
+}
+
+bool FreeBrokered(const Entry& entry, uint64_t address, CUresult* result) {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  if (!IsBrokered() || !entry.outermost) return false;
+  GateHold hold;
+  if (g_captures.load(std::memory_order_acquire) == 0) {
+    *result = CUDA_SUCCESS;
+    return Broker()->free(address) != 0;
+  }
+  if (!Broker()->find(address, &base, &bytes) || base != address) return false;
+  *result = IsDeferred(address) ? CUDA_ERROR_INVALID_VALUE : RefusalOfCapture(entry.driver);
+  if (*result == CUDA_SUCCESS && !Defer(address)) Broker()->free(address);
+  return true;
+}
+
+bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresult* result) {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  if (!IsBrokered() || !entry.outermost) return false;
+  GateHold hold;
+  if (!Broker()->find(address, &base, &bytes) || base != address) return false;
+  // As the driver answers for memory of cuMemAlloc() when the stream is being captured.
+  *result =
+      Broker()->free_on_stream(address, stream) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return true;
+}
+
+bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes) {
+  return IsBrokered() && Broker()->find(address, base, bytes) != 0;
+}
+
+uint64_t UnusedBrokered(int device) {
+  GpumemBrokeredDevice* const pool = BrokeredDevice(device);
+  return pool == nullptr ? 0 : Broker()->unused(pool);
+}
+
+bool TrimBrokered(int device) {
+  GpumemBrokeredDevice* const pool = BrokeredDevice(device);
+  return pool != nullptr && Broker()->trim(pool) != 0;
+}
+
+void DropBrokered(int device) {
+  GpumemBrokeredDevice* const pool = BrokeredDevice(device);
+  if (pool == nullptr) return;
+  GateHold hold;
+  Broker()->drop(pool);
+}
+
+void CaptureBegins() { g_captures.fetch_add(1, std::memory_order_acq_rel); }
+
+void CaptureEnds() {
+  if (g_captures.fetch_sub(1, std::memory_order_acq_rel) != 1 || !IsBrokered()) return;
+  GateHold hold;
+  while (true) {
+    uint64_t address = 0;
+    {
+      MutexLock lock(&g_deferred_mutex);
+      if (g_captures.load(std::memory_order_acquire) != 0) return;
+      g_deferred.ForEach([&](uint64_t deferred, bool) { address = deferred; });
+      bool taken = false;
+      if (address == 0 || !g_deferred.Take(address, &taken)) return;
+    }
+    Broker()->free(address);
+  }
+}
+
+void AbandonBrokered() {
+  AbandonGate();
+  g_captures.store(0);
+  g_deferred_mutex.Reset();
+  g_deferred.Abandon();
+}
+
+}  // namespace gpumem::preload
+
+#endif  // GPUMEM_PRELOAD_BUILT

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Broker mode: memory of cuMemAlloc() and cuMemAllocPitch() is gpumem's (brokered_memory.h).
+//
+// What cannot be gpumem's is the driver's, and charged, as in account mode: memory in contexts that
+// are not primary ones, and while streams are being captured.
+#pragma once
+
+#include <stdint.h>
+
+#include "client/preload/driver.h"
+
+namespace gpumem::preload {
+
+// True in broker mode, from the process's first use of device memory on.
+bool IsBrokered();
+
+// Each of these does nothing and returns false where the memory is not gpumem's. `result` is what
+// the program gets.
+bool AllocateBrokered(const Entry& entry, uint64_t bytes, uint64_t* address, CUresult* result);
+bool FreeBrokered(const Entry& entry, uint64_t address, CUresult* result);
+bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresult* result);
+
+// Finds the block that an address lies in.
+bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes);
+
+// Returns what the pool of a device holds without use, and gives that back: true if it was
+// anything.
+uint64_t UnusedBrokered(int device);
+bool TrimBrokered(int device);
+
+// Frees all of a device, before its primary context goes.
+void DropBrokered(int device);
+
+// Captures of streams begin, and end. Frees that had to wait for the end are done then.
+void CaptureBegins();
+void CaptureEnds();
+
+void AbandonBrokered();
+
+}  // namespace gpumem::preload

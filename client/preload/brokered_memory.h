@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Broker mode: the program's ordinary device memory is gpumem's, so that it can be taken back under
+ * pressure and suspended. What libgpumem-accountant.so offers the preload for that, beside
+ * accountant.h. All functions are thread-safe and may block.
+ */
+#pragma once
+
+#include <stdint.h>
+
+#include "client/preload/accountant.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the preload does for the plug-in. */
+struct GpumemPreload {
+  /* Closes the gate: when this returns, no thread uses brokered memory or gives work to the GPU,
+   * and each that wants to waits. Work given before may still run. */
+  void (*close_gate)(void);
+  void (*open_gate)(void);
+  /* Returns how often threads have passed it. */
+  uint64_t (*gate_passes)(void);
+  /* Gives back what the process has reserved on a device and does not need. True if that was
+   * anything. Called within allocate(). */
+  int (*make_room)(const struct GpumemDeviceId* id);
+};
+
+/* What cuIpcGetMemHandle() and its relatives carry. */
+struct GpumemIpcHandle {
+  unsigned char bytes[64]; /* CU_IPC_HANDLE_SIZE */
+};
+
+/* A device's pool. Never freed. */
+struct GpumemBrokeredDevice;
+
+struct GpumemBroker {
+  /* Returns null where the daemon does not serve the device. */
+  struct GpumemBrokeredDevice* (*device)(const struct GpumemDeviceId* id);
+
+  /* Allocates memory that every stream may use at once, in the device's primary context, which the
+   * process must have. Returns a GpumemAnswer. */
+  int (*allocate)(struct GpumemBrokeredDevice* device, uint64_t bytes, uint64_t* address);
+
+  /* Frees a block of allocate(): when all work of the device is done, or that of a stream. False if
+   * no block begins at the address. */
+  int (*free)(uint64_t address);
+  int (*free_on_stream)(uint64_t address, void* stream);
+
+  /* Finds the block, also one of open(), that an address lies in. False if there is none. */
+  int (*find)(uint64_t address, uint64_t* base, uint64_t* bytes);
+
+  /* Writes a handle by which other processes of the tenant open the block. False if that is not
+   * possible. */
+  int (*share)(uint64_t base, struct GpumemIpcHandle* handle);
+  /* True for a handle of share(). */
+  int (*is_shared)(const struct GpumemIpcHandle* handle);
+  /* Opens it; again, if it is open already, at the same address. close() undoes one of them, and is
+   * false if none is open at the address. */
+  int (*open)(const struct GpumemIpcHandle* handle, uint64_t* address);
+  int (*close)(uint64_t address);
+
+  /* Returns the bytes that the pool holds without use. */
+  uint64_t (*unused)(struct GpumemBrokeredDevice* device);
+  /* Gives those back. True if that was anything. */
+  int (*trim)(struct GpumemBrokeredDevice* device);
+
+  /* Frees everything on the device, before its primary context goes. */
+  void (*drop)(struct GpumemBrokeredDevice* device);
+
+  /* A thread has found the gate closed. Resumes the memory if the reason for the suspension leaves
+   * that to the program; else returns at once. */
+  void (*wanted)(void);
+};
+
+#ifdef __cplusplus
+}
+#endif

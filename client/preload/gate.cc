@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/gate.h"
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <climits>
+
+namespace gpumem::preload {
+namespace {
+
+// Threads are spread over these, so that they rarely write to one cache line. Only sums matter: a
+// thread is inside if more have entered than left.
+struct alignas(64) Slot {
+  std::atomic<uint64_t> entered{0};
+  std::atomic<uint64_t> left{0};
+};
+
+constexpr uint32_t kSlots = 64;
+Slot g_slots[kSlots];
+std::atomic<uint32_t> g_next_slot{0};
+std::atomic<void (*)()> g_wanted{nullptr};  // null: the gate is not in use
+std::atomic<uint32_t> g_closed{0};
+std::atomic<uint32_t> g_leavings{0};  // counted while it is closed, for the thread that closes it
+
+constinit thread_local int t_depth = 0;
+constinit thread_local Slot* t_slot = nullptr;
+
+void Wait(std::atomic<uint32_t>* word, uint32_t value) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void WakeAll(std::atomic<uint32_t>* word) {
+  syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+Slot& OwnSlot() {
+  if (t_slot == nullptr) {
+    t_slot = &g_slots[g_next_slot.fetch_add(1, std::memory_order_relaxed) % kSlots];
+  }
+  return *t_slot;
+}
+
+// The orders below are sequentially consistent: either the closing thread sees the entry, or the
+// entering one sees the closed gate.
+void CountOut(Slot& slot) {
+  slot.left.fetch_add(1);
+  if (g_closed.load() == 0) return;
+  g_leavings.fetch_add(1);
+  WakeAll(&g_leavings);
+}
+
+bool IsEmpty(const Slot& slot) {
+  // In this order: what has left has entered before.
+  const uint64_t left = slot.left.load();
+  return slot.entered.load() == left;
+}
+
+}  // namespace
+
+void UseGate(void (*wanted)()) { g_wanted.store(wanted); }
+
+bool GateHold::Enter() {
+  void (*wanted)() = g_wanted.load(std::memory_order_relaxed);
+  if (wanted == nullptr) return false;
+  if (t_depth++ > 0) return true;
+  Slot& slot = OwnSlot();
+  while (true) {
+    slot.entered.fetch_add(1);
+    if (g_closed.load() == 0) return true;
+    CountOut(slot);
+    wanted();
+    Wait(&g_closed, 1);
+  }
+}
+
+void GateHold::Leave() {
+  if (--t_depth == 0) CountOut(*t_slot);
+}
+
+void CloseGate() {
+  g_closed.store(1);
+  for (Slot& slot : g_slots) {
+    while (true) {
+      const uint32_t seen = g_leavings.load();
+      if (IsEmpty(slot)) break;
+      Wait(&g_leavings, seen);
+    }
+  }
+}
+
+void OpenGate() {
+  g_closed.store(0);
+  WakeAll(&g_closed);
+}
+
+uint64_t GatePasses() {
+  uint64_t passes = 0;
+  for (const Slot& slot : g_slots) passes += slot.entered.load(std::memory_order_relaxed);
+  return passes;
+}
+
+void AbandonGate() {
+  g_wanted.store(nullptr);
+  g_closed.store(0);
+  t_depth = 0;
+}
+
+}  // namespace gpumem::preload

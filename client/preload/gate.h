@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Holds the program's GPU work while its brokered memory is suspended.
+//
+// Calls that use device memory, or give work to the GPU that may, are made inside the gate. Whoever
+// suspends closes it: afterwards no such call is under way, and further ones wait until it is open.
+#pragma once
+
+#include <stdint.h>
+
+namespace gpumem::preload {
+
+// Lets calls wait at the gate from now on. Before that, GateHold does nothing. `wanted` is called
+// by threads that find the gate closed, before they wait.
+void UseGate(void (*wanted)());
+
+// Closes the gate. Blocks until all calls inside it have returned. Requires that the calling thread
+// is outside, and that one thread at a time closes and opens.
+void CloseGate();
+void OpenGate();
+
+// Returns how often the gate was passed: a program whose number grows is at work.
+uint64_t GatePasses();
+
+// Forgets who is inside, in a child after fork().
+void AbandonGate();
+
+// Inside the gate while it exists. A thread may nest them.
+class GateHold {
+ public:
+  GateHold() : held_(Enter()) {}
+  ~GateHold() {
+    if (held_) Leave();
+  }
+  GateHold(const GateHold&) = delete;
+  GateHold& operator=(const GateHold&) = delete;
+
+ private:
+  static bool Enter();
+  static void Leave();
+
+  const bool held_;
+};
+
+}  // namespace gpumem::preload
