@@ -47,7 +47,10 @@ void EndPrimary(State& state, CUdevice device) {
   EmptyPools(state, device);
   GiveMemory(device, kContextMemory);
   state.contexts.erase(&owner.primary);
-  owner.primary_references = 0;
+}
+
+bool PrimaryIsActive(State& state, CUdevice device) {
+  return state.contexts.count(&state.devices[static_cast<size_t>(device)].primary) != 0;
 }
 
 CUresult EndReference(CUdevice device, bool reset) {
@@ -56,14 +59,11 @@ CUresult EndReference(CUdevice device, bool reset) {
   if (ready != CUDA_SUCCESS) return ready;
   if (!IsDevice(call.state, device)) return CUDA_ERROR_INVALID_DEVICE;
   Device& owner = call.state.devices[static_cast<size_t>(device)];
-  if (owner.primary_references == 0) {
-    return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-  }
-  if (reset || owner.primary_references == 1) {
-    EndPrimary(call.state, device);
-  } else {
-    --owner.primary_references;
-  }
+  // A reset keeps the references, which are released as without it.
+  if (!reset && owner.primary_references == 0) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!reset) --owner.primary_references;
+  const bool ends = reset || owner.primary_references == 0;
+  if (ends && PrimaryIsActive(call.state, device)) EndPrimary(call.state, device);
   return CUDA_SUCCESS;
 }
 
@@ -79,7 +79,7 @@ CUresult PrimaryState(CUdevice device, unsigned int* flags, int* active) {
   if (ready != CUDA_SUCCESS) return ready;
   if (!IsDevice(call.state, device)) return CUDA_ERROR_INVALID_DEVICE;
   *flags = 0;
-  *active = call.state.devices[static_cast<size_t>(device)].primary_references != 0 ? 1 : 0;
+  *active = PrimaryIsActive(call.state, device) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
@@ -94,7 +94,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   if (ready != CUDA_SUCCESS) return ready;
   if (!fake_cuda::IsDevice(call.state, dev)) return CUDA_ERROR_INVALID_DEVICE;
   Device& device = call.state.devices[static_cast<size_t>(dev)];
-  if (device.primary_references == 0) {
+  if (!fake_cuda::PrimaryIsActive(call.state, dev)) {
     if (!fake_cuda::TakeMemory(dev, kContextMemory)) return CUDA_ERROR_OUT_OF_MEMORY;
     call.state.contexts.insert(&device.primary);
   }
@@ -162,7 +162,7 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc, CUdevice
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   if (!fake_cuda::IsDevice(call.state, dev)) return CUDA_ERROR_INVALID_DEVICE;
-  if (call.state.devices[static_cast<size_t>(dev)].primary_references == 0) {
+  if (!fake_cuda::PrimaryIsActive(call.state, dev)) {
     return CUDA_ERROR_INVALID_CONTEXT;
   }
   CUcontext green = new CUctx_st{dev, false};

@@ -69,6 +69,7 @@ namespace {
   X(cuMemGetInfo_v2)                        \
   X(cuMemGetAddressRange_v2)                \
   X(cuPointerGetAttribute)                  \
+  X(cuPointerGetAttributes)                 \
   X(cuMemcpyHtoD_v2)                        \
   X(cuMemcpyDtoH_v2)                        \
   X(cuMemcpyDtoD_v2)                        \

@@ -59,11 +59,18 @@ CUresult MemoryInfo(uint64_t* free_bytes, uint64_t* total) {
   return CUDA_SUCCESS;
 }
 
-// True if a range is in one allocation. Ranges of other host memory count, too.
+// True if a range is in one allocation, or in mappings that lie one behind another.
 bool MayTouch(State& state, uint64_t address, uint64_t bytes) {
-  uint64_t base = 0;
-  const Allocation* allocation = FindAllocation(state, address, &base);
-  return allocation != nullptr && address - base + bytes <= allocation->size;
+  while (true) {
+    uint64_t base = 0;
+    const Allocation* allocation = FindAllocation(state, address, &base);
+    if (allocation == nullptr) return false;
+    const uint64_t left = allocation->size - (address - base);
+    if (bytes <= left) return true;
+    if (allocation->kind != Kind::kMapped) return false;
+    address += left;
+    bytes -= left;
+  }
 }
 
 CUresult Copy(uint64_t to, uint64_t from, uint64_t bytes, bool check_to, bool check_from) {
@@ -140,6 +147,8 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
   switch (found->second.kind) {
     case Kind::kDevice:
     case Kind::kManaged:
+      // It waits for the device.
+      if (fake_cuda::ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
       fake_cuda::RemoveAllocation(call.state, dptr);
       return CUDA_SUCCESS;
     case Kind::kPool:
@@ -222,12 +231,25 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       *static_cast<size_t*>(data) = allocation->size;
       return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *static_cast<int*>(data) = allocation->kind == Kind::kDevice ? 1 : 0;
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(data) = allocation->pool;
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
+}
+
+// One that cannot be told is null; the driver's rule.
+CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes,
+                                        void** data, CUdeviceptr ptr) {
+  for (unsigned int i = 0; i < numAttributes; ++i) {
+    CUresult result = cuPointerGetAttribute(data[i], attributes[i], ptr);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dst, const void* src, size_t count) {

@@ -245,6 +245,11 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
   if (ready != CUDA_SUCCESS) return ready;
   if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
   int protection = PROT_NONE;
+  // Memory of another process is of a device, too.
+  auto mapped = call.state.allocations.lower_bound(ptr);
+  for (; mapped != call.state.allocations.end() && mapped->first < ptr + size; ++mapped) {
+    mapped->second.device = desc[0].location.id;
+  }
   if (desc[0].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection = PROT_READ;
   if (desc[0].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection = PROT_READ | PROT_WRITE;
   return mprotect(reinterpret_cast<void*>(ptr), size, protection) == 0 ? CUDA_SUCCESS

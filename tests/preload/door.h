@@ -39,6 +39,12 @@
   X(cuMemFreeHost, 2000)                      \
   X(cuMemsetD8, 3020)                         \
   X(cuMemcpyDtoH, 3020)                       \
+  X(cuMemGetAddressRange, 3020)               \
+  X(cuPointerGetAttribute, 4000)              \
+  X(cuPointerGetAttributes, 7000)             \
+  X(cuIpcGetMemHandle, 4010)                  \
+  X(cuIpcOpenMemHandle, 11000)                \
+  X(cuIpcCloseMemHandle, 4010)                \
   X(cuMemCreate, 10020)                       \
   X(cuMemRelease, 10020)                      \
   X(cuMemMap, 10020)                          \

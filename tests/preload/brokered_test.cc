@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs in broker mode: their memory is gpumem's, and they do not see it.
+//
+// The daemon runs its CUDA backend on the fake driver, so all of the way is used: segments, pools,
+// suspensions.
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/preload/with_daemon.h"
+
+namespace gpumem::preload {
+namespace {
+
+using testing::Child;
+using testing::Eventually;
+
+class BrokeredTest : public DaemonTest {
+ protected:
+  void SetUp() override {
+    DaemonTest::SetUp();
+    if (IsSkipped()) return;
+    // Of the device's memory.
+    environment["FAKE_CUDA_MEMORY"] = std::to_string(304 * kMiB);
+    StartDaemon(
+        "[tier]\ncapacity = \"1GiB\"\n"
+        "[tenant_defaults]\nlimit = \"288MiB\"\npreload = \"broker\"\n"
+        "[[tenant]]\nname = \"second\"\nswappable = true\nmin_residence = \"0s\"\n"
+        "[[tenant]]\nname = \"first\"\npriority = 1\n"
+        "[[rule]]\ntenant = \"second\"\ndefault = true\n"
+        "[[rule]]\ntenant = \"first\"\ndefault = true\n",
+        /*cuda=*/true);
+  }
+
+  // Bytes of a kind that sessions hold.
+  uint64_t Held(const std::string& kind) {
+    const Finished listed = Ctl({"segments", "--json"});
+    EXPECT_EQ(listed.status, 0) << listed.errors;
+    uint64_t bytes = 0;
+    size_t at = 0;
+    while ((at = listed.output.find("\"kind\": \"" + kind + "\"", at)) != std::string::npos) {
+      // The object of the segment that this member is in.
+      const size_t begin = listed.output.rfind('{', at);
+      const size_t end = listed.output.find('}', at);
+      const size_t size = listed.output.find("\"size_bytes\": ", begin);
+      EXPECT_LT(size, end);
+      // Freed memory may stay with the tenant.
+      const size_t leased = listed.output.find("\"state\": \"leased\"", begin);
+      if (leased < end) bytes += std::strtoull(listed.output.c_str() + size + 14, nullptr, 10);
+      at = end;
+    }
+    return bytes;
+  }
+
+  // Runs `brokered`, with and without the preload, and expects the same.
+  void ExpectSame(const std::string& matter) {
+    const Finished plain = Run({Path("BROKERED"), matter}, false);
+    const Finished run = Run({Path("BROKERED"), matter});
+    EXPECT_EQ(plain.status, 0) << plain.errors;
+    EXPECT_EQ(run.status, 0) << run.errors;
+    EXPECT_EQ(run.output, plain.output);
+    EXPECT_EQ(run.errors, plain.errors);
+    ExpectAllBack();
+  }
+};
+
+TEST_F(BrokeredTest, MemoryIsGpumemsAndTheLimitHolds) {
+  for (const char* way : {"alloc", "pitch", "crossed"}) {
+    SCOPED_TRACE(way);
+    const Finished run = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)});
+    ASSERT_EQ(run.status, 0) << run.errors;
+    EXPECT_EQ(run.values("got"), (std::vector<std::string>{"8", "8"})) << run.output;
+    EXPECT_EQ(run.values("code"), (std::vector<std::string>{"2", "2"})) << run.output;
+    EXPECT_EQ(run.values("total"), (std::vector<std::string>(2, std::to_string(288 * kMiB))));
+    EXPECT_EQ(run.values("free"), (std::vector<std::string>(2, std::to_string(16 * kMiB))));
+    EXPECT_EQ(run.value("end_free"), std::to_string(272 * kMiB));
+    // The driver of the process made a context, and no memory beside it.
+    EXPECT_EQ(driver_peak(), 16 * kMiB);
+    ExpectAllBack();
+  }
+  EXPECT_EQ(Usage().peak_bytes, 272 * kMiB);
+}
+
+// What cannot be gpumem's is charged beside it, and room that one of both does not need is given to
+// the other.
+TEST_F(BrokeredTest, OtherMemoryIsChargedBesideIt) {
+  for (const char* way : {"managed", "vmm", "async", "pool", "node", "capture", "array"}) {
+    SCOPED_TRACE(way);
+    const Finished run = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)});
+    ASSERT_EQ(run.status, 0) << run.errors;
+    EXPECT_EQ(run.values("got"), (std::vector<std::string>{"8", "8"})) << run.output;
+    EXPECT_EQ(run.values("code"), (std::vector<std::string>{"2", "2"})) << run.output;
+    ExpectAllBack();
+  }
+  EXPECT_LE(Usage().peak_bytes, 288 * kMiB);
+}
+
+TEST_F(BrokeredTest, PointersTellWhatWasAskedFor) { ExpectSame("pointers"); }
+TEST_F(BrokeredTest, HandlesOpenInOtherProcesses) { ExpectSame("ipc"); }
+TEST_F(BrokeredTest, CapturesForbidAndAllowTheSame) { ExpectSame("deferred"); }
+TEST_F(BrokeredTest, MemoryGoesWithThePrimaryContext) { ExpectSame("reset"); }
+
+TEST_F(BrokeredTest, ManyThreadsUseItAtOnce) {
+  const Finished run = Run({Path("THREADS"), "8", "300"});
+  EXPECT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.value("others"), "0") << run.output;
+  EXPECT_LE(Usage().peak_bytes, 288 * kMiB);
+  ExpectAllBack();
+}
+
+TEST_F(BrokeredTest, MemoryOfAKilledProcessComesBack) {
+  for (int round = 0; round < 5; ++round) {
+    Child holder(Preloaded({Path("HOLDER"), std::to_string(200 * kMiB)}));
+    ASSERT_TRUE(Eventually([&] { return Usage().leased_bytes >= 216 * kMiB; }));
+    EXPECT_GE(Held("vmm"), 200 * kMiB);
+    holder.Signal(SIGKILL);
+    holder.Wait();
+    ExpectAllBack();
+  }
+}
+
+// The pool of a program that has freed its memory is empty when others need that.
+TEST_F(BrokeredTest, FreedMemoryIsForOthers) {
+  Child keeper(Preloaded({Path("KEEPER"), std::to_string(200 * kMiB)}));
+  ASSERT_TRUE(Eventually([&] { return Held("vmm") >= 200 * kMiB; }));
+  environment["GPUMEM_PRELOAD_WAIT_MS"] = "10000";
+  const Finished run = Run({Path("BROKERED"), "once", std::to_string(200 * kMiB)});
+  EXPECT_EQ(run.value("code"), "0") << run.errors;
+}
+
+class SuspendedTest : public BrokeredTest {
+ protected:
+  void SetUp() override {
+    BrokeredTest::SetUp();
+    if (IsSkipped()) return;
+    stop_ = daemon_->state_dir() + "/stop";
+    progress_ = daemon_->state_dir() + "/progress";
+    const std::string script = absl::StrCat(Path("BROKERED"), " work ", stop_, " > ", progress_);
+    program_ = Child(Preloaded({"/bin/sh", "-c", absl::StrCat("exec ", script)}));
+    ASSERT_TRUE(Eventually([&] { return Dots() > 0; }));
+    session_ = Session();
+  }
+
+  size_t Dots() const {
+    std::ifstream file(progress_);
+    std::stringstream text;
+    text << file.rdbuf();
+    const std::string seen = text.str();
+    return static_cast<size_t>(std::count(seen.begin(), seen.end(), '.'));
+  }
+  // The number of the program's session.
+  std::string Session() {
+    const Finished listed = Ctl({"ps"});
+    std::istringstream lines(listed.output);
+    std::string line;
+    while (std::getline(lines, line)) {
+      if (line.find(" brokered ") != std::string::npos) {
+        std::string number;
+        std::istringstream(line) >> number;
+        return number;
+      }
+    }
+    return "none in " + listed.output;
+  }
+  // The program goes on, and nothing that it has read was wrong.
+  void ExpectItEndsWell() {
+    const size_t before = Dots();
+    EXPECT_TRUE(Eventually([&] { return Dots() > before; }));
+    close(creat(stop_.c_str(), 0600));
+    EXPECT_EQ(program_.Wait(), 0);
+    std::ifstream file(progress_);
+    std::stringstream text;
+    text << file.rdbuf();
+    EXPECT_NE(text.str().find(" wrong=0\n"), std::string::npos) << text.str();
+    ExpectAllBack();
+  }
+
+  std::string stop_, progress_, session_;
+  Child program_;
+};
+
+TEST_F(SuspendedTest, AnOperatorSuspendsAProgramThatKnowsNothingOfIt) {
+  for (int round = 0; round < 3; ++round) {
+    const Finished suspended = Ctl({"suspend", session_, "--yes"});
+    ASSERT_EQ(suspended.status, 0) << suspended.errors;
+    EXPECT_EQ(Held("vmm"), 0u);
+    EXPECT_GE(Held("tier"), 45 * kMiB);
+    EXPECT_EQ(Usage().leased_bytes, 16 * kMiB) << "the context";
+    // It stands still: no dot comes while others use all of the limit.
+    const size_t before = Dots();
+    const Finished other = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
+    EXPECT_EQ(other.values("got"), (std::vector<std::string>{"8", "8"})) << other.output;
+    EXPECT_LE(Dots(), before + 1);
+    ASSERT_TRUE(Eventually([&] { return Usage().leased_bytes == 16 * kMiB; }));
+    const Finished resumed = Ctl({"resume", session_});
+    ASSERT_EQ(resumed.status, 0) << resumed.errors;
+    EXPECT_TRUE(Eventually([&] { return Dots() > before + 1; }));
+  }
+  ExpectItEndsWell();
+}
+
+TEST_F(SuspendedTest, ItCanBeKilledMeanwhile) {
+  ASSERT_EQ(Ctl({"suspend", session_, "--yes"}).status, 0);
+  program_.Signal(SIGTERM);
+  EXPECT_EQ(program_.Wait(), 128 + SIGTERM);
+  ExpectAllBack();
+  EXPECT_TRUE(Eventually([&] { return Held("tier") == 0; }));
+}
+
+// Two programs that do not fit on the device together take turns, and know nothing of it.
+TEST_F(SuspendedTest, AnotherProgramsRequestSuspendsIt) {
+  environment["GPUMEM_TENANT"] = "first";
+  environment["GPUMEM_PRELOAD_WAIT_MS"] = "20000";
+  const Finished run = Run({Path("BROKERED"), "once", std::to_string(250 * kMiB)});
+  EXPECT_EQ(run.value("code"), "0") << run.errors;
+  EXPECT_NE(daemon_->Log().find("suspended"), std::string::npos);
+  // The program has resumed by itself.
+  ExpectItEndsWell();
+}
+
+}  // namespace
+}  // namespace gpumem::preload
