@@ -65,34 +65,24 @@ uint64_t Size2d(const Descriptor& array) {
 
 template <typename Handle, typename Call>
 CUresult CreateCharged(const Entry& entry, uint64_t bytes, Handle* handle, Call call) {
-  Record record;
-  int device = -1;
-  if (!entry.outermost || !CurrentContext(entry.driver, &record.context, &device)) return call();
-  CUresult result = EnsureContext(device);
-  if (result == CUDA_SUCCESS) result = Reserve(device, bytes, &record.charge);
-  if (result != CUDA_SUCCESS) return result;
-  result = call();
-  if (result != CUDA_SUCCESS) {
-    Refund(record.charge);
-    return result;
-  }
-  g_arrays.Put(reinterpret_cast<uint64_t>(*handle), record);
-  return CUDA_SUCCESS;
+  return AllocateRecorded(entry, &g_arrays, bytes, call,
+                          [&] { return reinterpret_cast<uint64_t>(*handle); });
 }
 
 template <typename Handle, typename Call>
 CUresult DestroyCharged(const Entry& entry, Handle handle, Call call) {
   uint64_t key = reinterpret_cast<uint64_t>(handle);
   Record record;
+  if (!entry.outermost || key == 0) return call();
   // An array that is a level or a plane of another one has no record.
-  if (!entry.outermost || key == 0 || !g_arrays.Take(key, &record)) return call();
+  const bool known = g_arrays.Take(key, &record);
   CUresult result = call();
-  if (result != CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS) {
+    Refund(record.charge);
+    UnbindArray(key);
+  } else if (known) {
     g_arrays.Put(key, record);
-    return result;
   }
-  Refund(record.charge);
-  UnbindArray(key);
   return result;
 }
 

@@ -55,6 +55,29 @@ class RecordTable {
 extern RecordTable g_pointers;
 extern RecordTable g_arrays;
 
+// Allocates by `call`, which returns the driver's answer and writes the address or handle where
+// `key` finds it, and keeps the record. During a capture the driver refuses with code 900, and
+// nothing stays charged.
+template <typename Call, typename Key>
+CUresult AllocateRecorded(const Entry& entry, RecordTable* table, uint64_t bytes, Call call,
+                          Key key) {
+  Record record;
+  int device = -1;
+  // Without a context the driver answers.
+  if (!entry.outermost || !CurrentContext(entry.driver, &record.context, &device)) return call();
+  CUresult result = EnsureContext(device);
+  if (result == CUDA_SUCCESS) result = Reserve(device, bytes, &record.charge);
+  if (result != CUDA_SUCCESS) return result;
+  result = call();
+  if (result != CUDA_SUCCESS) {
+    Refund(record.charge);
+    return result;
+  }
+  // Without room for the record it stays charged until the process ends.
+  if (record.charge.device >= 0) table->Put(key(), record);
+  return CUDA_SUCCESS;
+}
+
 // Brings the charges of the device's pools and graphs to what the driver holds. True if that gave
 // something back.
 bool SettleBooks(int device);

@@ -11,25 +11,9 @@
 namespace gpumem::preload {
 namespace {
 
-// Allocates by `call`, which returns the driver's answer and writes the address where `address`
-// finds it. During a capture the driver refuses with code 900, and nothing stays charged.
 template <typename Call, typename Address>
 CUresult AllocateCharged(const Entry& entry, uint64_t bytes, Call call, Address address) {
-  Record record;
-  int device = -1;
-  // Without a context the driver answers.
-  if (!entry.outermost || !CurrentContext(entry.driver, &record.context, &device)) return call();
-  CUresult result = EnsureContext(device);
-  if (result == CUDA_SUCCESS) result = Reserve(device, bytes, &record.charge);
-  if (result != CUDA_SUCCESS) return result;
-  result = call();
-  if (result != CUDA_SUCCESS) {
-    Refund(record.charge);
-    return result;
-  }
-  // Without room for the record it stays charged until the process ends.
-  if (record.charge.device >= 0) g_pointers.Put(address(), record);
-  return CUDA_SUCCESS;
+  return AllocateRecorded(entry, &g_pointers, bytes, call, address);
 }
 
 // The pitch is the driver's choice: a multiple of 512 on all devices so far.
