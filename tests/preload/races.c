@@ -249,6 +249,7 @@ int main(int argc, char** argv) {
                {"released", contexts_released},
                {"looked_at", contexts_looked_at},
                {"forked", forked}};
+  alarm(60); /* where threads wait for each other, an error must not last for ever */
   for (size_t i = 0; argc == 2 && i < sizeof(races) / sizeof(races[0]); ++i) {
     if (strcmp(races[i].name, argv[1]) != 0) continue;
     races[i].run();
