@@ -142,6 +142,7 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
   Call call;
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
+  if (fake_cuda::ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   auto found = call.state.allocations.find(dptr);
   if (found == call.state.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
   switch (found->second.kind) {

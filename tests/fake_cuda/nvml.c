@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A libnvidia-ml.so.1 that knows the devices of the fake driver, and nothing of their use.
  * FAKE_CUDA_DEVICES and FAKE_CUDA_MEMORY as for that. */
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@ static unsigned long long number(const char* name, unsigned long long standard) 
   return text == NULL ? standard : strtoull(text, NULL, 10);
 }
 
+void* fake_nvml_find(const char* name);
 int nvmlInit_v2(void);
 int nvmlShutdown(void);
 int nvmlDeviceGetCount_v2(unsigned int* count);
@@ -30,6 +32,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, Device* device);
 int nvmlDeviceGetUUID(Device device, char* uuid, unsigned int length);
 int nvmlDeviceGetMemoryInfo(Device device, struct Memory* memory);
 int nvmlDeviceGetMemoryInfo_v2(Device device, struct MemoryV2* memory);
+
+/* What a library of the driver finds in the driver. */
+void* fake_nvml_find(const char* name) {
+  void* found = dlsym(dlopen("libcuda.so.1", RTLD_NOW), name);
+  /* Work after the call, so that it is no jump. */
+  return found == (void*)&fake_nvml_find ? NULL : found;
+}
 
 int nvmlInit_v2(void) { return 0; }
 int nvmlShutdown(void) { return 0; }

@@ -64,6 +64,7 @@
   X(cuMemPoolTrimTo, 11020)                   \
   X(cuMemPoolSetAttribute, 11020)             \
   X(cuDeviceGetDefaultMemPool, 11020)         \
+  X(cuDeviceSetMemPool, 11020)                \
   X(cuStreamCreate, 2000)                     \
   X(cuStreamDestroy, 4000)                    \
   X(cuStreamSynchronize, 2000)                \

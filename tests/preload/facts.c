@@ -50,19 +50,20 @@ static void origin(const char* name, void* address) {
 static void addresses(void) {
   /* Before the driver is loaded, its names are not defined. */
   printf("early=%d ", dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") != NULL);
-  void* first = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  void* second = dlopen("libcuda.so", RTLD_NOW | RTLD_LOCAL);
-  if (first == NULL || second == NULL) exit(3);
+  void* first = dlopen("libcuda.so.1", RTLD_NOW);
+  void* second = dlopen("libcuda.so", RTLD_NOW);
   origin("so.1", dlsym(first, "cuMemAlloc_v2"));
   printf("so_same=%d ", dlsym(first, "cuMemAlloc_v2") == dlsym(second, "cuMemAlloc_v2"));
   origin("untouched", dlsym(first, "cuInit"));
+  void* (*find_in_driver)(const char*) = NULL;
+  *(void**)&find_in_driver = dlsym(dlopen("libnvidia-ml.so.1", RTLD_NOW), "fake_nvml_find");
+  origin("in_driver", find_in_driver("cuMemAlloc_v2"));
   printf("variants_differ=%d ",
          dlsym(first, "cuMemAllocAsync") != dlsym(first, "cuMemAllocAsync_ptsz"));
   printf("missing=%d ", dlsym(first, "cuNoSuchFunction") != NULL);
   printf("error=%d ", dlerror() != NULL);
   printf("v1=%d ", dlsym(first, "cuGetProcAddress") != NULL);
   origin("dlvsym", dlvsym(first, "cuMemAlloc_v2", "NO_SUCH_VERSION"));
-
   CUresult (*find)(const char*, void**, int, cuuint64_t, CUdriverProcAddressQueryResult*);
   CUresult (*find_old)(const char*, void**, int, cuuint64_t);
   *(void**)&find = dlsym(first, "cuGetProcAddress_v2");

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* races NAME: what a program sees of one matter if another of its threads comes in between. */
+/* races NAME: what is charged where calls meet: those of several threads, one within another, one
+ * that the driver refuses. */
 #if !GPUMEM_WITH_CUDA
 int main(void) { return 77; }
 #else
@@ -208,6 +209,63 @@ static void contexts(const char* where) {
 static void contexts_released(void) { contexts("cuDevicePrimaryCtxRelease"); }
 static void contexts_looked_at(void) { contexts("cuDevicePrimaryCtxGetState"); }
 
+/* A call within another one, as by a callback of a profiler, is the driver's affair. A free that
+ * the driver refuses changes nothing. */
+static CUdeviceptr inner;
+static void allocate_within(void) { door.cuMemAlloc_(&inner, 64 * MIB); }
+static void within(void) {
+  void (*set)(const char*, void (*)(void));
+  CUdeviceptr address;
+  CUgraph graph;
+  CUstream stream;
+  start();
+  *(void**)&set = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "fake_cuda_set_hook");
+  if (door.cuGraphCreate_(&graph, 0) != CUDA_SUCCESS) exit(4);
+  set("cuGraphDestroy", allocate_within);
+  if (door.cuGraphDestroy_(graph) != CUDA_SUCCESS || inner == 0) exit(4);
+  printf("taken=%lld ", taken());
+  printf("free=%d ", (int)door.cuMemFree_(inner));
+  if (door.cuMemAlloc_(&address, 64 * MIB) != CUDA_SUCCESS ||
+      door.cuStreamCreate_(&stream, 0) != CUDA_SUCCESS) {
+    exit(4);
+  }
+  door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  printf("free=%d ", (int)door.cuMemFree_(address));
+  door.cuStreamEndCapture_(stream, &graph);
+  printf("taken=%lld ", taken());
+  printf("free=%d ", (int)door.cuMemFree_(address));
+  printf("taken=%lld\n", taken());
+}
+
+/* A context's handle that comes again for another device; another current pool. */
+static void again(void) {
+  CUcontext first, second;
+  CUdeviceptr address;
+  CUmemoryPool pool;
+  CUmemPoolProps properties;
+  start();
+  if (door.cuCtxCreate_(&first, NULL, 0, 0) != CUDA_SUCCESS ||
+      door.cuMemAlloc_(&address, 32 * MIB) != CUDA_SUCCESS ||
+      door.cuCtxDestroy_(first) != CUDA_SUCCESS ||
+      door.cuCtxCreate_(&second, NULL, 0, 1) != CUDA_SUCCESS ||
+      door.cuMemAlloc_(&address, 64 * MIB) != CUDA_SUCCESS) {
+    exit(4);
+  }
+  printf("same=%d taken=%lld ", first == second, taken());
+  door.cuCtxSetCurrent_(context);
+  printf("taken=%lld ", taken());
+  memset(&properties, 0, sizeof(properties));
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  if (door.cuMemAllocAsync_(&address, 32 * MIB, NULL) != CUDA_SUCCESS ||
+      door.cuMemPoolCreate_(&pool, &properties) != CUDA_SUCCESS ||
+      door.cuDeviceSetMemPool_(0, pool) != CUDA_SUCCESS ||
+      door.cuMemAllocAsync_(&address, 64 * MIB, NULL) != CUDA_SUCCESS) {
+    exit(4);
+  }
+  printf("taken=%lld\n", taken());
+}
+
 /* A child of a process in which another thread is about to load the plug-in, and which does not use
  * CUDA itself. */
 static void* look_at_nvml(void* unused) {
@@ -248,7 +306,9 @@ int main(int argc, char** argv) {
                {"graphs", graphs},
                {"released", contexts_released},
                {"looked_at", contexts_looked_at},
-               {"forked", forked}};
+               {"forked", forked},
+               {"within", within},
+               {"again", again}};
   alarm(60); /* where threads wait for each other, an error must not last for ever */
   for (size_t i = 0; argc == 2 && i < sizeof(races) / sizeof(races[0]); ++i) {
     if (strcmp(races[i].name, argv[1]) != 0) continue;

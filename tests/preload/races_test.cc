@@ -52,6 +52,21 @@ TEST_F(RacesTest, AChildIsToldThatItCannotUseCuda) {
   EXPECT_EQ(run.value("child"), "3");
 }
 
+TEST_F(RacesTest, OnlyWhatTheProgramItselfDoesAndTheDriverGrantsCounts) {
+  Finished run = Run({Path("RACES"), "within"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.values("taken"), (std::vector<std::string>{"0", "64", "0"})) << run.output;
+  EXPECT_EQ(run.values("free"), (std::vector<std::string>{"0", "900", "0"})) << run.output;
+}
+
+TEST_F(RacesTest, WhatAHandleStoodForIsForgotten) {
+  environment["FAKE_CUDA_DEVICES"] = "2";
+  Finished run = Run({Path("RACES"), "again"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.value("same"), "1");
+  EXPECT_EQ(run.values("taken"), (std::vector<std::string>{"64", "0", "96"})) << run.output;
+}
+
 TEST_F(RacesTest, ThreadsShareTheLimit) {
   Finished run = Run({Path("THREADS"), "16", "3000"});
   EXPECT_EQ(run.status, 0) << run.output << run.errors;
