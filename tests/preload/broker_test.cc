@@ -65,10 +65,15 @@ class BrokerTest : public PreloadTest {
   std::unique_ptr<Client> client_;
 };
 
-TEST_F(BrokerTest, TheTenantsLimitHoldsForEachWayOfAllocating) {
+class BrokerViaTest : public BrokerTest, public ::testing::WithParamInterface<Via> {};
+INSTANTIATE_TEST_SUITE_P(Via, BrokerViaTest, ::testing::Values(Via::kPreload, Via::kInjection),
+                         NameOf);
+
+TEST_P(BrokerViaTest, TheTenantsLimitHoldsForEachWayOfAllocating) {
+  if (GetParam() == Via::kInjection && SkipsInjection()) return;
   for (const char* way : {"alloc", "managed", "vmm", "async", "pool", "node", "capture", "array"}) {
     SCOPED_TRACE(way);
-    const Finished run = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)});
+    const Finished run = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)}, GetParam());
     ASSERT_EQ(run.status, 0) << run.errors;
     EXPECT_EQ(run.value("device_total"), std::to_string(288 * kMiB));
     EXPECT_EQ(run.values("got"), (std::vector<std::string>{"8", "8"})) << run.output;

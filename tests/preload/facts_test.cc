@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a program sees is what it would see without the preload.
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/preload/run_preloaded.h"
 
 namespace gpumem::preload {
 namespace {
 
-class FactsTest : public PreloadTest {
+// By one way into the program.
+class FactsTest : public PreloadTest, public ::testing::WithParamInterface<Via> {
  protected:
-  // Runs `facts` with and without the preload, and expects the same.
+  void SetUp() override {
+    PreloadTest::SetUp();
+    if (GetParam() == Via::kInjection) SkipsInjection();
+  }
+  Finished Run(std::vector<std::string> arguments) {
+    return PreloadTest::Run(std::move(arguments), GetParam());
+  }
+  // Runs `facts` alone and with the library, and expects the same.
   Finished Same(const std::string& fact) {
-    Finished plain = Run({Path("FACTS"), fact}, false);
+    Finished plain = PreloadTest::Run({Path("FACTS"), fact}, Via::kNone);
     Finished run = Run({Path("FACTS"), fact});
     EXPECT_EQ(plain.status, 0) << plain.errors;
     EXPECT_EQ(run.status, 0) << run.errors;
@@ -21,15 +31,19 @@ class FactsTest : public PreloadTest {
   }
 };
 
-TEST_F(FactsTest, EachDoorLeadsToTheSameStub) {
-  Finished plain = Run({Path("FACTS"), "addresses"}, false);
+INSTANTIATE_TEST_SUITE_P(Via, FactsTest, ::testing::Values(Via::kPreload, Via::kInjection), NameOf);
+
+TEST_P(FactsTest, EachDoorLeadsToTheSameStub) {
+  Finished plain = PreloadTest::Run({Path("FACTS"), "addresses"}, Via::kNone);
   Finished run = Run({Path("FACTS"), "addresses"});
   ASSERT_EQ(run.status, 0) << run.errors;
   EXPECT_EQ(plain.value("so.1"), "driver");
-  EXPECT_EQ(run.value("so.1"), "preload");
+  // Injected, the driver's functions are the doors.
+  const std::string stub = GetParam() == Via::kPreload ? "preload" : "driver";
+  EXPECT_EQ(run.value("so.1"), stub);
   EXPECT_EQ(run.value("untouched"), "driver");
   EXPECT_EQ(run.value("in_driver"), "driver");
-  EXPECT_EQ(run.value("dlvsym"), plain.value("dlvsym") == "none" ? "none" : "preload");
+  EXPECT_EQ(run.value("dlvsym"), plain.value("dlvsym") == "none" ? "none" : stub);
   for (const char* fact : {"early", "so_same", "variants_differ", "missing", "error", "v1",
                            "proc_same", "old_same", "itself", "per_thread", "unknown", "too_old"}) {
     EXPECT_EQ(run.value(fact), plain.value(fact)) << fact;
@@ -43,7 +57,7 @@ TEST_F(FactsTest, EachDoorLeadsToTheSameStub) {
   EXPECT_EQ(run.value("per_thread"), "1");
 }
 
-TEST_F(FactsTest, TheDriversRefusalsAreKept) {
+TEST_P(FactsTest, TheDriversRefusalsAreKept) {
   Finished run = Same("refusals");
   EXPECT_EQ(run.value("before_init"), "3");
   EXPECT_EQ(run.value("no_context"), "201");
@@ -53,7 +67,7 @@ TEST_F(FactsTest, TheDriversRefusalsAreKept) {
   EXPECT_LE(used(), 4 * kMiB);
 }
 
-TEST_F(FactsTest, ACaptureStaysACapture) {
+TEST_P(FactsTest, ACaptureStaysACapture) {
   environment["FAKE_CUDA_MEMORY"] = std::to_string(2048 * kMiB);
   Finished run = Same("capture");
   EXPECT_EQ(run.value("alloc"), "900");
@@ -63,7 +77,7 @@ TEST_F(FactsTest, ACaptureStaysACapture) {
   EXPECT_EQ(run.value("second"), "0");
 }
 
-TEST_F(FactsTest, MemoryGoesWithItsContext) {
+TEST_P(FactsTest, MemoryGoesWithItsContext) {
   Finished run = Run({Path("FACTS"), "contexts"});
   ASSERT_EQ(run.status, 0) << run.errors;
   EXPECT_EQ(run.values("taken"),
@@ -72,7 +86,7 @@ TEST_F(FactsTest, MemoryGoesWithItsContext) {
   EXPECT_EQ(run.value("again"), std::to_string(64 * kMiB));
 }
 
-TEST_F(FactsTest, SparseArraysAreChargedForWhatIsMappedToThem) {
+TEST_P(FactsTest, SparseArraysAreChargedForWhatIsMappedToThem) {
   Finished run = Run({Path("FACTS"), "sparse"});
   ASSERT_EQ(run.status, 0) << run.output << run.errors;
   EXPECT_EQ(run.values("taken"),
@@ -80,12 +94,12 @@ TEST_F(FactsTest, SparseArraysAreChargedForWhatIsMappedToThem) {
       << run.output;
 }
 
-TEST_F(FactsTest, ImportedMemoryIsChargedOnce) {
+TEST_P(FactsTest, ImportedMemoryIsChargedOnce) {
   Same("imported");
   EXPECT_LE(used(), 4 * kMiB);
 }
 
-TEST_F(FactsTest, ChildrenStartAnew) {
+TEST_P(FactsTest, ChildrenStartAnew) {
   Finished run = Same("forked");
   EXPECT_EQ(run.value("fresh_child"), "0");
   EXPECT_EQ(run.value("child_alloc"), "3");
@@ -94,7 +108,10 @@ TEST_F(FactsTest, ChildrenStartAnew) {
   EXPECT_EQ(processes(), 2u);
 }
 
-TEST_F(FactsTest, NeighboursFindTheNextDefinition) {
+// Only a preload has to do with other libraries.
+class PreloadFactsTest : public PreloadTest {};
+
+TEST_F(PreloadFactsTest, NeighboursFindTheNextDefinition) {
   preloads = Path("NEIGHBOUR");
   Finished before = Run({Path("FACTS"), "neighbour"});
   ASSERT_EQ(before.status, 0) << before.errors;
@@ -112,7 +129,7 @@ TEST_F(FactsTest, NeighboursFindTheNextDefinition) {
   EXPECT_EQ(behind.value("itself"), "0");
 }
 
-TEST_F(FactsTest, NvmlTellsTheLimit) {
+TEST_F(PreloadFactsTest, NvmlTellsTheLimit) {
   environment["FAKE_CUDA_DEVICES"] = "2";
   // Some is in use: the plug-in of the tests keeps what a process had when it ended.
   Run({Path("FACTS"), "devices"});
@@ -129,7 +146,7 @@ TEST_F(FactsTest, NvmlTellsTheLimit) {
   EXPECT_EQ(run.values("used"), (std::vector<std::string>{used, used}));
 }
 
-TEST_F(FactsTest, EachDeviceIsChargedForItself) {
+TEST_P(FactsTest, EachDeviceIsChargedForItself) {
   environment["FAKE_CUDA_DEVICES"] = "2";
   Finished run = Run({Path("FACTS"), "devices"});
   ASSERT_EQ(run.status, 0) << run.errors;

@@ -19,7 +19,7 @@ class HarmlessTest : public PreloadTest {
  protected:
   void Same(const std::vector<std::string>& arguments) {
     if (access(arguments[0].c_str(), X_OK) != 0) GTEST_SKIP() << arguments[0];
-    Finished plain = Run(arguments, false);
+    Finished plain = Run(arguments, Via::kNone);
     Finished run = Run(arguments);
     EXPECT_EQ(run.status, plain.status);
     EXPECT_EQ(run.output, plain.output);

@@ -54,6 +54,10 @@ std::string Finished::value(const std::string& key) const {
   return found.empty() ? "" : found.back();
 }
 
+std::string NameOf(const ::testing::TestParamInfo<Via>& info) {
+  return info.param == Via::kInjection ? "Injection" : "Preload";
+}
+
 void PreloadTest::SetUp() {
 #if !GPUMEM_PRELOAD_BUILT
   GTEST_SKIP() << "built without CUDA";
@@ -73,6 +77,7 @@ void PreloadTest::SetUp() {
       {"FAKE_CUDA_MEMORY", std::to_string(4096 * kMiB)},
       {"GPUMEM_PRELOAD_ACCOUNTANT", Path("ACCOUNTANT")},
       {"GPUMEM_PRELOAD_CHUNK", std::to_string(2 * kMiB)},
+      {"GPUMEM_PRELOAD_RELOCATOR", Path("RELOCATOR")},
       {"GPUMEM_TEST_LIMIT", std::to_string(256 * kMiB)},
       {"GPUMEM_TEST_STATE", state_},
       {"LD_LIBRARY_PATH", LibraryFolder(state_ + ".lib", Path("LIBCUDA"), Path("NVML"))},
@@ -88,12 +93,21 @@ std::string PreloadTest::Path(const std::string& name) {
   return resolved;
 }
 
-Finished PreloadTest::Run(std::vector<std::string> arguments, bool preload) {
+bool PreloadTest::SkipsInjection() {
+#if defined(__x86_64__)
+  return false;
+#else
+  []() { GTEST_SKIP() << "injection is for x86-64"; }();
+  return true;
+#endif
+}
+
+Finished PreloadTest::Run(std::vector<std::string> arguments, Via via) {
   std::map<std::string, std::string> variables = environment;
-  if (preload) {
-    std::string ours = Path("PRELOAD");
-    variables["LD_PRELOAD"] = preloads.empty() ? ours : preloads + ":" + ours;
-  }
+  std::string list = preloads;
+  if (via == Via::kPreload) list += (list.empty() ? "" : ":") + Path("PRELOAD");
+  if (!list.empty()) variables["LD_PRELOAD"] = list;
+  if (via == Via::kInjection) variables["CUDA_INJECTION64_PATH"] = Path("PRELOAD");
   std::vector<std::string> settings;
   for (const auto& [name, value] : variables) {
     settings.push_back(name);

@@ -25,16 +25,25 @@ struct Finished {
   std::string value(const std::string& key) const;
 };
 
+// How the library comes into a program.
+enum class Via { kNone, kPreload, kInjection };
+
+// A name for tests with this parameter.
+std::string NameOf(const ::testing::TestParamInfo<Via>& info);
+
 // A place for one run, with separate books.
 class PreloadTest : public ::testing::Test {
  protected:
   void SetUp() override;
 
+  // Skips a test of injection where there is none. Returns true if it did.
+  static bool SkipsInjection();
+
   // Absolute path of a file that BUILD.bazel names TEST_<name>.
   static std::string Path(const std::string& name);
 
-  // Runs a program. `preload` false: the same program alone.
-  Finished Run(std::vector<std::string> arguments, bool preload = true);
+  // Runs a program.
+  Finished Run(std::vector<std::string> arguments, Via via = Via::kPreload);
 
   // The most that the driver gave out in the last run, with 16 MiB for a context.
   uint64_t driver_peak() const;
@@ -47,7 +56,7 @@ class PreloadTest : public ::testing::Test {
   uint64_t used_of(int device) const { return Number(6 + device); }
 
   std::map<std::string, std::string> environment;  // of the next runs
-  std::string preloads;                            // other preloads, before ours
+  std::string preloads;                            // other preloads, before ours if that is one
 
  private:
   uint64_t Number(int index) const;

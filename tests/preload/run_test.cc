@@ -47,7 +47,7 @@ class RunTest : public PreloadTest {
     return command;
   }
   Finished RunIn(const std::vector<std::string>& arguments) {
-    return Run(Command(arguments), /*preload=*/false);
+    return Run(Command(arguments), Via::kNone);
   }
   uint64_t Charged() {
     const auto usage = client_->GetUsage();

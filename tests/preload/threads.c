@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* threads COUNT ROUNDS: allocates and frees in many threads at a time, in several ways, close to
- * the limit. Prints the refusals, which are no error, and all other codes that it met. */
+/* threads COUNT ROUNDS [together]: allocates and frees in many threads at a time, in several ways,
+ * close to the limit. Prints the refusals, which are no error, and all other codes that it met.
+ * together: all threads initialize the driver. */
 #if !GPUMEM_WITH_CUDA
 int main(void) { return 77; }
 #else
@@ -16,6 +17,8 @@ static CUcontext context;
 static int rounds;
 static int refused;
 static int others;
+static int together;
+static pthread_barrier_t start;
 
 static void count(CUresult result) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -30,7 +33,15 @@ static void* work(void* argument) {
   CUdeviceptr live[LIVE] = {0};
   int asynchronous[LIVE] = {0};
   CUstream stream;
-  count(door.cuCtxSetCurrent_(context));
+  if (together) {
+    CUcontext same;
+    pthread_barrier_wait(&start);
+    count(door.cuInit_(0));
+    count(door.cuDevicePrimaryCtxRetain_(&same, 0));
+    count(door.cuCtxSetCurrent_(same));
+  } else {
+    count(door.cuCtxSetCurrent_(context));
+  }
   count(door.cuStreamCreate_(&stream, 0));
   for (int i = 0; i < rounds; ++i) {
     int at = rand_r(&seed) % LIVE;
@@ -51,21 +62,30 @@ static void* work(void* argument) {
   }
   count(door.cuStreamSynchronize_(stream));
   count(door.cuStreamDestroy_(stream));
+  if (together) count(door.cuDevicePrimaryCtxRelease_(0));
   return NULL;
 }
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc < 3) return 2;
   int threads = atoi(argv[1]);
   rounds = atoi(argv[2]);
   pthread_t ids[64];
+  together = argc > 3;
+  pthread_barrier_init(&start, NULL, (unsigned int)threads);
   open_door();
-  count(door.cuInit_(0));
-  count(door.cuDevicePrimaryCtxRetain_(&context, 0));
-  count(door.cuCtxSetCurrent_(context));
+  if (!together) {
+    count(door.cuInit_(0));
+    count(door.cuDevicePrimaryCtxRetain_(&context, 0));
+    count(door.cuCtxSetCurrent_(context));
+  }
   for (int i = 0; i < threads; ++i) pthread_create(&ids[i], NULL, work, (void*)(size_t)(i + 1));
   for (int i = 0; i < threads; ++i) pthread_join(ids[i], NULL);
   size_t bytes, total;
+  if (together) {
+    count(door.cuDevicePrimaryCtxRetain_(&context, 0));
+    count(door.cuCtxSetCurrent_(context));
+  }
   count(door.cuMemGetInfo_(&bytes, &total));
   printf("refused=%d others=%d free=%zu\n", refused, others, bytes);
   count(door.cuDevicePrimaryCtxRelease_(0));

@@ -3,6 +3,8 @@
 // of memory, and everything comes back.
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "tests/preload/run_preloaded.h"
 
@@ -10,11 +12,12 @@ namespace gpumem::preload {
 namespace {
 
 class WaysTest : public PreloadTest,
-                 public ::testing::WithParamInterface<std::tuple<const char*, const char*>> {};
+                 public ::testing::WithParamInterface<std::tuple<Via, const char*, const char*>> {};
 
 TEST_P(WaysTest, HoldsTheLimit) {
-  auto [door, way] = GetParam();
-  Finished run = Run({Path(std::string("WAYS_") + door), way, std::to_string(32 * kMiB)});
+  auto [via, door, way] = GetParam();
+  if (via == Via::kInjection && SkipsInjection()) return;
+  Finished run = Run({Path(std::string("WAYS_") + door), way, std::to_string(32 * kMiB)}, via);
   ASSERT_EQ(run.status, 0) << run.errors;
   const std::string limit = std::to_string(256 * kMiB);
   EXPECT_EQ(run.value("device_total"), limit);
@@ -33,9 +36,11 @@ TEST_P(WaysTest, HoldsTheLimit) {
 
 // Without the preload the same program gets all of the device: the limit above is the preload's.
 TEST_P(WaysTest, IsNotWhatTheDriverDoes) {
-  auto [door, way] = GetParam();
+  auto [via, door, way] = GetParam();
+  if (via == Via::kInjection) GTEST_SKIP() << "the same";
   environment["FAKE_CUDA_MEMORY"] = std::to_string(512 * kMiB);
-  Finished run = Run({Path(std::string("WAYS_") + door), way, std::to_string(32 * kMiB)}, false);
+  Finished run =
+      Run({Path(std::string("WAYS_") + door), way, std::to_string(32 * kMiB)}, Via::kNone);
   // Graphs that are too large fail when they are launched.
   ASSERT_FALSE(run.values("got").empty()) << run.errors;
   EXPECT_NE(run.values("got").front(), "8");
@@ -45,6 +50,7 @@ TEST_P(WaysTest, IsNotWhatTheDriverDoes) {
   EXPECT_EQ(processes(), 0u);
 }
 
+<<<<<<< HEAD
 INSTANTIATE_TEST_SUITE_P(All, WaysTest,
                          ::testing::Combine(::testing::Values("LINKED", "DLSYM", "PROC"),
                                             ::testing::Values("alloc", "managed", "pitch", "vmm",
@@ -59,11 +65,37 @@ INSTANTIATE_TEST_SUITE_P(All, WaysTest,
                            return std::string(std::get<0>(instance.param)) + "_" +
                                   std::get<1>(instance.param);
                          });
+=======
+INSTANTIATE_TEST_SUITE_P(
+    All, WaysTest,
+    ::testing::Combine(::testing::Values(Via::kPreload, Via::kInjection),
+                       ::testing::Values("LINKED", "DLSYM", "PROC"),
+                       ::testing::Values("alloc", "managed", "pitch", "vmm", "early", "retained",
+                                         "async", "pool", "node", "any_node", "capture", "array",
+                                         "array3d", "mipmap", "crossed", "crossed_back")),
+    [](const auto& instance) {
+      std::string name = std::get<0>(instance.param) == Via::kInjection ? "injected_" : "";
+      name += std::get<1>(instance.param);
+      return name + "_" + std::get<2>(instance.param);
+    });
+>>>>>>> 18c18562 (tests/preload: run the tests by both ways into a program)
 
-class SmallTest : public PreloadTest {};
+// The same by both ways into the program.
+class SmallTest : public PreloadTest, public ::testing::WithParamInterface<Via> {
+ protected:
+  void SetUp() override {
+    PreloadTest::SetUp();
+    if (GetParam() == Via::kInjection) SkipsInjection();
+  }
+  Finished Run(std::vector<std::string> arguments) {
+    return PreloadTest::Run(std::move(arguments), GetParam());
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Via, SmallTest, ::testing::Values(Via::kPreload, Via::kInjection), NameOf);
 
 // 512 KiB at a time, out of chunks: the last pieces are granted although no whole chunk is left.
-TEST_F(SmallTest, GetsTheWholeLimitInSmallPieces) {
+TEST_P(SmallTest, GetsTheWholeLimitInSmallPieces) {
   environment["GPUMEM_PRELOAD_CHUNK"] = std::to_string(32 * kMiB);
   environment["GPUMEM_TEST_LIMIT"] = std::to_string(101 * kMiB);
   Finished run = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(kMiB / 2)});
@@ -73,7 +105,7 @@ TEST_F(SmallTest, GetsTheWholeLimitInSmallPieces) {
 }
 
 // The pool grows by steps of 32 MiB, and is charged for them, whatever the pieces are.
-TEST_F(SmallTest, ChargesWhatAPoolHolds) {
+TEST_P(SmallTest, ChargesWhatAPoolHolds) {
   Finished run = Run({Path("WAYS_DLSYM"), "pool", std::to_string(3 * kMiB)});
   ASSERT_EQ(run.status, 0) << run.errors;
   EXPECT_EQ(run.values("got"), (std::vector<std::string>{"85", "85"})) << run.output;
@@ -82,7 +114,7 @@ TEST_F(SmallTest, ChargesWhatAPoolHolds) {
 }
 
 // The step after 32 MiB does not fit: it is undone, and the pool goes on with what it has.
-TEST_F(SmallTest, UndoesGrowthBeyondTheLimit) {
+TEST_P(SmallTest, UndoesGrowthBeyondTheLimit) {
   environment["GPUMEM_TEST_LIMIT"] = std::to_string(48 * kMiB);
   Finished run = Run({Path("WAYS_PROC"), "pool", std::to_string(3 * kMiB)});
   ASSERT_EQ(run.status, 0) << run.errors;
@@ -92,7 +124,7 @@ TEST_F(SmallTest, UndoesGrowthBeyondTheLimit) {
   EXPECT_LE(peak(), 48 * kMiB);
 }
 
-TEST_F(SmallTest, ChargesTheContext) {
+TEST_P(SmallTest, ChargesTheContext) {
   environment["GPUMEM_TEST_CONTEXT"] = std::to_string(64 * kMiB);
   Finished run = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
   ASSERT_EQ(run.status, 0) << run.errors;
@@ -102,13 +134,14 @@ TEST_F(SmallTest, ChargesTheContext) {
   EXPECT_EQ(contexts(), 0u);
 }
 
-TEST_F(SmallTest, RefusesAContextThatDoesNotFit) {
+TEST_P(SmallTest, RefusesAContextThatDoesNotFit) {
   environment["GPUMEM_TEST_CONTEXT"] = std::to_string(300 * kMiB);
   Finished run = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
   EXPECT_EQ(run.status, 4);
   EXPECT_EQ(run.errors, "context: 2\n");
 }
 
+<<<<<<< HEAD
 #if CUDA_VERSION >= 13000
 TEST_F(SmallTest, LeavesHostMemoryOfPoolsAlone) {
   Finished run = Run({Path("WAYS_DLSYM"), "host_pool", std::to_string(kMiB)});
@@ -119,6 +152,9 @@ TEST_F(SmallTest, LeavesHostMemoryOfPoolsAlone) {
 #endif
 
 TEST_F(SmallTest, LeavesDevicesAloneThatAreNotAccounted) {
+=======
+TEST_P(SmallTest, LeavesDevicesAloneThatAreNotAccounted) {
+>>>>>>> 18c18562 (tests/preload: run the tests by both ways into a program)
   environment["GPUMEM_TEST_ANSWER"] = "3";
   environment["FAKE_CUDA_MEMORY"] = std::to_string((512 + 16) * kMiB);
   for (const char* way : {"alloc", "early", "pool", "node", "array"}) {
@@ -133,14 +169,14 @@ TEST_F(SmallTest, LeavesDevicesAloneThatAreNotAccounted) {
 
 // The plug-in decides how long it waits for the daemon. After that, the program sees a code of
 // CUDA.
-TEST_F(SmallTest, RefusesWhileTheDaemonIsGone) {
+TEST_P(SmallTest, RefusesWhileTheDaemonIsGone) {
   environment["GPUMEM_TEST_ANSWER"] = "2";
   Finished run = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
   EXPECT_EQ(run.errors, "context: 2\n");
 }
 
 // Without the plug-in nothing is granted, in the driver's own words, and a line says why.
-TEST_F(SmallTest, RefusesWithoutThePlugin) {
+TEST_P(SmallTest, RefusesWithoutThePlugin) {
   environment["GPUMEM_PRELOAD_ACCOUNTANT"] = "/no/such/plugin.so";
   Finished run = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
   EXPECT_EQ(run.status, 4);
