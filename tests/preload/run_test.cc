@@ -71,6 +71,50 @@ TEST_F(RunTest, HoldsAProgramToItsLimitAndTellsWhatItUsed) {
   EXPECT_EQ(Charged(), 0u);
 }
 
+TEST_F(RunTest, TheDriverCanLoadTheLibraryInstead) {
+  if (SkipsInjection()) return;
+  // The library is not preloaded: a program without CUDA sees the driver's variable alone.
+  const std::string print = "echo preload=$LD_PRELOAD injection=$CUDA_INJECTION64_PATH";
+  const Finished told = RunIn({"--via", "injection", "--", "/bin/sh", "-c", print});
+  EXPECT_EQ(told.value("preload"), "") << told.output << told.errors;
+  EXPECT_EQ(told.value("injection"), Path("PRELOAD"));
+  EXPECT_EQ(RunIn({"--via", "preload", "--", "/bin/sh", "-c", print}).value("injection"), "");
+  const Finished run = RunIn({"--limit", "288MiB", "--via", "injection", "--", Path("WAYS_PROC"),
+                              "async", std::to_string(32 * kMiB)});
+  EXPECT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.values("got"), (std::vector<std::string>{"8", "8"})) << run.output;
+  EXPECT_EQ(run.errors,
+            "gpumem: ways_proc used at most 272.00 MiB of 288.00 MiB on "
+            "HOST-00000000-0000-0000-0000-000000000000\n");
+  // Inside another run.
+  environment["CUDA_INJECTION64_PATH"] = Path("PRELOAD");
+  EXPECT_EQ(RunIn({"--via", "injection", "--", "/bin/true"}).status, 0);
+}
+
+TEST_F(RunTest, LeavesAProfilersVariableAlone) {
+  if (SkipsInjection()) return;
+  environment["CUDA_INJECTION64_PATH"] = "/opt/profiler.so";
+  const Finished refused = RunIn({"--via", "injection", "--", "/bin/echo", "started=1"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.output, "");
+  EXPECT_NE(refused.errors.find("CUDA_INJECTION64_PATH is set already, to /opt/profiler.so"),
+            std::string::npos)
+      << refused.errors;
+  const Finished run = RunIn({"--", "/bin/sh", "-c", "echo injection=$CUDA_INJECTION64_PATH"});
+  EXPECT_EQ(run.value("injection"), "/opt/profiler.so") << run.errors;
+}
+
+TEST_F(RunTest, StartsNothingWithoutTheRelocator) {
+  if (SkipsInjection()) return;
+  environment.erase("GPUMEM_PRELOAD_RELOCATOR");
+  const Finished refused = RunIn({"--via", "injection", "--", "/bin/echo", "started=1"});
+  EXPECT_EQ(refused.status, 1);
+  EXPECT_EQ(refused.output, "");
+  EXPECT_NE(refused.errors.find("libgpumem-relocator.so; name it in $GPUMEM_PRELOAD_RELOCATOR"),
+            std::string::npos)
+      << refused.errors;
+}
+
 TEST_F(RunTest, IsBoundByTheTenantAboveAsWell) {
   auto held = client_->Acquire({.bytes = 400 * kMiB, .kind = Kind::kDriver});
   ASSERT_TRUE(held.ok()) << held.status();

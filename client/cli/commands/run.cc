@@ -2,6 +2,7 @@
 // gpumemctl run: runs a program that knows nothing of gpumem, and holds it to a quota.
 //
 // The program runs with libgpumem-preload.so (client/preload), in a new tenant under the caller's.
+// The dynamic linker loads the library, or with --via injection the CUDA driver.
 // This process keeps the tenant, passes signals on, and tells at the end how much the program used
 // at most.
 #include <limits.h>
@@ -53,10 +54,19 @@ constexpr char kMultiarch[] = "aarch64-linux-gnu";
 constexpr char kMultiarch[] = "x86_64-linux-gnu";
 #endif
 constexpr char kLibraryVariable[] = "GPUMEM_PRELOAD_LIBRARY";
+constexpr char kInjectionVariable[] = "CUDA_INJECTION64_PATH";
+constexpr char kRelocator[] = "libgpumem-relocator.so";
+constexpr char kRelocatorVariable[] = "GPUMEM_PRELOAD_RELOCATOR";
+
+bool IsSet(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && *value != '\0';
+}
 
 // Returns the path of the preload: $GPUMEM_PRELOAD_LIBRARY, else that of the same installation.
 absl::StatusOr<std::string> FindPreload() {
-  if (const char* const given = std::getenv(kLibraryVariable); given != nullptr && *given != '\0') {
+  if (IsSet(kLibraryVariable)) {
+    const char* const given = std::getenv(kLibraryVariable);
     // The dynamic linker only warns, and the program would run without a limit.
     if (access(given, R_OK) == 0) return std::string(given);
     return absl::NotFoundError(absl::StrCat("$", kLibraryVariable, " names no library: ", given));
@@ -77,6 +87,26 @@ absl::StatusOr<std::string> FindPreload() {
   }
   return absl::NotFoundError(absl::StrCat(kLibrary, " is not beside this program (", candidates[0],
                                           "); name it in $", kLibraryVariable));
+}
+
+// FAILED_PRECONDITION if the driver cannot load the library into the program, which would run
+// without a limit, or without memory.
+absl::Status CheckInjection(const std::string& library) {
+#if !defined(__x86_64__)
+  return absl::FailedPreconditionError("--via injection is not available on this processor");
+#endif
+  // The same one in a program that gpumemctl run has started.
+  if (IsSet(kInjectionVariable) && std::getenv(kInjectionVariable) != library) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "$", kInjectionVariable, " is set already, to ", std::getenv(kInjectionVariable),
+        ": the driver loads one library. Unset it, or use --via preload"));
+  }
+  const std::string beside = absl::StrCat(library.substr(0, library.rfind('/') + 1), kRelocator);
+  if (!IsSet(kRelocatorVariable) && access(beside.c_str(), R_OK) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("there is no ", beside, "; name it in $", kRelocatorVariable));
+  }
+  return absl::OkStatus();
 }
 
 // The environment of the program: this one's, with some variables set.
@@ -249,6 +279,9 @@ absl::Status Run(const RunCommand& command, const GlobalOptions& options) {
   const Signals signals;
   absl::StatusOr<std::string> preload = FindPreload();
   if (!preload.ok()) return preload.status();
+  const bool injected = command.via == RunVia::kInjection;
+  if (absl::Status usable = injected ? CheckInjection(*preload) : absl::OkStatus(); !usable.ok())
+    return usable;
   auto parent = ConnectAs(options, command.as);
   if (!parent.ok()) return parent.status();
   // Before there is a tenant: its peak is to be the program's.
@@ -267,7 +300,11 @@ absl::Status Run(const RunCommand& command, const GlobalOptions& options) {
   Environment environment;
   environment.Set("GPUMEM_TENANT", *tenant);
   if (!options.runtime_dir.empty()) environment.Set("GPUMEM_RUNTIME_DIR", options.runtime_dir);
-  environment.Preload(*preload);
+  if (injected) {
+    environment.Set(kInjectionVariable, *preload);
+  } else {
+    environment.Preload(*preload);
+  }
   absl::StatusOr<int> ended = RunProgram(command.program, std::move(environment), signals);
   if (!ended.ok()) return ended.status();
   if (!command.quiet) {

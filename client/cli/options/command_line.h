@@ -191,6 +191,8 @@ struct HoldCommand {
   absl::Duration wait = absl::ZeroDuration();  // for new segments
   bool revocable = false;
 };
+// How gpumem comes into the program: by the dynamic linker, or by the CUDA driver.
+enum class RunVia { kPreload, kInjection };
 struct RunCommand {
   std::vector<std::string> program;  // with its arguments
   std::string as;                    // as in WhoamiCommand
@@ -200,6 +202,7 @@ struct RunCommand {
   uint64_t need = 0;                 // wait until so many bytes are free
   DeviceName device;                 // of `need`
   absl::Duration wait = absl::ZeroDuration();
+  RunVia via = RunVia::kPreload;
   bool quiet = false;
 };
 

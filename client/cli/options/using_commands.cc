@@ -91,6 +91,8 @@ void AddUsingCommands(CommandSet* commands) {
       "The program's CUDA allocations count against your tenant, and against --limit.\n"
       "Beyond that it gets CUDA's out-of-memory error. It sees its limit as the size\n"
       "of the GPU. Memory that --need has waited for is not kept for the program.\n"
+      "A program that clears LD_PRELOAD, or cannot have it, needs --via injection.\n"
+      "That takes CUDA_INJECTION64_PATH, which profilers use, too.\n"
       "This is no security boundary: a program can be written to avoid it.\n"
       "The exit code is the program's; 128 and the signal if one ended it.\n"
       "Needs no privilege.");

@@ -92,6 +92,13 @@ void AddRunOptions(CLI::App* app, RunCommand* command) {
             "Get the program's memory in this way (default: the tenant's)")
       ->type_name("account|broker");
   AddAs(app, &command->as);
+  AddParsed(
+      app, "--via", OneOfWords({"preload", "injection"}),
+      [command](const std::string& via) {
+        command->via = via == "injection" ? RunVia::kInjection : RunVia::kPreload;
+      },
+      "Load gpumem by LD_PRELOAD (default) or the CUDA driver")
+      ->type_name("preload|injection");
   app->add_flag("--quiet", command->quiet, "Do not tell at the end how much was used");
 }
 
