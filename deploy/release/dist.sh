@@ -80,7 +80,8 @@ dist_deployment() {
 # Copies the shared libraries that the programs and the library need, except those of the C library.
 dist_bundled_libraries() {
   local path paths
-  paths=$(ldd "$DIST"/bin/* "$DIST/lib/libgpumem.so" | awk '$2 == "=>" {print $3}' | sort -u)
+  paths=$(ldd "$DIST"/bin/* "$DIST/lib/libgpumem.so" "$DIST/lib/gpumem/libgpumem-relocator.so" |
+    awk '$2 == "=>" {print $3}' | sort -u)
   for path in $paths; do
     case ${path##*/} in
       libc.so.* | libm.so.* | libdl.so.* | libpthread.so.* | librt.so.*) ;;
@@ -107,7 +108,7 @@ dist_wheel() {
 # Prints the Debian packages of the libraries that the release contains, in whole or in part.
 dist_libraries() {
   local package
-  printf '%s\n' libc-ares-dev libfmt-dev libre2-dev zlib1g-dev libstdc++6
+  printf '%s\n' libc-ares-dev libfmt-dev libre2-dev libzycore-dev zlib1g-dev libstdc++6
   for package in "${BUILD_PACKAGES[@]}"; do
     case $package in
       libpython3-dev) ;; # the release contains no part of it

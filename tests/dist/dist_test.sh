@@ -20,7 +20,7 @@ readonly GLIBC=2.34
 readonly GLIBC_OF_CXX=2.36
 # The folders of the release in which its programs and libraries look for libraries.
 # shellcheck disable=SC2016  # the loader's variable
-readonly PATHS='^\$ORIGIN/(\.\./lib(/gpumem(/c\+\+)?)?|gpumem)$'
+readonly PATHS='^\$ORIGIN(/(\.\.(/lib(/gpumem(/c\+\+)?)?)?|gpumem))?$'
 readonly LIBC=(libc.so.6 libm.so.6 libdl.so.2 libpthread.so.0 librt.so.1 ld-linux-x86-64.so.2)
 
 fail() {
