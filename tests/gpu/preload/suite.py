@@ -11,6 +11,8 @@ under the preload. Parts (all by default, in this order):
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
+  injection  same, of some programs, and fill, with the library loaded by the CUDA driver
+             (CUDA_INJECTION64_PATH) in place of the preload
 speed and calls also measure another library that is preloaded in place of ours, if --peer names one.
 """
 import argparse
@@ -39,6 +41,9 @@ tenant = "unmodified"
 SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_async torch_ipc "
         "torch_ipc_expandable torch_nccl triton_kernel cupy_pool cupy_async cupy_managed jax_default "
         "jax_platform jax_vmm jax_cuda_async numba_kernel").split()
+
+SAME_INJECTED = ("torch_default torch_expandable torch_async torch_graphs cupy_pool cupy_async "
+                 "jax_default jax_cuda_async numba_kernel").split()
 
 
 class Node:
@@ -74,7 +79,7 @@ class Node:
         return {"charged_bytes": 0, "peak_bytes": 0}
 
     def modes(self):
-        """False: the program alone; True: under the preload; "peer"."""
+        """False: the program alone; True: under the preload; "peer". Also "injection"."""
         return (False, True, "peer") if self.peer else (False, True)
 
     def environment(self, preload):
@@ -82,7 +87,8 @@ class Node:
         if preload == "peer":
             env.update(self.peer_env, LD_PRELOAD=str(self.peer))
         elif preload:
-            env["LD_PRELOAD"] = str(self.release / "lib/gpumem/libgpumem-preload.so")
+            variable = "CUDA_INJECTION64_PATH" if preload == "injection" else "LD_PRELOAD"
+            env[variable] = str(self.release / "lib/gpumem/libgpumem-preload.so")
         return env
 
     def start(self, command, preload=True):
@@ -132,44 +138,63 @@ def compared(results):
     return {key: value for key, value in results.items() if not key.startswith("_")}
 
 
-def same(node, report):
-    for name in SAME:
+def same(node, report, names=tuple(SAME), mode=True, prefix=""):
+    for name in names:
         alone = node.run(name, preload=False)
         if "skipped" in alone:
-            report.tell(None, name, alone["skipped"])
+            report.tell(None, prefix + name, alone["skipped"])
             continue
         if "failed" in alone:
-            report.tell(None, name, f"fails alone: {alone['failed'][-200:]}")
+            report.tell(None, prefix + name, f"fails alone: {alone['failed'][-200:]}")
             continue
-        held = node.run(name, preload=True)
-        report.tell(compared(held) == compared(alone), name, f"{alone} {held}")
+        held = node.run(name, preload=mode)
+        report.tell(compared(held) == compared(alone), prefix + name, f"{alone} {held}")
         node.wait_empty()
 
 
-def fill(node, report):
+def fill(node, report, mode=True, prefix=""):
     for name in ("fill_default", "fill_expandable", "fill_async"):
-        held = node.run(name, preload=True)
+        held = node.run(name, preload=mode)
         peak = node.usage()["peak_bytes"]
         # A context and PyTorch's own memory take less than 1.5 GiB of the limit.
         ok = (held.get("_got") in (18, 19) and held.get("_total_mib") == LIMIT >> 20 and
               held.get("_error") in ("OutOfMemoryError", "AcceleratorError"))
-        report.tell(ok, name, f"{held}, peak {peak / GIB:.2f} GiB")
+        report.tell(ok, prefix + name, f"{held}, peak {peak / GIB:.2f} GiB")
         node.wait_empty()
     tools = HERE.parent.parent / "preload"
     ways = shutil.which("ways_dlsym", path=f"{node.release}/bin:{tools}")
     for way in ("alloc managed pitch vmm early retained async pool node any_node capture array "
                 "array3d crossed crossed_back").split() if ways else ():
         piece = GIB // 4 if way.startswith("array") else GIB
-        process = node.start([ways, way, str(piece)])
+        process = node.start([ways, way, str(piece)], mode)
         out, err = process.communicate(timeout=120)
         words = dict(word.split("=") for word in out.split() if "=" in word)
         want = (LIMIT - GIB) // piece
         got = int(words.get("got", -1))
         ok = words.get("code") == "2" and want <= got <= want + GIB // piece // 2 + 1
-        report.tell(ok, f"ways {way}", f"{out.strip()} {err.strip()[-200:]}")
+        report.tell(ok, f"{prefix}ways {way}", f"{out.strip()} {err.strip()[-200:]}")
         node.wait_empty()
 
 
+def injection(node, report):
+    same(node, report, SAME_INJECTED, "injection", "injected ")
+    fill(node, report, "injection", "injected ")
+    starts = {}
+    for _ in range(9):
+        for mode in (False, True, "injection"):
+            begin = time.perf_counter()
+            process = node.start([sys.executable, "-c", START], mode)
+            out, err = process.communicate(timeout=120)
+            if process.returncode != 0 or err:
+                report.tell(False, "injected start", f"{mode}: {out} {err[-300:]}")
+                return
+            starts.setdefault(mode, []).append((time.perf_counter() - begin) * 1e3)
+    report.tell(True, "injected start", "cuInit in Python, ms: " + ", ".join(
+        f"{name} {statistics.median(starts[mode]):.1f}"
+        for mode, name in ((False, "alone"), (True, "preloaded"), ("injection", "injected"))))
+
+
+START = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
 HOLD = """
 import ctypes, sys, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -264,7 +289,8 @@ def main():
     parser.add_argument("--peer-env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("parts", nargs="*", default=[])
     options = parser.parse_args()
-    parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls}
+    parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls,
+             "injection": injection}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
     node = Node(options.release.resolve(), work, options.peer, options.peer_env)
