@@ -21,13 +21,13 @@ install_library() {
 # The libraries that unmodified programs are run with (gpumemctl run).
 readonly PRELOAD_TARGETS=(//client/preload:libgpumem-preload.so
   //client/preload/accountant:libgpumem-accountant.so
-  //client/preload/relocator:libgpumem-relocator.so)
+  //client/preload/injection:libgpumem-relocator.so)
 
 # install_preload BIN DIR: installs them, of the build BIN.
 install_preload() {
   install -D -t "$2" "$1/client/preload/libgpumem-preload.so" \
     "$1/client/preload/accountant/libgpumem-accountant.so" \
-    "$1/client/preload/relocator/libgpumem-relocator.so"
+    "$1/client/preload/injection/libgpumem-relocator.so"
   drop_build_folders "$2/libgpumem-accountant.so"
 }
 

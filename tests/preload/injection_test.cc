@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is special about a library that the driver loads (CUDA_INJECTION64_PATH).
+// Only of a library that the driver loads (CUDA_INJECTION64_PATH).
 #include <fstream>
 #include <string>
 #include <vector>

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "client/preload/relocator.h"
+#include "client/preload/injection/relocator.h"
 
 const char* gpumem_relocate(const struct GpumemFunction* function,
                             struct GpumemRelocation* result) {

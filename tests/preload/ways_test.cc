@@ -50,35 +50,22 @@ TEST_P(WaysTest, IsNotWhatTheDriverDoes) {
   EXPECT_EQ(processes(), 0u);
 }
 
-<<<<<<< HEAD
-INSTANTIATE_TEST_SUITE_P(All, WaysTest,
-                         ::testing::Combine(::testing::Values("LINKED", "DLSYM", "PROC"),
-                                            ::testing::Values("alloc", "managed", "pitch", "vmm",
-                                                              "early", "retained", "async", "pool",
-#if CUDA_VERSION >= 13000
-                                                              "managed_pool",
-#endif
-                                                              "node", "any_node", "capture",
-                                                              "array", "array3d", "mipmap",
-                                                              "crossed", "crossed_back")),
-                         [](const auto& instance) {
-                           return std::string(std::get<0>(instance.param)) + "_" +
-                                  std::get<1>(instance.param);
-                         });
-=======
 INSTANTIATE_TEST_SUITE_P(
     All, WaysTest,
     ::testing::Combine(::testing::Values(Via::kPreload, Via::kInjection),
                        ::testing::Values("LINKED", "DLSYM", "PROC"),
                        ::testing::Values("alloc", "managed", "pitch", "vmm", "early", "retained",
-                                         "async", "pool", "node", "any_node", "capture", "array",
+                                         "async", "pool",
+#if CUDA_VERSION >= 13000
+                                         "managed_pool",
+#endif
+                                         "node", "any_node", "capture", "array",
                                          "array3d", "mipmap", "crossed", "crossed_back")),
     [](const auto& instance) {
       std::string name = std::get<0>(instance.param) == Via::kInjection ? "injected_" : "";
       name += std::get<1>(instance.param);
       return name + "_" + std::get<2>(instance.param);
     });
->>>>>>> 18c18562 (tests/preload: run the tests by both ways into a program)
 
 // The same by both ways into the program.
 class SmallTest : public PreloadTest, public ::testing::WithParamInterface<Via> {
@@ -141,9 +128,8 @@ TEST_P(SmallTest, RefusesAContextThatDoesNotFit) {
   EXPECT_EQ(run.errors, "context: 2\n");
 }
 
-<<<<<<< HEAD
 #if CUDA_VERSION >= 13000
-TEST_F(SmallTest, LeavesHostMemoryOfPoolsAlone) {
+TEST_P(SmallTest, LeavesHostMemoryOfPoolsAlone) {
   Finished run = Run({Path("WAYS_DLSYM"), "host_pool", std::to_string(kMiB)});
   ASSERT_EQ(run.status, 0) << run.errors;
   EXPECT_EQ(run.values("got"), (std::vector<std::string>{"4096", "4096"})) << run.output;
@@ -151,10 +137,7 @@ TEST_F(SmallTest, LeavesHostMemoryOfPoolsAlone) {
 }
 #endif
 
-TEST_F(SmallTest, LeavesDevicesAloneThatAreNotAccounted) {
-=======
 TEST_P(SmallTest, LeavesDevicesAloneThatAreNotAccounted) {
->>>>>>> 18c18562 (tests/preload: run the tests by both ways into a program)
   environment["GPUMEM_TEST_ANSWER"] = "3";
   environment["FAKE_CUDA_MEMORY"] = std::to_string((512 + 16) * kMiB);
   for (const char* way : {"alloc", "early", "pool", "node", "array"}) {

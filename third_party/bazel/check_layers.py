@@ -31,7 +31,7 @@ LAYERS = {
     "client/python": ("client/include", "common/..."),
     "client/preload": (),
     "client/preload/accountant": ("client/include", "client/preload"),
-    "client/preload/relocator": ("client/preload",),
+    "client/preload/injection": ("client/preload",),
     "client/testing": ("common/...", "proto"),
     "daemon/device": ("common/...",),
     "daemon/core": ("common", "daemon/core/...", "daemon/device/device.h", "proto"),

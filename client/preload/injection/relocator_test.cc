@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/preload/relocator.h"
+#include "client/preload/injection/relocator.h"
 
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/preload/patch.h"
+#include "client/preload/injection/patch.h"
 #include "gtest/gtest.h"
 
 #if defined(__x86_64__)
@@ -195,11 +195,11 @@ TEST(RelocatorTest, KeepsALandingPad) {
 
 TEST(RelocatorTest, RefusesWhatItCannotReplaceSafely) {
   const std::vector<std::pair<Code, std::string>> refused = {
-      {ENTRY(loop_to_entry), "jumps to its own beginning"},
-      {ENTRY(loop_inside), "jumps to its own beginning"},
-      {ENTRY(loop_from_far), "jumps to its own beginning"},
-      {ENTRY(loop_to_landing), "jumps to its own beginning"},
-      {ENTRY(jump_inside), "jumps to its own beginning"},
+      {ENTRY(loop_to_entry), "jumps back to its beginning"},
+      {ENTRY(loop_inside), "jumps back to its beginning"},
+      {ENTRY(loop_from_far), "jumps back to its beginning"},
+      {ENTRY(loop_to_landing), "jumps back to its beginning"},
+      {ENTRY(jump_inside), "jumps back to its beginning"},
       {ENTRY(call_next), "calls the next instruction"},
       {ENTRY(too_short), "is too short"},
       {ENTRY(unknown_first), "begins with an unknown instruction"},

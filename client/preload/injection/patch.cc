@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/preload/patch.h"
+#include "client/preload/injection/patch.h"
 
 #include <link.h>
 #include <stdlib.h>
@@ -115,7 +115,7 @@ Edited ReplaceRuns(const Edit* edits, size_t count, Run* runs) {
   for (size_t i = 0; i < size && made; ++i) made = MakeCopy(edits, count, &runs[i]);
   size_t moved = 0;
   for (; made && moved < size; ++moved) {
-    // In place of what is there: the kernel lets no thread see neither.
+    // Unmaps the original and maps the copy in one step: no thread finds neither.
     if (mremap(runs[moved].copy, runs[moved].size(), runs[moved].size(),
                MREMAP_MAYMOVE | MREMAP_FIXED,
                reinterpret_cast<void*>(runs[moved].begin)) == MAP_FAILED) {

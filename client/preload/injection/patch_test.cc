@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/preload/patch.h"
+#include "client/preload/injection/patch.h"
 
 #include <unistd.h>
 

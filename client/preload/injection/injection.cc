@@ -23,15 +23,20 @@
 
 #include "client/preload/driver.h"
 #include "client/preload/elf.h"
+#include "client/preload/injection/patch.h"
+#include "client/preload/injection/relocator.h"
 #include "client/preload/lock.h"
-#include "client/preload/patch.h"
-#include "client/preload/relocator.h"
 
 extern "C" int InitializeInjection(void);
 
 namespace gpumem::preload {
 namespace {
 
+#if defined(__x86_64__)
+constexpr bool kAvailable = true;
+#else
+constexpr bool kAvailable = false;
+#endif
 constexpr const char kRelocator[] = "libgpumem-relocator.so";
 constexpr size_t kFunctionAlignment = 16;  // what lies between functions is padding
 constexpr size_t kNearJump = 5;            // E9 and 32 bits
@@ -103,7 +108,7 @@ Relocate LoadRelocator() {
   return reinterpret_cast<Relocate>(search(library, "gpumem_relocate"));
 }
 
-// A function of the driver, and what is to stand in its place.
+// A function of the driver, and its replacement.
 struct Detour {
   const Stub* stub;
   uint8_t* entry;
@@ -118,7 +123,7 @@ class Injection {
  public:
   // Replaces all of them; if one of them cannot be, has the driver refuse memory.
   void Run() {
-#if defined(__x86_64__)
+    if (!kAvailable) return Abandon("", "it is not available on this processor");
     if (!Collect()) return Abandon("", "there is no room near the driver");
     Relocate relocate = LoadRelocator();
     if (relocate == nullptr) return Refuse("", "libgpumem-relocator.so cannot be loaded");
@@ -139,9 +144,6 @@ class Injection {
     }
     if (EditCode(edits_, edit_count_) == Edited::kAll) return;
     Abandon("", "the driver's code cannot be changed");
-#else
-    Abandon("", "is not available on this processor");
-#endif
   }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/preload/relocator.h"
+#include "client/preload/injection/relocator.h"
 
 #include <string.h>
 
@@ -99,8 +99,8 @@ class Relocator {
       const uint64_t target = TargetOf(at, instruction);
       const bool is_call = instruction.mnemonic == ZYDIS_MNEMONIC_CALL;
       if (is_call && target == begin) continue;
-      if (target >= begin && target < begin + end_) return "jumps to its own beginning";
-      // It would read its own address from the stack.
+      if (target >= begin && target < begin + end_) return "jumps back to its beginning";
+      // It would read its address from the stack.
       if (is_call && at < end_ && target == AddressOf(function_.code + at) + instruction.length) {
         return "calls the next instruction";
       }
