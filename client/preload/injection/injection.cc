@@ -42,6 +42,7 @@ constexpr size_t kFunctionAlignment = 16;  // what lies between functions is pad
 constexpr size_t kNearJump = 5;            // E9 and 32 bits
 constexpr size_t kFarJump = 14;            // FF 25, 0 in 32 bits, and the address
 constexpr size_t kIsland = 128;            // room for a trampoline and a far jump
+// NOLINTNEXTLINE(bugprone-macro-parentheses): it is a term of a sum.
 #define GPUMEM_PRELOAD_COUNT(name) +1
 constexpr size_t kMostStubs = GPUMEM_PRELOAD_STUBS(GPUMEM_PRELOAD_COUNT);
 #undef GPUMEM_PRELOAD_COUNT
@@ -58,9 +59,10 @@ constexpr const char* kGranting[] = {"cuDevicePrimaryCtxRetain",
                                      "cuMemAlloc_v2",
                                      "cuMemAllocManaged"};
 
-// Writes one line.
+// Writes one line. `name` is that of a function, or empty.
 void Tell(const char* name, const char* why, const char* then) {
-  const char* words[] = {"libgpumem-preload: injection: ", name, why, "; ", then, "\n"};
+  const char* words[] = {
+      "libgpumem-preload: injection: ", name, *name == '\0' ? "" : " ", why, "; ", then, "\n"};
   iovec parts[sizeof(words) / sizeof(words[0])];
   int count = 0;
   for (const char* word : words) {
@@ -130,10 +132,7 @@ class Injection {
     for (size_t i = 0; i < count_; ++i) {
       if (detours_[i].same != nullptr) continue;
       if (const char* why = Prepare(relocate, detours_[i])) {
-        char name[64] = {};
-        strncat(name, detours_[i].stub->name, sizeof(name) - 2);
-        strcat(name, " ");
-        return Refuse(name, why);
+        return Refuse(detours_[i].stub->name, why);
       }
     }
     if (!MakeExecutable(islands_, kSize)) return Abandon("", "new code is not allowed");

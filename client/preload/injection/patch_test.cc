@@ -52,7 +52,7 @@ std::vector<std::string> Protections(const void* address = nullptr) {
     char protection[5] = {};
     EXPECT_EQ(sscanf(line.c_str(), "%lx-%lx %4s", &begin, &end, protection), 3);
     const uintptr_t at = reinterpret_cast<uintptr_t>(address);
-    if (address == nullptr || (at >= begin && at < end)) found.push_back(protection);
+    if (address == nullptr || (at >= begin && at < end)) found.emplace_back(protection);
   }
   return found;
 }

@@ -47,7 +47,8 @@ CODE(landing_thunk, "endbr64\njmp relocated_helper")
 CODE(count_zero, "mov %rdi, %rcx\njrcxz 1f\nmov $1, %eax\nret\n1: mov $2, %eax\nret")
 CODE(count_zero_32, "mov %edi, %ecx\njecxz 1f\nmov $1, %eax\nret\n1: mov $2, %eax\nret")
 CODE(count_down, "mov %rdi, %rcx\nloop 1f\nmov $1, %eax\nret\n1: mov %rcx, %rax\nret")
-CODE(count_equal, "mov %rdi, %rcx\nloope 1f\nmov $1, %eax\nret\n1: mov %rcx, %rax\nret")
+CODE(count_equal,
+     "cmp %eax, %eax\npush %rdi\npop %rcx\nloope 1f\nmov $1, %eax\nret\n1: mov %rcx, %rax\nret")
 CODE(later_loop,
      "xor %eax, %eax\nmov %rdi, %rcx\nand $7, %ecx\n1: add $3, %eax\ndec %ecx\njns 1b\nret")
 CODE(padded, "xor %eax, %eax\nret")
