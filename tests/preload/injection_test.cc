@@ -22,12 +22,11 @@ class InjectionTest : public PreloadTest {
   }
 };
 
-// The program loads libcuda itself, and clears the variables before: the driver has read none.
 TEST_F(InjectionTest, ReachesAProgramThatClearsThePreload) {
-  const std::string program = Path("WAYS_DLSYM");
-  Finished run =
-      Run({"/usr/bin/env", "-u", "LD_PRELOAD", program, "alloc", std::to_string(32 * kMiB)},
-          Via::kInjection);
+  preloads = Path("PRELOAD");
+  Finished run = Run(
+      {"/usr/bin/env", "-u", "LD_PRELOAD", Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)},
+      Via::kInjection);
   ASSERT_EQ(run.status, 0) << run.errors;
   EXPECT_EQ(run.values("got"), kEight) << run.output;
   EXPECT_EQ(processes(), 1u);
@@ -73,6 +72,27 @@ TEST_F(InjectionTest, RefusesIfAFunctionCannotBeReplaced) {
   EXPECT_EQ(run.errors,
             "libgpumem-preload: injection: cuMemFree_v2 is of no known kind; every request for "
             "device memory is refused\ncontext: 2\n");
+  EXPECT_EQ(driver_peak(), 0u);
+}
+
+// Where memory that was writable may not become executable, not even a refusal can be written.
+TEST_F(InjectionTest, EndsTheProgramWhereCodeMayNotBeChanged) {
+  const std::string forbid =
+      "import ctypes, os, sys\n"
+      "PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN = 65, 1\n"
+      "if ctypes.CDLL(None).prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0: "
+      "sys.exit(77)\n"
+      "os.execv(sys.argv[1], sys.argv[1:])\n";
+  Finished run = Run(
+      {"/usr/bin/python3", "-c", forbid, Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)},
+      Via::kInjection);
+  if (run.status == 77) GTEST_SKIP() << "Linux 6.3 has the means for this test";
+  EXPECT_EQ(run.status, 1);
+  EXPECT_EQ(run.output, "");
+  EXPECT_EQ(
+      run.errors,
+      "libgpumem-preload: injection: new code is not allowed; the program ends, as it cannot be "
+      "held to its limit\n");
   EXPECT_EQ(driver_peak(), 0u);
 }
 
