@@ -63,7 +63,7 @@ class BrokeredTest : public DaemonTest {
 
   // Runs `brokered`, with and without the preload, and expects the same.
   void ExpectSame(const std::string& matter) {
-    const Finished plain = Run({Path("BROKERED"), matter}, false);
+    const Finished plain = Run({Path("BROKERED"), matter}, Via::kNone);
     const Finished run = Run({Path("BROKERED"), matter});
     EXPECT_EQ(plain.status, 0) << plain.errors;
     EXPECT_EQ(run.status, 0) << run.errors;

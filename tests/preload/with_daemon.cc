@@ -60,7 +60,7 @@ std::vector<std::string> DaemonTest::Preloaded(const std::vector<std::string>& c
 
 Finished DaemonTest::Ctl(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), Path("GPUMEMCTL"));
-  return Run(std::move(arguments), /*preload=*/false);
+  return Run(std::move(arguments), Via::kNone);
 }
 
 }  // namespace gpumem::preload
