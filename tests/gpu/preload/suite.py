@@ -11,6 +11,9 @@ under the preload. Parts (all by default, in this order):
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
+  broker  same and fill in broker mode, and what pointers, IPC handles and captures answer there
+  suspend programs in broker mode are suspended and resumed while they train, and two that do not fit
+          on the GPU together take turns
   injection  same, of some programs, and fill, with the library loaded by the CUDA driver
              (CUDA_INJECTION64_PATH) in place of the preload
 speed and calls also measure another library that is preloaded in place of ours, if --peer names one.
@@ -31,13 +34,29 @@ HERE = pathlib.Path(__file__).resolve().parent
 GIB = 1 << 30
 LIMIT = 20 * GIB
 CONFIG = """
+[tier]
+capacity = "64GiB"
 [[tenant]]
 name = "unmodified"
 limit = "20GiB"
-[[rule]]
+[[tenant]]
+name = "brokered"
+limit = "20GiB"
+preload = "broker"
+[[tenant]]
+name = "left"
+preload = "broker"
+swappable = true
+min_residence = "1s"
+[[tenant]]
+name = "right"
+preload = "broker"
+swappable = true
+min_residence = "1s"
+""" + "".join(f"""[[rule]]
 default = true
-tenant = "unmodified"
-"""
+tenant = "{name}"
+""" for name in ("unmodified", "brokered", "left", "right"))
 SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_async torch_ipc "
         "torch_ipc_expandable torch_nccl triton_kernel cupy_pool cupy_async cupy_managed jax_default "
         "jax_platform jax_vmm jax_cuda_async numba_kernel").split()
@@ -70,23 +89,27 @@ class Node:
         return subprocess.run([self.release / "bin/gpumemctl", "--runtime-dir", self.runtime, "--json",
                                *arguments], capture_output=True, check=check, text=True)
 
-    def usage(self):
-        """Of the tenant on the first GPU."""
+    def usage(self, mode=True):
+        """Of the mode's tenant on the first GPU."""
         for tenant in json.loads(self.ctl("quota", "list").stdout)["tenants"]:
+            if tenant["usage"]["tenant"] != TENANTS.get(mode, "unmodified"):
+                continue
             for device in tenant["usage"].get("devices", []):
                 if device["device_uuid"].startswith("GPU-"):
                     return device
-        return {"charged_bytes": 0, "peak_bytes": 0}
+        return {"leased_bytes": 0, "peak_bytes": 0}
 
     def modes(self):
-        """False: the program alone; True: under the preload; "peer". Also "injection"."""
-        return (False, True, "peer") if self.peer else (False, True)
+        """False: the program alone; True: under the preload; "broker": the same in broker mode;
+        "peer". Also "injection", "left", "right"."""
+        return (False, True, "broker", "peer") if self.peer else (False, True, "broker")
 
     def environment(self, preload):
         env = dict(os.environ, GPUMEM_RUNTIME_DIR=str(self.runtime))
         if preload == "peer":
             env.update(self.peer_env, LD_PRELOAD=str(self.peer))
         elif preload:
+            env["GPUMEM_TENANT"] = TENANTS.get(preload, "unmodified")
             variable = "CUDA_INJECTION64_PATH" if preload == "injection" else "LD_PRELOAD"
             env[variable] = str(self.release / "lib/gpumem/libgpumem-preload.so")
         return env
@@ -108,12 +131,12 @@ class Node:
             return {"failed": f"ended with {process.returncode}: {err[-600:]}"}
         return json.loads(out.strip().splitlines()[-1])
 
-    def wait_empty(self, seconds=30):
-        """Returns how long it took until nothing is charged."""
+    def wait_empty(self, seconds=30, mode=True):
+        """Returns how long it took until nothing is charged to processes."""
         begin = time.perf_counter()
-        while self.usage()["charged_bytes"] != 0:
+        while self.usage(mode)["leased_bytes"] != 0:
             if time.perf_counter() - begin > seconds:
-                raise RuntimeError(f"still charged: {self.usage()}")
+                raise RuntimeError(f"still charged: {self.usage(mode)}")
             time.sleep(0.002)
         return time.perf_counter() - begin
 
@@ -121,6 +144,10 @@ class Node:
         self.daemon.send_signal(signal.SIGTERM)
         self.daemon.wait(60)
         self.log.close()
+
+
+# The tenants of the modes that are not "unmodified".
+TENANTS = {"broker": "brokered", "left": "left", "right": "right"}
 
 
 class Report:
@@ -149,20 +176,19 @@ def same(node, report, names=tuple(SAME), mode=True, prefix=""):
             continue
         held = node.run(name, preload=mode)
         report.tell(compared(held) == compared(alone), prefix + name, f"{alone} {held}")
-        node.wait_empty()
+        node.wait_empty(mode=mode)
 
 
 def fill(node, report, mode=True, prefix=""):
     for name in ("fill_default", "fill_expandable", "fill_async"):
         held = node.run(name, preload=mode)
-        peak = node.usage()["peak_bytes"]
+        peak = node.usage(mode)["peak_bytes"]
         # A context and PyTorch's own memory take less than 1.5 GiB of the limit.
         ok = (held.get("_got") in (18, 19) and held.get("_total_mib") == LIMIT >> 20 and
               held.get("_error") in ("OutOfMemoryError", "AcceleratorError"))
         report.tell(ok, prefix + name, f"{held}, peak {peak / GIB:.2f} GiB")
-        node.wait_empty()
-    tools = HERE.parent.parent / "preload"
-    ways = shutil.which("ways_dlsym", path=f"{node.release}/bin:{tools}")
+        node.wait_empty(mode=mode)
+    ways = tool("ways_dlsym")
     for way in ("alloc managed pitch vmm early retained async pool node any_node capture array "
                 "array3d crossed crossed_back").split() if ways else ():
         piece = GIB // 4 if way.startswith("array") else GIB
@@ -173,7 +199,56 @@ def fill(node, report, mode=True, prefix=""):
         got = int(words.get("got", -1))
         ok = words.get("code") == "2" and want <= got <= want + GIB // piece // 2 + 1
         report.tell(ok, f"{prefix}ways {way}", f"{out.strip()} {err.strip()[-200:]}")
-        node.wait_empty()
+        node.wait_empty(mode=mode)
+
+
+def tool(name):
+    """A program of tests/preload, which a release has beside this file."""
+    return shutil.which(name, path=str(HERE))
+
+
+def broker(node, report):
+    for matter in ("pointers", "ipc", "deferred", "reset") if tool("brokered") else ():
+        alone, held = (node.start([tool("brokered"), matter], mode).communicate(timeout=120)
+                       for mode in (False, "broker"))
+        report.tell(alone == held, f"brokered {matter}", f"{alone} {held}")
+        node.wait_empty(mode="broker")
+    same(node, report, mode="broker", prefix="brokered ")
+    fill(node, report, "broker", "brokered ")
+
+
+def suspend(node, report):
+    alone = node.run("train_long", preload=False)
+    process = node.start([sys.executable, HERE / "workloads.py", "train_long"], "broker")
+    while node.usage("broker")["leased_bytes"] < 2 * GIB and process.poll() is None:
+        time.sleep(0.01)
+    words = []
+    for _ in range(3):
+        time.sleep(1)
+        sessions = json.loads(node.ctl("ps").stdout)["sessions"]
+        session = next(each for each in sessions if each["tenant"] == "brokered")
+        begin = time.perf_counter()
+        node.ctl("suspend", str(session["session_id"]), "--yes")
+        middle = time.perf_counter()
+        left = node.usage("broker")["leased_bytes"]
+        resumed = time.perf_counter()
+        node.ctl("resume", str(session["session_id"]))
+        words.append(f"out {middle - begin:.2f} s, {left / GIB:.2f} GiB left, "
+                     f"back {time.perf_counter() - resumed:.2f} s")
+    out, err = process.communicate(timeout=300)
+    held = json.loads(out.splitlines()[-1]) if process.returncode == 0 else {"failed": err[-600:]}
+    report.tell(compared(alone) == compared(held), "suspend train_long", f"{alone} {held} {words}")
+    node.wait_empty(mode="broker")
+    begin = time.perf_counter()
+    both = {mode: node.start([sys.executable, HERE / "workloads.py", "take_turns"], mode)
+            for mode in ("left", "right")}
+    for mode, process in both.items():
+        out, err = process.communicate(timeout=400)
+        ok = process.returncode == 0 and json.loads(out.splitlines()[-1])["wrong"] == 0
+        report.tell(ok, f"take_turns {mode}", f"{out} {err[-600:]}")
+    log = (node.work / "gpumemd.log").read_text()
+    report.tell(True, "take_turns", f"{time.perf_counter() - begin:.1f} s in all, "
+                f"{log.count('suspended')} lines of suspensions in the log")
 
 
 def injection(node, report):
@@ -235,7 +310,7 @@ def kill(node, report, rounds=40):
                 f"{times[-1] * 1e3:.1f} ms at most, with gpumemctl's start and answer")
 
 
-NAMES = {False: "alone", True: "preloaded", "peer": "peer"}
+NAMES = {False: "alone", True: "preloaded", "broker": "brokered", "peer": "peer"}
 
 
 def tell_ratios(report, name, unit, figures):
@@ -267,7 +342,7 @@ def calls(node, report, rounds=21):
     figures = {}
     for _ in range(rounds):
         for mode in node.modes():
-            out, err = node.start([node.release / "bin/bench"], mode).communicate(timeout=120)
+            out, err = node.start([tool("bench")], mode).communicate(timeout=120)
             if mode != "peer" and err:
                 report.tell(False, "calls", f"{NAMES[mode]}: {err[-300:]}")
                 return
@@ -290,7 +365,7 @@ def main():
     parser.add_argument("parts", nargs="*", default=[])
     options = parser.parse_args()
     parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls,
-             "injection": injection}
+             "broker": broker, "suspend": suspend, "injection": injection}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
     node = Node(options.release.resolve(), work, options.peer, options.peer_env)

@@ -47,6 +47,33 @@ def train(torch, steps=20, width=2048):
     return {"loss": close(loss)}
 
 
+@workload
+def train_long():
+    torch = torch_module()
+    ballast = torch.arange(2 << 30, device="cuda", dtype=torch.int8)
+    results = train(torch, steps=2500)
+    kept = torch.arange(2 << 30, device="cuda", dtype=torch.int8)
+    return {**results, "kept": bool((ballast == kept).all())}
+
+
+@workload
+def take_turns():
+    """Holds most of the GPU, and looks at all of it again and again."""
+    import ctypes
+    torch = torch_module()
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    ctypes.CDLL("libcuda.so.1").cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+    count = int(total.value * 0.55) // (1 << 30)
+    parts = [torch.full((1 << 30,), at, device="cuda", dtype=torch.int8) for at in range(count)]
+    wrong = 0
+    begin = time.time()
+    rounds = 0
+    while rounds < 20 or time.time() - begin < 15:
+        wrong += sum(int((part != at).any()) for at, part in enumerate(parts))
+        rounds += 1
+    return {"wrong": wrong, "_rounds": rounds, "_gib": count}
+
+
 def convolve(torch):
     image = torch.randn(8, 32, 128, 128, device="cuda")
     weights = torch.randn(64, 32, 3, 3, device="cuda")
