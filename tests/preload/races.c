@@ -257,13 +257,18 @@ static void again(void) {
   memset(&properties, 0, sizeof(properties));
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  if (door.cuMemAllocAsync_(&address, 32 * MIB, NULL) != CUDA_SUCCESS ||
+  /* The first pool keeps what it does not need, which the second one cannot use. */
+  cuuint64_t threshold = UINT64_MAX / 2;
+  if (door.cuDeviceGetDefaultMemPool_(&pool, 0) != CUDA_SUCCESS ||
+      door.cuMemPoolSetAttribute_(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) !=
+          CUDA_SUCCESS ||
+      door.cuMemAllocAsync_(&address, 160 * MIB, NULL) != CUDA_SUCCESS ||
+      door.cuMemFreeAsync_(address, NULL) != CUDA_SUCCESS ||
       door.cuMemPoolCreate_(&pool, &properties) != CUDA_SUCCESS ||
-      door.cuDeviceSetMemPool_(0, pool) != CUDA_SUCCESS ||
-      door.cuMemAllocAsync_(&address, 64 * MIB, NULL) != CUDA_SUCCESS) {
+      door.cuDeviceSetMemPool_(0, pool) != CUDA_SUCCESS) {
     exit(4);
   }
-  printf("taken=%lld\n", taken());
+  printf("code=%d\n", (int)door.cuMemAllocAsync_(&address, 160 * MIB, NULL));
 }
 
 /* A child of a process in which another thread is about to load the plug-in, and which does not use
