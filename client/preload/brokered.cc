@@ -58,7 +58,7 @@ bool AllocateBrokered(const Entry& entry, uint64_t bytes, uint64_t* address, CUr
       PrimaryOf(device) != context) {
     return false;
   }
-  GateHold hold;
+  const GateHold hold;
   const int answer = Broker()->allocate(pool, bytes, address);
   *result = answer == GPUMEM_ACCOUNTANT_OK ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   return true;
@@ -68,7 +68,7 @@ bool FreeBrokered(const Entry& entry, uint64_t address, CUresult* result) {
   uint64_t base = 0;
   uint64_t bytes = 0;
   if (!IsBrokered() || !entry.outermost) return false;
-  GateHold hold;
+  const GateHold hold;
   if (g_captures.load(std::memory_order_acquire) == 0) {
     *result = CUDA_SUCCESS;
     return Broker()->free(address) != 0;
@@ -83,7 +83,7 @@ bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresul
   uint64_t base = 0;
   uint64_t bytes = 0;
   if (!IsBrokered() || !entry.outermost) return false;
-  GateHold hold;
+  const GateHold hold;
   if (!Broker()->find(address, &base, &bytes) || base != address) return false;
   // As the driver answers for memory of cuMemAlloc() when the stream is being captured.
   *result =
@@ -105,10 +105,11 @@ bool TrimBrokered(int device) {
   return pool != nullptr && Broker()->trim(pool) != 0;
 }
 
-void DropBrokered(int device) {
+void DropBrokered(int device, bool may_wait) {
   GpumemBrokeredDevice* const pool = BrokeredDevice(device);
   if (pool == nullptr) return;
-  GateHold hold;
+  const GateHold hold(may_wait ? GateHold::IfClosed::kWait : GateHold::IfClosed::kStayOutside);
+  if (hold.refused()) return;
   Broker()->drop(pool);
 }
 
@@ -116,7 +117,7 @@ void CaptureBegins() { g_captures.fetch_add(1, std::memory_order_acq_rel); }
 
 void CaptureEnds() {
   if (g_captures.fetch_sub(1, std::memory_order_acq_rel) != 1 || !IsBrokered()) return;
-  GateHold hold;
+  const GateHold hold;
   while (true) {
     uint64_t address = 0;
     {

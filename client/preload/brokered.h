@@ -28,8 +28,9 @@ bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes);
 uint64_t UnusedBrokered(int device);
 bool TrimBrokered(int device);
 
-// Frees all of a device, before its primary context goes.
-void DropBrokered(int device);
+// Frees all of a device, before its primary context goes. `may_wait` false: does nothing while the
+// memory is suspended, so that a suspended process can end.
+void DropBrokered(int device, bool may_wait);
 
 // Captures of streams begin, and end. Frees that had to wait for the end are done then.
 void CaptureBegins();

@@ -148,7 +148,7 @@ CUresult EndPrimary(const Entry& entry, int device, bool reset, Call call) {
   MutexLock lock(&g_changing[device]);
   // gpumem's pool holds the context, too. It has to go with the program's last hold.
   const bool last = !reset && g_primary_holds[device] > 0 && --g_primary_holds[device] == 0;
-  if (reset || last) DropBrokered(device);
+  if (reset || last) DropBrokered(device, /*may_wait=*/reset);
   CUresult result = call();
   if (result != CUDA_SUCCESS || PrimaryIsActive(entry.driver, device)) return result;
   ForgetContexts();

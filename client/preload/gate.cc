@@ -62,6 +62,8 @@ bool IsEmpty(const Slot& slot) {
 
 void UseGate(void (*wanted)()) { g_wanted.store(wanted); }
 
+bool GateHold::IsClosed() { return t_depth == 0 && g_closed.load() != 0; }
+
 bool GateHold::Enter() {
   void (*wanted)() = g_wanted.load(std::memory_order_relaxed);
   if (wanted == nullptr) return false;

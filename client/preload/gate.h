@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Holds the program's GPU work while its brokered memory is suspended.
 //
-// Calls that use device memory, or give work to the GPU that may, are made inside the gate. Whoever
-// suspends closes it: afterwards no such call is under way, and further ones wait until it is open.
+// Calls that use device memory, or give work to the GPU that may, are made inside the gate. A
+// suspension closes it: afterwards no such call is under way, and further ones wait until it is
+// open.
 #pragma once
 
 #include <stdint.h>
@@ -13,8 +14,8 @@ namespace gpumem::preload {
 // by threads that find the gate closed, before they wait.
 void UseGate(void (*wanted)());
 
-// Closes the gate. Blocks until all calls inside it have returned. Requires that the calling thread
-// is outside, and that one thread at a time closes and opens.
+// Closes the gate. Blocks until all calls inside it have returned. The calling thread must be
+// outside. One thread at a time closes and opens.
 void CloseGate();
 void OpenGate();
 
@@ -27,17 +28,25 @@ void AbandonGate();
 // Inside the gate while it exists. A thread may nest them.
 class GateHold {
  public:
-  GateHold() : held_(Enter()) {}
+  enum class IfClosed { kWait, kStayOutside };
+
+  explicit GateHold(IfClosed if_closed = IfClosed::kWait)
+      : refused_(if_closed == IfClosed::kStayOutside && IsClosed()), held_(!refused_ && Enter()) {}
   ~GateHold() {
     if (held_) Leave();
   }
+  // The gate was closed, and the thread is outside.
+  bool refused() const { return refused_; }
   GateHold(const GateHold&) = delete;
   GateHold& operator=(const GateHold&) = delete;
 
  private:
+  static bool IsClosed();
+  // False if the gate is not in use.
   static bool Enter();
   static void Leave();
 
+  const bool refused_;
   const bool held_;
 };
 

@@ -6,6 +6,7 @@
  *   deferred      frees during a capture
  *   reset         what goes with the primary context
  *   once BYTES    one allocation
+ *   leave PATH    waits for PATH with 64 MiB, and ends as the runtime does: it lets the context go
  *   work PATH     adds up memory until PATH is there; prints begin= at once, and a dot each round
  */
 #if !GPUMEM_WITH_CUDA
@@ -175,6 +176,15 @@ static void once(size_t bytes) {
   printf("code=%d\n", (int)door.cuMemAlloc_(&block, bytes));
 }
 
+static void leave(const char* path) {
+  start();
+  allocate(64 * MIB);
+  printf("begin=1.");
+  fflush(stdout);
+  while (access(path, F_OK) != 0) usleep(1000);
+  printf("release=%d\n", (int)door.cuDevicePrimaryCtxRelease_(0));
+}
+
 static void work(const char* path) {
   enum { kBlocks = 5 };
   static unsigned char bytes[3 << 20];
@@ -217,6 +227,8 @@ int main(int argc, char** argv) {
     reset();
   } else if (argc == 3 && strcmp(argv[1], "once") == 0) {
     once(strtoull(argv[2], NULL, 10));
+  } else if (argc == 3 && strcmp(argv[1], "leave") == 0) {
+    leave(argv[2]);
   } else if (argc == 3 && strcmp(argv[1], "work") == 0) {
     work(argv[2]);
   } else {

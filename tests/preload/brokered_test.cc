@@ -144,11 +144,18 @@ class SuspendedTest : public BrokeredTest {
     if (IsSkipped()) return;
     stop_ = daemon_->state_dir() + "/stop";
     progress_ = daemon_->state_dir() + "/progress";
-    const std::string script = absl::StrCat(Path("BROKERED"), " work ", stop_, " > ", progress_);
+  }
+
+  // Runs `brokered` in the background, until Stop().
+  void Begin(const std::string& what) {
+    const std::string script =
+        absl::StrCat(Path("BROKERED"), " ", what, " ", stop_, " > ", progress_);
     program_ = Child(Preloaded({"/bin/sh", "-c", absl::StrCat("exec ", script)}));
     ASSERT_TRUE(Eventually([&] { return Dots() > 0; }));
     session_ = Session();
   }
+
+  void Stop() { close(creat(stop_.c_str(), 0600)); }
 
   size_t Dots() const {
     std::ifstream file(progress_);
@@ -175,7 +182,7 @@ class SuspendedTest : public BrokeredTest {
   void ExpectItEndsWell() {
     const size_t before = Dots();
     EXPECT_TRUE(Eventually([&] { return Dots() > before; }));
-    close(creat(stop_.c_str(), 0600));
+    Stop();
     EXPECT_EQ(program_.Wait(), 0);
     std::ifstream file(progress_);
     std::stringstream text;
@@ -189,6 +196,7 @@ class SuspendedTest : public BrokeredTest {
 };
 
 TEST_F(SuspendedTest, AnOperatorSuspendsAProgramThatKnowsNothingOfIt) {
+  Begin("work");
   for (int round = 0; round < 3; ++round) {
     const Finished suspended = Ctl({"suspend", session_, "--yes"});
     ASSERT_EQ(suspended.status, 0) << suspended.errors;
@@ -208,7 +216,17 @@ TEST_F(SuspendedTest, AnOperatorSuspendsAProgramThatKnowsNothingOfIt) {
   ExpectItEndsWell();
 }
 
+TEST_F(SuspendedTest, ItCanEndMeanwhile) {
+  Begin("leave");
+  ASSERT_EQ(Ctl({"suspend", session_, "--yes"}).status, 0);
+  Stop();
+  EXPECT_EQ(program_.Wait(), 0);
+  ExpectAllBack();
+  EXPECT_TRUE(Eventually([&] { return Held("tier") == 0; }));
+}
+
 TEST_F(SuspendedTest, ItCanBeKilledMeanwhile) {
+  Begin("work");
   ASSERT_EQ(Ctl({"suspend", session_, "--yes"}).status, 0);
   program_.Signal(SIGTERM);
   EXPECT_EQ(program_.Wait(), 128 + SIGTERM);
@@ -218,6 +236,7 @@ TEST_F(SuspendedTest, ItCanBeKilledMeanwhile) {
 
 // Two programs that do not fit on the device together take turns, and know nothing of it.
 TEST_F(SuspendedTest, AnotherProgramsRequestSuspendsIt) {
+  Begin("work");
   environment["GPUMEM_TENANT"] = "first";
   environment["GPUMEM_PRELOAD_WAIT_MS"] = "20000";
   const Finished run = Run({Path("BROKERED"), "once", std::to_string(250 * kMiB)});

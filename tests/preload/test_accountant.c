@@ -86,8 +86,7 @@ static uint64_t number(const char* name) {
 
 const struct GpumemAccountant* gpumem_accountant_open(uint32_t version) {
   static const struct GpumemAccountant table = {
-      GPUMEM_ACCOUNTANT_VERSION, sizeof(table), acquire, release_id, acquire_context, info,
-      NULL};
+      GPUMEM_ACCOUNTANT_VERSION, sizeof(table), acquire, release_id, acquire_context, info, NULL};
   const char* path = getenv("GPUMEM_TEST_STATE");
   if (version != GPUMEM_ACCOUNTANT_VERSION || path == NULL) return NULL;
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

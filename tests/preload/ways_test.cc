@@ -50,22 +50,23 @@ TEST_P(WaysTest, IsNotWhatTheDriverDoes) {
   EXPECT_EQ(processes(), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, WaysTest,
-    ::testing::Combine(::testing::Values(Via::kPreload, Via::kInjection),
-                       ::testing::Values("LINKED", "DLSYM", "PROC"),
-                       ::testing::Values("alloc", "managed", "pitch", "vmm", "early", "retained",
-                                         "async", "pool",
+INSTANTIATE_TEST_SUITE_P(All, WaysTest,
+                         ::testing::Combine(::testing::Values(Via::kPreload, Via::kInjection),
+                                            ::testing::Values("LINKED", "DLSYM", "PROC"),
+                                            ::testing::Values("alloc", "managed", "pitch", "vmm",
+                                                              "early", "retained", "async", "pool",
 #if CUDA_VERSION >= 13000
-                                         "managed_pool",
+                                                              "managed_pool",
 #endif
-                                         "node", "any_node", "capture", "array",
-                                         "array3d", "mipmap", "crossed", "crossed_back")),
-    [](const auto& instance) {
-      std::string name = std::get<0>(instance.param) == Via::kInjection ? "injected_" : "";
-      name += std::get<1>(instance.param);
-      return name + "_" + std::get<2>(instance.param);
-    });
+                                                              "node", "any_node", "capture",
+                                                              "array", "array3d", "mipmap",
+                                                              "crossed", "crossed_back")),
+                         [](const auto& instance) {
+                           std::string name =
+                               std::get<0>(instance.param) == Via::kInjection ? "injected_" : "";
+                           name += std::get<1>(instance.param);
+                           return name + "_" + std::get<2>(instance.param);
+                         });
 
 // The same by both ways into the program.
 class SmallTest : public PreloadTest, public ::testing::WithParamInterface<Via> {

@@ -18,6 +18,7 @@ constexpr absl::Duration kActivityInterval = absl::Seconds(1);
 // How long one attempt to resume waits in the daemon's queue. Between two of them a request of an
 // operator is served.
 constexpr uint64_t kResumeWaitMs = 1000;
+constexpr absl::Duration kResumeInterval = absl::Milliseconds(50);
 
 }  // namespace
 
@@ -49,8 +50,12 @@ int Suspender::Start() {
 
 void Suspender::Wanted() {
   while (true) {
-    absl::MutexLock lock(&mutex_);
-    if (!suspended_ || by_operator_ || Resume(kResumeWaitMs)) return;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!suspended_ || by_operator_ || Resume(kResumeWaitMs)) return;
+    }
+    // Without a daemon an attempt ends at once.
+    absl::SleepFor(kResumeInterval);
   }
 }
 

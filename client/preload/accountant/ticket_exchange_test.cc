@@ -70,6 +70,38 @@ TEST(TicketExchangeTest, AHandleEndsWithItsProcess) {
   close(channel[1]);
 }
 
+TEST(TicketExchangeTest, TellsOtherUsersNothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  // Two users below root: the server's and another.
+  int channel[2];
+  ASSERT_EQ(pipe(channel), 0);
+  const pid_t server = fork();
+  if (server == 0) {
+    if (setuid(65533) != 0) _exit(1);
+    const auto offered = (new TicketExchange)->Offer(1, "of a user");
+    if (!offered.ok() || write(channel[1], &*offered, sizeof(*offered)) < 0) _exit(1);
+    pause();
+  }
+  GpumemIpcHandle of_user;
+  ASSERT_EQ(read(channel[0], &of_user, sizeof(of_user)), static_cast<ssize_t>(sizeof(of_user)));
+  const auto fetches = [&](uid_t uid) {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (setuid(uid) != 0) _exit(2);
+      _exit(TicketExchange::Fetch(of_user).ok() ? 1 : 0);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return WEXITSTATUS(status);
+  };
+  EXPECT_EQ(fetches(65533), 1);
+  EXPECT_EQ(fetches(65534), 0);
+  kill(server, SIGKILL);
+  ASSERT_EQ(waitpid(server, nullptr, 0), server);
+  close(channel[0]);
+  close(channel[1]);
+}
+
 TEST(TicketExchangeTest, ServesOthersBesideAPeerThatSaysNothing) {
   const auto handle = Exchange().Offer(3, "c");
   ASSERT_TRUE(handle.ok());
