@@ -137,6 +137,35 @@ TEST_F(BrokeredTest, FreedMemoryIsForOthers) {
   EXPECT_EQ(run.value("code"), "0") << run.errors;
 }
 
+// Where NVIDIA's MPS runs, its own limit is a second wall.
+TEST_F(BrokeredTest, ARunIsLimitedByMpsAsWell) {
+  const std::string folder = daemon_->state_dir() + "/mps";
+  const std::string print = "echo limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
+  environment["CUDA_MPS_PIPE_DIRECTORY"] = folder;
+  const std::vector<std::string> command = {"run", "--quiet", "--limit", "100MiB",
+                                            "--",  "/bin/sh", "-c",      print};
+  EXPECT_EQ(Ctl(command).value("limit"), "");
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  ASSERT_EQ(mkfifo((folder + "/control").c_str(), 0600), 0);
+  EXPECT_EQ(Ctl(command).output, "limit=0=100M\n");
+  environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = "0=1G";
+  EXPECT_EQ(Ctl(command).output, "limit=0=1G\n");
+}
+
+TEST_F(BrokeredTest, ARunChoosesTheMode) {
+  const std::vector<std::string> program = {"--quiet", "--", Path("WAYS_DLSYM"), "alloc",
+                                            std::to_string(32 * kMiB)};
+  for (const char* mode : {"account", "broker"}) {
+    std::vector<std::string> command = {"run", "--mode", mode, "--limit", "144MiB"};
+    command.insert(command.end(), program.begin(), program.end());
+    const Finished run = Ctl(command);
+    EXPECT_EQ(run.values("got"), (std::vector<std::string>{"4", "4"})) << run.output << run.errors;
+    // The fake driver has made what the program had, or a context alone.
+    EXPECT_EQ(driver_peak(), (mode == std::string("account") ? 144u : 16u) * kMiB);
+    ExpectAllBack();
+  }
+}
+
 class SuspendedTest : public BrokeredTest {
  protected:
   void SetUp() override {

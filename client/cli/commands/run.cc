@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -32,6 +33,7 @@
 #include "client/cli/commands/client_devices.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/exit_code.h"
+#include "client/cli/commands/mps_limit.h"
 #include "client/cli/text/format.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
@@ -137,6 +139,17 @@ class Environment {
  private:
   std::vector<std::string> variables_;
 };
+
+// Where MPS runs, it limits each process as well. A limit that the user has set stays.
+void SetMpsLimit(Client& client, uint64_t bytes, Environment& environment) {
+  const char* const folder = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+  if (!MpsRuns(folder == nullptr ? "" : folder) || IsSet(kMpsLimitVariable)) return;
+  const absl::StatusOr<std::vector<DeviceInfo>> devices = client.Devices();
+  if (!devices.ok()) return;
+  const auto is_gpu = [](const DeviceInfo& each) { return absl::StartsWith(each.uuid, "GPU-"); };
+  const auto gpus = std::count_if(devices->begin(), devices->end(), is_gpu);
+  if (gpus > 0) environment.Set(kMpsLimitVariable, MpsLimit(bytes, static_cast<int>(gpus)));
+}
 
 absl::StatusOr<std::unique_ptr<Client>> ConnectAs(const GlobalOptions& options,
                                                   const std::string& tenant) {
@@ -305,6 +318,7 @@ absl::Status Run(const RunCommand& command, const GlobalOptions& options) {
   } else {
     environment.Preload(*preload);
   }
+  if (command.limit.has_value()) SetMpsLimit(**client, *command.limit, environment);
   absl::StatusOr<int> ended = RunProgram(command.program, std::move(environment), signals);
   if (!ended.ok()) return ended.status();
   if (!command.quiet) {

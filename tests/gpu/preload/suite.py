@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""suite.py --release DIR [--peer FILE [--peer-env NAME=VALUE ...]] [PART ...]: unmodified GPU programs under the preload, on a
-machine with a GPU.
+"""suite.py --release DIR [--rounds N] [--peer FILE [--peer-env NAME=VALUE ...]] [PART ...]: unmodified
+GPU programs under the preload, on a machine with a GPU.
 
 Starts gpumemd of the release with a limit of 20 GiB, and runs each program of workloads.py alone and
 under the preload. Parts (all by default, in this order):
@@ -11,7 +11,7 @@ under the preload. Parts (all by default, in this order):
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
-  broker  same and fill in broker mode, and what pointers, IPC handles and captures answer there
+  broker  same, fill, race and kill in broker mode, and what pointers, IPC handles and captures answer there
   suspend programs in broker mode are suspended and resumed while they train, and two that do not fit
           on the GPU together take turns
   injection  same, of some programs, and fill, with the library loaded by the CUDA driver
@@ -19,6 +19,7 @@ under the preload. Parts (all by default, in this order):
 speed and calls also measure another library that is preloaded in place of ours, if --peer names one.
 """
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -68,7 +69,8 @@ SAME_INJECTED = ("torch_default torch_expandable torch_async torch_graphs cupy_p
 class Node:
     """A daemon, and how programs run beside it."""
 
-    def __init__(self, release, work, peer, peer_env):
+    def __init__(self, release, work, peer, peer_env, rounds):
+        self.rounds = rounds
         self.release, self.work = release, work
         self.peer, self.peer_env = peer, dict(pair.split("=", 1) for pair in peer_env)
         self.runtime = work / "run"
@@ -215,6 +217,8 @@ def broker(node, report):
         node.wait_empty(mode="broker")
     same(node, report, mode="broker", prefix="brokered ")
     fill(node, report, "broker", "brokered ")
+    race(node, report, "broker")
+    kill(node, report, "broker")
 
 
 def suspend(node, report):
@@ -270,42 +274,41 @@ def injection(node, report):
 
 
 START = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
-HOLD = """
-import ctypes, sys, time
-cuda = ctypes.CDLL("libcuda.so.1")
-context, memory = ctypes.c_void_p(), ctypes.c_void_p()
-assert cuda.cuInit(0) == 0
-assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 or sys.exit("no context")
-assert cuda.cuCtxSetCurrent(context) == 0
-print(cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(sys.argv[1]))), flush=True)
-time.sleep(float(sys.argv[2]))
-"""
 
 
-def race(node, report, rounds=20):
-    node_peak = 0
-    granted = []
-    for _ in range(rounds):
-        processes = [node.start([sys.executable, "-c", HOLD, str(3 * GIB), "0.3"]) for _ in range(10)]
-        answers = [process.communicate(timeout=120)[0].strip() for process in processes]
-        granted.append(answers.count("0"))
-        node_peak = node.usage()["peak_bytes"]
-        node.wait_empty()
-    report.tell(node_peak <= LIMIT, "race", f"granted {granted}, peak {node_peak / GIB:.2f} GiB of 20")
+def end(process):
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
 
 
-def kill(node, report, rounds=40):
+def race(node, report, mode=True):
+    """Ten at a time, which hold what they got until all have an answer."""
+    granted = collections.Counter()
+    for _ in range(node.rounds):
+        processes = [node.start([tool("holder"), str(3 * GIB)], mode) for _ in range(10)]
+        answers = [process.stdout.readline().strip() for process in processes]
+        granted[answers.count("held=0")] += 1
+        for process in processes:
+            end(process)
+        node.wait_empty(mode=mode)
+    peak = node.usage(mode)["peak_bytes"]
+    report.tell(peak <= LIMIT, f"race {NAMES[mode]}",
+                f"{node.rounds} rounds; granted, and in how many rounds: {dict(granted)}; "
+                f"peak {peak / GIB:.2f} GiB of 20")
+
+
+def kill(node, report, mode=True):
     times = []
-    for _ in range(rounds):
-        process = node.start([sys.executable, "-c", HOLD, str(4 * GIB), "600"])
-        assert process.stdout.readline().strip() == "0", process.stderr.read()
-        process.kill()
-        process.wait()
-        times.append(node.wait_empty())
-        process.stdout.close()
-        process.stderr.close()
+    for _ in range(node.rounds):
+        process = node.start([tool("holder"), str(4 * GIB)], mode)
+        assert process.stdout.readline().strip() == "held=0", process.stderr.read()
+        end(process)
+        times.append(node.wait_empty(mode=mode))
     times.sort()
-    report.tell(times[-1] < 0.1, "kill",
+    rounds = node.rounds
+    report.tell(times[-1] < 0.1, f"kill {NAMES[mode]}",
                 f"{rounds} killed; back after {statistics.median(times) * 1e3:.1f} ms (median), "
                 f"{times[-1] * 1e3:.1f} ms at most, with gpumemctl's start and answer")
 
@@ -360,6 +363,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", type=pathlib.Path, required=True)
+    parser.add_argument("--rounds", type=int, default=20, help="of race and kill")
     parser.add_argument("--peer", type=pathlib.Path)
     parser.add_argument("--peer-env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("parts", nargs="*", default=[])
@@ -368,7 +372,7 @@ def main():
              "broker": broker, "suspend": suspend, "injection": injection}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
-    node = Node(options.release.resolve(), work, options.peer, options.peer_env)
+    node = Node(options.release.resolve(), work, options.peer, options.peer_env, options.rounds)
     try:
         for name in options.parts or parts:
             begin = time.time()
