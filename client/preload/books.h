@@ -100,7 +100,7 @@ void AbandonPools();
 void AbandonGraphs();
 void AbandonContexts();
 
-// The last reference to an array that has physical memory bound to it has gone (vmm.cc).
+// The last reference to an array that has physical memory bound to it has gone (calls/vmm.cc).
 void UnbindArray(uint64_t array);
 
 }  // namespace gpumem::preload

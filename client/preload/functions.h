@@ -26,7 +26,7 @@
 
 // Reserve before the driver allocates, refund after it has freed.
 #define GPUMEM_PRELOAD_ACCOUNT(X)       \
-  /* memory.cc */                       \
+  /* calls/memory.cc */                 \
   X(cuMemAlloc)                         \
   X(cuMemAlloc_v2)                      \
   X(cuMemAllocPitch)                    \
@@ -34,7 +34,7 @@
   X(cuMemAllocManaged)                  \
   X(cuMemFree)                          \
   X(cuMemFree_v2)                       \
-  /* array.cc */                        \
+  /* calls/array.cc */                  \
   X(cuArrayCreate)                      \
   X(cuArrayCreate_v2)                   \
   X(cuArray3DCreate)                    \
@@ -42,7 +42,7 @@
   X(cuArrayDestroy)                     \
   X(cuMipmappedArrayCreate)             \
   X(cuMipmappedArrayDestroy)            \
-  /* vmm.cc */                          \
+  /* calls/vmm.cc */                    \
   X(cuMemCreate)                        \
   X(cuMemRelease)                       \
   X(cuMemMap)                           \
@@ -50,7 +50,7 @@
   X(cuMemRetainAllocationHandle)        \
   X(cuMemMapArrayAsync)                 \
   X(cuMemMapArrayAsync_ptsz)            \
-  /* pool.cc */                         \
+  /* calls/pool.cc */                   \
   X(cuMemAllocAsync)                    \
   X(cuMemAllocAsync_ptsz)               \
   X(cuMemAllocFromPoolAsync)            \
@@ -65,7 +65,7 @@
   X(cuStreamSynchronize)                \
   X(cuStreamSynchronize_ptsz)           \
   X(cuCtxSynchronize)                   \
-  /* graph.cc */                        \
+  /* calls/graph.cc */                  \
   X(cuGraphAddMemAllocNode)             \
   X(cuGraphAddMemFreeNode)              \
   X(cuGraphAddNode)                     \
@@ -92,7 +92,7 @@
   X(cuStreamBeginCaptureToGraph_ptsz)   \
   X(cuStreamEndCapture)                 \
   X(cuStreamEndCapture_ptsz)            \
-  /* context.cc */                      \
+  /* calls/context.cc */                \
   X(cuCtxCreate)                        \
   X(cuCtxCreate_v2)                     \
   X(cuCtxCreate_v3)                     \
@@ -127,8 +127,9 @@
   X(cuGetProcAddress)           \
   X(cuGetProcAddress_v2)
 
-// Use device memory, or let the GPU do so: held while the process's memory is suspended (gated.cc).
-// Graphs are too, in graph.cc. Copies of managed memory alone are not in it, nor work of the host.
+// Use device memory, or let the GPU do so: held while the process's memory is suspended
+// (calls/gated.cc). Graphs are too, in calls/graph.cc. Copies of managed memory alone are not in
+// it, nor work of the host.
 #define GPUMEM_PRELOAD_GATE(X)            \
   X(cuLaunch)                             \
   X(cuLaunchCooperativeKernel)            \
