@@ -143,6 +143,9 @@ TEST_F(CrashTest, MemoryOfTheProcessesOwnDriverStaysCharged) {
   auto usage = client_->GetUsage();
   ASSERT_TRUE(usage.ok()) << usage.status();
   EXPECT_EQ(usage->devices.at(0).leased_bytes, 1536 * kMiB);
+  // A lost segment would be charged, too, and be refused as lost.
+  EXPECT_TRUE(segment->Share().status().message().find("driver") != std::string::npos)
+      << segment->Share().status();
   // The limit is of both kinds of memory together (3 GiB on the device).
   EXPECT_EQ(client_->Acquire({.bytes = 2048 * kMiB}).status().code(),
             absl::StatusCode::kResourceExhausted);
