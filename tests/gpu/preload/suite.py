@@ -11,7 +11,8 @@ under the preload. Parts (all by default, in this order):
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
-  broker  same, fill, race and kill in broker mode, and what pointers, IPC handles and captures answer there
+  broker  fill, race and kill in broker mode, and what pointers, IPC handles and captures answer there
+  broker_same  same in broker mode
   suspend programs in broker mode are suspended and resumed while they train, and two that do not fit
           on the GPU together take turns
   injection  same, of some programs, and fill, with the library loaded by the CUDA driver
@@ -215,10 +216,13 @@ def broker(node, report):
                        for mode in (False, "broker"))
         report.tell(alone == held, f"brokered {matter}", f"{alone} {held}")
         node.wait_empty(mode="broker")
-    same(node, report, mode="broker", prefix="brokered ")
     fill(node, report, "broker", "brokered ")
     race(node, report, "broker")
     kill(node, report, "broker")
+
+
+def broker_same(node, report):
+    same(node, report, mode="broker", prefix="brokered ")
 
 
 def suspend(node, report):
@@ -369,7 +373,8 @@ def main():
     parser.add_argument("parts", nargs="*", default=[])
     options = parser.parse_args()
     parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls,
-             "broker": broker, "suspend": suspend, "injection": injection}
+             "broker": broker, "broker_same": broker_same,
+             "suspend": suspend, "injection": injection}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
     node = Node(options.release.resolve(), work, options.peer, options.peer_env, options.rounds)
