@@ -267,6 +267,19 @@ int gpumem_usage_destroy(gpumem_usage* usage) {
   });
 }
 
+int gpumem_client_get_memory(gpumem_client* client, const char* device_uuid,
+                             gpumem_memory* memory) {
+  return Call([&]() -> absl::Status {
+    if (AnyNull(client, device_uuid)) return NullError("client or device_uuid");
+    const auto now = client->client->GetMemory(device_uuid);
+    if (!now.ok()) return now.status();
+    return Write({.limit_bytes = now->limit_bytes,
+                  .free_bytes = now->free_bytes,
+                  .from_page = now->from_page ? 1 : 0},
+                 memory);
+  });
+}
+
 int gpumem_client_start_watch(gpumem_client* client, const gpumem_watch_handlers* handlers,
                               gpumem_watch** watch) {
   return Call([&]() -> absl::Status {

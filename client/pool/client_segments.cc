@@ -119,6 +119,12 @@ class ClientSegments : public SegmentSource {
   }
 
   absl::StatusOr<std::pair<uint64_t, uint64_t>> Room() override {
+    // Guarantees of other tenants do not bind revocable leases, and the page knows no others.
+    if (!revocable_) {
+      const absl::StatusOr<DeviceMemory> memory = client_->GetMemory(device_.uuid);
+      if (!memory.ok()) return memory.status();
+      if (memory->from_page) return std::pair(memory->free_bytes, memory->limit_bytes);
+    }
     absl::StatusOr<Usage> usage = client_->GetUsage();
     if (!usage.ok()) return usage.status();
     uint64_t free = 0, total = 0;

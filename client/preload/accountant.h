@@ -52,7 +52,8 @@ struct GpumemAccountant {
   int (*acquire_context)(const struct GpumemDeviceId* device, uint64_t* id);
 
   /* Tells the limit of this process's tenant on the device, and what of it is not yet reserved.
-   * UINT64_MAX where there is no limit. Should take no round trip. Returns a GpumemAnswer; with any
+   * UINT64_MAX where there is no limit. Has what this process
+   * has reserved and released before. Takes no round trip where the daemon offers its page. Returns a GpumemAnswer; with any
    * but OK the program sees the driver's figures. */
   int (*info)(const struct GpumemDeviceId* device, uint64_t* limit, uint64_t* free_bytes);
 

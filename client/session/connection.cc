@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "common/endpoints.h"
+#include "common/node_clock.h"
 
 namespace gpumem::internal {
 namespace {
@@ -45,6 +46,15 @@ absl::Status Connection::End() {
   if (absl::Status end = deliveries_.Poll(); !end.ok()) return end;
   if (!given_up_) return absl::OkStatus();
   return absl::UnavailableError("the connection to the daemon has ended");
+}
+
+bool Connection::SeemsAlive() {
+  constexpr uint64_t kLooksEachNs = 1'000'000;
+  const uint64_t now = NodeClockNs();
+  if (now < alive_until_ns_.load(std::memory_order_relaxed)) return !given_up_;
+  if (ended()) return false;
+  alive_until_ns_.store(now + kLooksEachNs, std::memory_order_relaxed);
+  return true;
 }
 
 Connection::Heartbeat Connection::Check(absl::Time deadline) {

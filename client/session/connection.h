@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/session/deliveries.h"
+#include "client/session/memory/view.h"
 #include "client/session/pools.h"
 #include "common/unique_fd.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
@@ -38,6 +39,7 @@ class Connection {
   v1::Broker::Stub& stub() { return *stub_; }
   Deliveries& deliveries() { return deliveries_; }
   Pools& pools() { return pools_; }
+  MemoryView& memory() { return memory_; }
 
   // Sets what every call carries. The call has no deadline if `deadline` is infinite.
   void SetUp(grpc::ClientContext& context, absl::Time deadline) const;
@@ -54,6 +56,9 @@ class Connection {
   // then.
   absl::Status End();
   bool ended() { return !End().ok(); }
+  // True if it has not ended, as far as was seen within the last millisecond. Costs no system call
+  // until then.
+  bool SeemsAlive();
   // Requires that gRPC serves no call on it any more. The session may continue over another
   // Connection, also to the same daemon.
   void GiveUp() { given_up_ = true; }
@@ -75,6 +80,8 @@ class Connection {
   const std::unique_ptr<v1::Broker::Stub> stub_;
   Deliveries deliveries_;
   Pools pools_;
+  MemoryView memory_;
+  std::atomic<uint64_t> alive_until_ns_ = 0;  // of the node's clock
   uint64_t statement_ = 0;
 };
 

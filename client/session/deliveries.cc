@@ -105,6 +105,11 @@ absl::StatusOr<UniqueFd> Deliveries::TakePool(uint64_t pool_id) {
                                           pool_id, "; this is a defect of gpumem"));
 }
 
+UniqueFd Deliveries::TakeMemoryPage() {
+  absl::MutexLock lock(&mutex_);
+  return std::move(memory_page_);
+}
+
 bool Deliveries::HasPart() {
   absl::MutexLock lock(&mutex_);
   return std::any_of(parked_.begin(), parked_.end(),
@@ -184,6 +189,10 @@ void Deliveries::Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds) {
   const auto of_leases = static_cast<size_t>(delivery.fd_lease_ids_size());
   const auto of_pools = static_cast<size_t>(delivery.pool_ids_size());
   size_t used = 0;
+  if (delivery.memory_page() && fds.size() == of_leases + of_pools + 1) {
+    memory_page_ = std::move(fds.back());
+    fds.pop_back();
+  }
   if (fds.size() == of_leases + of_pools) {
     // Both lists name leases in the same order.
     for (size_t i = 0; i < parked.lease_ids.size() && used < of_leases; ++i) {

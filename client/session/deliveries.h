@@ -80,6 +80,10 @@ class Deliveries {
   //   INTERNAL            it never came
   absl::StatusOr<UniqueFd> TakePool(uint64_t pool_id);
 
+  // Takes the descriptor of a page of memory (OpenMemoryPage) that a Delivery has brought last.
+  // Not valid() if it came and was lost.
+  UniqueFd TakeMemoryPage();
+
   // True if a Delivery has arrived in part.
   bool HasPart();
 
@@ -124,6 +128,7 @@ class Deliveries {
   uint64_t lossy_until_ ABSL_GUARDED_BY(mutex_) = 0;
   // By pool id; not valid() for descriptors that were taken.
   std::map<uint64_t, UniqueFd> pools_ ABSL_GUARDED_BY(mutex_);
+  UniqueFd memory_page_ ABSL_GUARDED_BY(mutex_);
   std::map<uint64_t, Parked> parked_ ABSL_GUARDED_BY(mutex_);  // by delivery id
   std::vector<std::vector<uint64_t>> abandoned_ ABSL_GUARDED_BY(mutex_);
 };

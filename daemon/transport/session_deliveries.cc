@@ -44,6 +44,10 @@ std::vector<DeliveryPart> PartsOf(uint64_t delivery_id, const Broker::Handover& 
     parts.back().delivery.add_pool_ids(pool.id);
     parts.back().fds.push_back(pool.fd);
   }
+  if (handover.memory_page >= 0) {
+    parts.back().delivery.set_memory_page(true);
+    parts.back().fds.push_back(handover.memory_page);
+  }
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].delivery.set_delivery_id(delivery_id);
     if (parts.size() == 1) continue;

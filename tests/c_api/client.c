@@ -20,6 +20,8 @@ void TestClient(void) {
   gpumem_segment* segment = NULL;
   gpumem_device_list* devices = NULL;
   gpumem_usage* usage = NULL;
+  struct gpumem_memory memory = {.struct_size = sizeof(memory)};
+  uint64_t before;
   size_t count = 0, i;
 
   OK(gpumem_client_connect(&green, &client));
@@ -44,7 +46,13 @@ void TestClient(void) {
   EXPECT(GPUMEM_OUT_OF_RANGE, gpumem_device_list_get_peer(devices, 1, i, &peer));
   OK(gpumem_device_list_destroy(devices));
 
+  OK(gpumem_client_get_memory(client, "HOST-00000001-0000-0000-0000-000000000000", &memory));
+  CHECK(memory.limit_bytes == 64 * (uint64_t)kMiB && memory.free_bytes <= memory.limit_bytes);
+  before = memory.free_bytes;
   OK(gpumem_client_acquire(client, &acquire, &segment));
+  OK(gpumem_client_get_memory(client, "HOST-00000001-0000-0000-0000-000000000000", &memory));
+  CHECK(memory.free_bytes == before - 2 * kMiB && memory.reserved == 0);
+  EXPECT(GPUMEM_NOT_FOUND, gpumem_client_get_memory(client, "HOST-7", &memory));
   OK(gpumem_client_get_usage(client, &usage));
   OK(gpumem_usage_get_tenant(usage, &tenant));
   CHECK(tenant.preload_mode == GPUMEM_PRELOAD_BROKER && tenant.reserved == 0);

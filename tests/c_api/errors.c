@@ -126,6 +126,7 @@ void TestNulls(void) {
   WANTS_POINTER(gpumem_device_list_get(NULL, 0, NULL));
   WANTS_POINTER(gpumem_device_list_get_peer(NULL, 0, 0, NULL));
   WANTS_POINTER(gpumem_client_get_usage(NULL, &usage));
+  WANTS_POINTER(gpumem_client_get_memory(client, NULL, NULL));
   WANTS_POINTER(gpumem_usage_get_tenant(NULL, NULL));
   WANTS_POINTER(gpumem_usage_get_device(NULL, 0, NULL));
   WANTS_POINTER(gpumem_client_create_event(NULL, NULL, &event));

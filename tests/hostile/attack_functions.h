@@ -46,6 +46,10 @@ Tally ClaimStorm(const Orders& orders);
 
 Tally DriverStorm(const Orders& orders);
 
+// --- Pages of tenants' memory (page_attacks.cc) --------------------------------------------------
+
+Tally PageStorm(const Orders& orders);
+
 // --- Tenants made by sessions (tenant_attacks.cc) ------------------------------------------------
 
 Tally TenantStorm(const Orders& orders);

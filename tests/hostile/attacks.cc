@@ -32,6 +32,7 @@ Attack FindAttack(const std::string& name) {
       {"ignore-suspensions", IgnoreSuspensions},
       {"leases", LeaseFlood},
       {"never-read", NeverRead},
+      {"page-storm", PageStorm},
       {"ping-flood", PingFlood},
       {"publication-storm", PublicationStorm},
       {"rapid-reset", RapidReset},

@@ -128,6 +128,14 @@ TEST_F(Hostile, SuspendedPublications) {
   EXPECT_EQ(Counted("publication-storm", "done_as_operator"), 0u);
 }
 
+// They open pages of their tenants' memory again and again, and try to change them.
+TEST_F(Hostile, PageStorm) {
+  Survive({}, {{.attack = "page-storm", .processes = 4}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("page-storm", "pages"), 0u);
+  EXPECT_EQ(Counted("page-storm", "changed"), 0u);
+}
+
 // They charge themselves for memory of the CUDA driver as often as they may, and reach for what
 // needs memory of the daemon.
 TEST_F(Hostile, DriverStorm) {

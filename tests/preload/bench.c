@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench: prints what calls take, in nanoseconds, medians. Run it with and without the preload, on a
- * machine with a GPU. `bench arrays` prints what arrays take of the device's memory. */
+ * machine with a GPU. `bench arrays` prints what arrays take of the device's memory, `bench info` what
+ * cuMemGetInfo takes. */
 #if !GPUMEM_WITH_CUDA
 int main(void) { return 77; }
 #else
@@ -67,6 +68,16 @@ static void pairs(const char* name, size_t bytes, int rounds, CUresult (*get)(CU
   free(gives);
 }
 
+static void memory_info(int rounds) {
+  size_t left, whole;
+  double begin;
+  int i;
+  for (i = 0; i < 1000; ++i) must(door.cuMemGetInfo_(&left, &whole), "cuMemGetInfo");
+  begin = now();
+  for (i = 0; i < rounds; ++i) must(door.cuMemGetInfo_(&left, &whole), "cuMemGetInfo");
+  printf("cuMemGetInfo: %.0f\n", (now() - begin) / rounds);
+}
+
 static void physical(size_t bytes, int rounds) {
   double gets[1000], gives[1000];
   CUmemAllocationProp properties;
@@ -120,6 +131,10 @@ int main(int argc, char** argv) {
   /* Else each small allocation takes a page from the device, and gives it back. */
   CUdeviceptr anchor;
   must(alloc(&anchor, 512), "anchor");
+  if (argc > 1 && strcmp(argv[1], "info") == 0) {
+    memory_info(1000000);
+    return 0;
+  }
   if (argc > 1 && strcmp(argv[1], "arrays") == 0) {
     array(4096, 4096, 0, CU_AD_FORMAT_UNSIGNED_INT8, 1);
     array(4096, 4096, 0, CU_AD_FORMAT_FLOAT, 4);

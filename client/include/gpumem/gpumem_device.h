@@ -89,6 +89,21 @@ int gpumem_usage_get_device(const gpumem_usage* usage, size_t index,
                             struct gpumem_device_usage* device);
 int gpumem_usage_destroy(gpumem_usage* usage);
 
+struct gpumem_memory {
+  size_t struct_size;
+  uint64_t limit_bytes;
+  uint64_t free_bytes; /* obtainable_bytes of gpumem_device_usage */
+  int32_t from_page;   /* 1: no call was made */
+  int32_t reserved;    /* 0 */
+};
+/* Writes the limit and the free bytes of the client's tenant on a device, named by its UUID. Takes
+ * no call where the daemon offers its page, but for the first of a connection. What this client has
+ * acquired and released before is in it; what others have, within some milliseconds. Returns
+ * GPUMEM_NOT_FOUND if there is no such device, GPUMEM_FAILED_PRECONDITION in a child after fork().
+ */
+int gpumem_client_get_memory(gpumem_client* client, const char* device_uuid,
+                             struct gpumem_memory* memory);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

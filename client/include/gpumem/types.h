@@ -145,6 +145,13 @@ struct DeviceUsage {
   std::optional<uint64_t> obtainable_bytes = std::nullopt;
 };
 
+// What this client's tenant may have on a device (Client::GetMemory).
+struct DeviceMemory {
+  uint64_t limit_bytes = 0;  // in force
+  uint64_t free_bytes = 0;   // that the tenant can get at most (DeviceUsage::obtainable_bytes)
+  bool from_page = false;    // no call was made
+};
+
 // What this client's tenant holds.
 struct Usage {
   std::string tenant;

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -37,7 +38,8 @@ namespace {
 // A context takes 518 MiB of an H200 (driver 580.159). What it takes beyond this, the daemon learns
 // from the driver and charges afterwards.
 constexpr uint64_t kContextBytes = uint64_t{512} << 20;
-// For how long an answer about free memory holds, unless this process reserves or releases.
+// Where the daemon offers no page: for how long an answer about free memory holds, unless this
+// process reserves or releases.
 constexpr absl::Duration kInfoHolds = absl::Milliseconds(5);
 constexpr uint64_t kCallTimeoutMs = 30'000;
 
@@ -124,21 +126,18 @@ class Session {
   }
 
   int Info(const GpumemDeviceId& device, uint64_t* limit, uint64_t* free_bytes) {
-    const std::string* const uuid = Find(device);
+    const std::string* const uuid = FindFast(device);
     if (uuid == nullptr) return GPUMEM_ACCOUNTANT_UNLIMITED;
-    absl::MutexLock lock(&mutex_);
-    if (stale_.exchange(false) || absl::Now() - asked_ > kInfoHolds) {
-      if (!Ask()) {
-        stale_ = true;
-        return GPUMEM_ACCOUNTANT_GONE;
+    if (!has_page_.load(std::memory_order_relaxed)) {
+      absl::MutexLock lock(&mutex_);
+      const auto it = usages_.find(*uuid);
+      if (!stale_ && it != usages_.end() && absl::Now() - it->second.asked < kInfoHolds) {
+        *limit = it->second.limit;
+        *free_bytes = it->second.free;
+        return GPUMEM_ACCOUNTANT_OK;
       }
-      asked_ = absl::Now();
     }
-    const auto it = usages_.find(*uuid);
-    if (it == usages_.end()) return GPUMEM_ACCOUNTANT_UNLIMITED;
-    *limit = it->second.limit;
-    *free_bytes = it->second.free;
-    return GPUMEM_ACCOUNTANT_OK;
+    return Ask(*uuid, limit, free_bytes);
   }
 
   // Null in account mode.
@@ -151,6 +150,7 @@ class Session {
  private:
   struct Usage {
     uint64_t limit = 0, free = 0;
+    absl::Time asked = absl::InfinitePast();
   };
 
   explicit Session(gpumem_client* client)
@@ -171,6 +171,13 @@ class Session {
       }
     }
     gpumem_device_list_destroy(devices);
+    for (const auto& [digits, uuid] : uuids_) {
+      GpumemDeviceId id = {};
+      const std::string bytes = absl::HexStringToBytes(digits);
+      if (bytes.size() != sizeof(id.bytes)) continue;
+      std::memcpy(id.bytes, bytes.data(), sizeof(id.bytes));
+      known_.emplace_back(id, uuid);
+    }
     return true;
   }
 
@@ -189,21 +196,33 @@ class Session {
     return brokered;
   }
 
-  bool Ask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    gpumem_usage* usage = nullptr;
-    if (gpumem_client_get_usage(client_, &usage) != GPUMEM_OK) return false;
-    gpumem_tenant_usage tenant = {.struct_size = sizeof(tenant)};
-    usages_.clear();
-    if (gpumem_usage_get_tenant(usage, &tenant) == GPUMEM_OK) {
-      for (size_t i = 0; i < tenant.device_count; ++i) {
-        gpumem_device_usage device = {.struct_size = sizeof(device)};
-        if (gpumem_usage_get_device(usage, i, &device) != GPUMEM_OK) continue;
-        usages_[device.device_uuid] = {.limit = device.limit_bytes,
-                                       .free = device.obtainable_bytes};
-      }
+  // As Find, without a string to be made.
+  const std::string* FindFast(const GpumemDeviceId& device) const {
+    for (const auto& [id, uuid] : known_) {
+      if (std::memcmp(id.bytes, device.bytes, sizeof(id.bytes)) == 0) return &uuid;
     }
-    gpumem_usage_destroy(usage);
-    return true;
+    return nullptr;
+  }
+
+  // Reads the daemon's page, or calls it where there is none.
+  int Ask(const std::string& uuid, uint64_t* limit, uint64_t* free_bytes) {
+    // Before the call: what this process reserves during it makes the answer stale again.
+    const bool stale = stale_.load(std::memory_order_relaxed) && stale_.exchange(false);
+    gpumem_memory memory = {.struct_size = sizeof(memory)};
+    const int status = gpumem_client_get_memory(client_, uuid.c_str(), &memory);
+    if (status != GPUMEM_OK) {
+      stale_ = true;
+      return status == GPUMEM_NOT_FOUND ? GPUMEM_ACCOUNTANT_UNLIMITED : GPUMEM_ACCOUNTANT_GONE;
+    }
+    *limit = memory.limit_bytes;
+    *free_bytes = memory.free_bytes;
+    const bool from_page = memory.from_page != 0;
+    if (has_page_.load(std::memory_order_relaxed) != from_page) has_page_ = from_page;
+    if (from_page) return GPUMEM_ACCOUNTANT_OK;
+    absl::MutexLock lock(&mutex_);
+    if (stale) usages_.clear();
+    usages_[uuid] = {.limit = *limit, .free = *free_bytes, .asked = absl::Now()};
+    return GPUMEM_ACCOUNTANT_OK;
   }
 
   void Forget() { stale_ = true; }
@@ -217,11 +236,12 @@ class Session {
   const uint64_t wait_ms_;
   const uint64_t context_bytes_;
   std::unordered_map<std::string, std::string> uuids_;  // by their digits
+  std::vector<std::pair<GpumemDeviceId, std::string>> known_;
   std::atomic<bool> told_ = false;
   std::atomic<bool> told_foreign_ = false;
-  std::atomic<bool> stale_ = true;
+  std::atomic<bool> stale_ = true;     // this process has reserved or released since
+  std::atomic<bool> has_page_ = true;  // the daemon offers its page, as far as is known
   absl::Mutex mutex_;
-  absl::Time asked_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   std::unordered_map<std::string, Usage> usages_ ABSL_GUARDED_BY(mutex_);  // by UUID
 };
 

@@ -53,6 +53,7 @@ Broker::Broker(BrokerOptions options)
   clock_ = std::thread([this] { TimerLoop(); });
   ending_ = std::thread([this] { EndLoop(); });
   moving_ = std::thread([this] { MoveLoop(); });
+  paging_ = std::thread([this] { PageLoop(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
     const bool needed = lane == 0 || MakesContextBound(devices_[lane - 1]->info());
     if (needed) disposal_.emplace_back([this, lane] { DisposeLoop(lane); });
@@ -76,6 +77,7 @@ Broker::~Broker() {
   clock_.join();
   ending_.join();
   moving_.join();
+  paging_.join();
   memory.clear();
   devices_.clear();  // no thread calls CollectLost after this
 }
@@ -116,6 +118,7 @@ BrokerCall::~BrokerCall() {
   if (broker_ == nullptr) return;
   Broker::Update update(broker_);
   if (!watch_) --broker_->calls_;
+  broker_->pages_.Touch(session_);
   if (accepts_suspension_) {
     broker_->ledger_.suspension_requests().RemoveWatch(session_, swappable_, demotes_);
   }
@@ -201,8 +204,10 @@ void Broker::Settle() {
   }
   for (SessionId id : Drain(ledger_.effects().forgotten)) {
     pools_sent_.erase(id);
+    pages_.Forget(id);
     if (observer_ != nullptr) observer_->SessionForgotten(id);
   }
+  pages_.Settle(ledger_.state());  // wakes its thread
   Record();
   if (heartbeat_ != nullptr && !std::exchange(changed_, true)) times_changed_ = true;
 }

@@ -33,6 +33,7 @@
 #include "daemon/core/broker/continuity.h"
 #include "daemon/core/broker/observer.h"
 #include "daemon/core/broker/options.h"
+#include "daemon/core/broker/pages/memory_pages.h"
 #include "daemon/core/broker/request.h"
 #include "daemon/core/broker/timed_mutex.h"
 #include "daemon/core/broker/waiting_requests.h"
@@ -213,7 +214,6 @@ class Broker {
   class Update;  // update.h
 
   // The next five are common to Acquire and Attach.
-  //
   // True if the request may begin; false if it is parked instead. Any error is its answer.
   absl::StatusOr<bool> MayBegin(WaitingRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Resumes the request when the present Update ends. Any error is its answer. Requires that it has
@@ -305,8 +305,7 @@ class Broker {
   absl::Status Denied(const Acquisition& acquisition, absl::Status denial)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Press(const Denial& why, absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Passes on what the ledger has doomed, forgotten and granted, and journals the changes. Called
-  // at the end of each Update.
+  // Passes on the effects of a change, and journals it. Called at the end of each Update.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes the changes to the journal. Must run before a client or operator is told of them.
   void Record() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -321,6 +320,7 @@ class Broker {
   void DisposeLoop(size_t lane) ABSL_LOCKS_EXCLUDED(mutex_);
   // Releases the leases and memory of large sessions that have ended, a little at a time.
   void EndLoop() ABSL_LOCKS_EXCLUDED(mutex_);
+  void PageLoop() ABSL_LOCKS_EXCLUDED(mutex_);  // pages/page_calls.cc
   // Moves segments that their last user has let go of to the tier, one at a time (suspensions.cc).
   void MoveLoop() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the lane on which a segment's memory is disposed of. Memory that lives in a context has
@@ -339,8 +339,7 @@ class Broker {
   const std::function<void(const BrokerLoad&)> heartbeat_;
   const absl::Duration heartbeat_interval_, heartbeat_pause_;
 
-  // Returns the driver's count of free bytes, by device. One caller at a time asks the driver; the
-  // others get the last answer.
+  // Returns the driver's free bytes by device. One caller asks, others get the last answer.
   std::vector<uint64_t> DriverFree() const ABSL_LOCKS_EXCLUDED(driver_mutex_);
   mutable absl::Mutex driver_mutex_;
   mutable std::vector<uint64_t> driver_free_ ABSL_GUARDED_BY(driver_mutex_);
@@ -363,6 +362,7 @@ class Broker {
   // By session and device: the pool whose descriptor was sent last. A client ignores duplicates.
   absl::flat_hash_map<SessionId, absl::flat_hash_map<size_t, uint64_t>> pools_sent_
       ABSL_GUARDED_BY(mutex_);
+  MemoryPages pages_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Doomed>> doomed_ ABSL_GUARDED_BY(mutex_);  // by lane
   // Two, because the clock looks at the first more often, and at few of them at a time.
   WaitingRequests<Acquisition> acquiring_ ABSL_GUARDED_BY(mutex_);
@@ -395,7 +395,7 @@ class Broker {
   bool parks_ ABSL_GUARDED_BY(mutex_) = false;
   size_t parked_ ABSL_GUARDED_BY(mutex_) = 0;  // of calls_
   std::vector<std::thread> disposal_;          // one a lane
-  std::thread clock_, ending_, moving_;
+  std::thread clock_, ending_, moving_, paging_;
 };
 
 }  // namespace gpumemd

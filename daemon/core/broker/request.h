@@ -31,6 +31,7 @@ struct Handover {
   };
   std::vector<Item> items;
   std::vector<ExportedPool> pools;  // of these items, not yet sent to the session
+  int memory_page = -1;             // the page of the session's tenant, in place of items
   // Set by a Deliver that sends several messages, once the first has gone out. Even if a later
   // message fails, the client may have some of the descriptors.
   mutable bool partly_sent = false;

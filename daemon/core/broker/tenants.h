@@ -68,6 +68,13 @@ class BrokerTenants {
   // Does not wait: it answers with the present holdings.
   absl::StatusOr<Held> EndChild(const BrokerCall& call, const std::string& tenant);
 
+  // Sends the descriptor of the page in which the session can read its tenant's memory. Returns the
+  // devices in the order of the page (pages/page_calls.cc).
+  //   ABORTED             the session has ended
+  //   RESOURCE_EXHAUSTED  the user or the daemon has too many pages
+  //   UNIMPLEMENTED       the kernel cannot seal such a page
+  absl::StatusOr<std::vector<std::string>> OpenMemoryPage(const BrokerCall& call, Deliver deliver);
+
   // --- Who may begin in a tenant
 
   std::optional<std::string> RuledBy(absl::string_view tenant, uid_t uid) const;

@@ -147,6 +147,8 @@ struct LedgerState {
   bool closing = false;      // refuses resumptions, too
   bool queue_stale = false;  // quotas have changed: the order of the waiters is out of date
 
+  uint64_t quotas_version = 0;  // grows with every change of a tenant's quota
+
   std::vector<Account> device_accounts;
   std::vector<Retainers> retainers;          // by device: all tenants
   std::vector<uint64_t> reclaimed;           // by device: bytes that only ended processes still had

@@ -122,6 +122,7 @@ void Tenants::ApplyQuota(Tenant& tenant, const Quota& quota) {
   tenant.quota = quota;
   Link(tenant);
   RankCharges(tenant);
+  ++state_.quotas_version;
   state_.queue_stale = true;
   state_.swaps_stale = true;
   // Retained segments above the new limit are doomed at once.
@@ -147,6 +148,7 @@ void Tenants::ApplyWithMembers(Tenant& tenant, const Quota& quota) {
 void Tenants::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
                         const std::map<std::string, Quota>& overridden) {
   state_.default_quota = defaults;
+  ++state_.quotas_version;
   state_.queue_stale = true;
   for (const auto& [name, quota] : tenants) {
     Tenant& tenant = Ensure(name);

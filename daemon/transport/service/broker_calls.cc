@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/transport/peer/who_am_i.h"
 #include "daemon/transport/service/broker_service.h"
@@ -239,6 +240,25 @@ grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes*
         v1::GetUsageResponse answer;
         *answer.mutable_usage() = ToProto(*tenant);
         *answer.mutable_quota() = ToProto(tenant->quota);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::OpenMemoryPage(Context* context, const Bytes* request,
+                                                        Bytes* response) {
+  return Serve<v1::OpenMemoryPageRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::OpenMemoryPageRequest&,
+             bool may_wait) -> std::optional<absl::StatusOr<v1::OpenMemoryPageResponse>> {
+        v1::OpenMemoryPageResponse answer;
+        answer.set_delivery_id(next_delivery_++);
+        const auto devices =
+            broker_->tenants().OpenMemoryPage(call, [&](const Broker::Handover& handover) {
+              return sessions_->Deliver(call.session(), answer.delivery_id(), handover, may_wait);
+            });
+        if (!may_wait && absl::IsDeadlineExceeded(devices.status())) return std::nullopt;
+        if (!devices.ok()) return devices.status();
+        for (const std::string& uuid : *devices) answer.add_device_uuids(uuid);
         return answer;
       });
 }

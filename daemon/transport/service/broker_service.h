@@ -50,7 +50,9 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
                                     gpumem::v1::Broker::WithRawCallbackMethod_WhoAmI<
                                         gpumem::v1::Broker::WithRawCallbackMethod_GetUsage<
                                             gpumem::v1::Broker::WithRawCallbackMethod_Watch<
-                                                RawTenants>>>>>>>>>>>>;
+                                                gpumem::v1::Broker::
+                                                    WithRawCallbackMethod_OpenMemoryPage<
+                                                        RawTenants>>>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -76,6 +78,7 @@ class BrokerService final : public RawBroker {
   Reactor* UnregisterIpcEvent(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* WhoAmI(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetUsage(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* OpenMemoryPage(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Publish(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* Attach(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* AttachOrClaim(Context* context, const Bytes* request, Bytes* response) override;
