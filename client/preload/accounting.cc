@@ -112,12 +112,23 @@ int MakeRoom(const GpumemDeviceId* id) {
   return 0;
 }
 
+int Synchronize(const GpumemDeviceId* id) {
+  const Driver& driver = RealDriver();
+  uint64_t context = 0;
+  int device = -1;
+  return CurrentContext(driver, &context, &device) && PrimaryOf(device) == context &&
+         device < g_device_count &&
+         memcmp(g_devices[device].id.bytes, id->bytes, sizeof(id->bytes)) == 0 &&
+         driver.cuCtxSynchronize() == CUDA_SUCCESS;
+}
+
 // Requires that the devices are listed.
 void OpenBroker() {
   static constexpr GpumemPreload kPreload = {
       .close_gate = &CloseGate,
       .open_gate = &OpenGate,
       .gate_passes = &GatePasses,
+      .synchronize = &Synchronize,
       .make_room = &MakeRoom,
   };
   if (g_accountant->broker == nullptr) return;

@@ -21,6 +21,9 @@ struct GpumemPreload {
   void (*open_gate)(void);
   /* Returns how often threads have passed it. */
   uint64_t (*gate_passes)(void);
+  /* Waits for all work of a device, if its primary context is the calling thread's. False if it is
+   * not, or if the driver tells an error. Called within free(). */
+  int (*synchronize)(const struct GpumemDeviceId* id);
   /* Gives back what the process has reserved on a device and does not need. True if that was
    * anything. Called within allocate(). */
   int (*make_room)(const struct GpumemDeviceId* id);

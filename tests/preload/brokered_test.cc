@@ -270,7 +270,7 @@ TEST_F(SuspendedTest, AnotherProgramsRequestSuspendsIt) {
   environment["GPUMEM_PRELOAD_WAIT_MS"] = "20000";
   const Finished run = Run({Path("BROKERED"), "once", std::to_string(250 * kMiB)});
   EXPECT_EQ(run.value("code"), "0") << run.errors;
-  EXPECT_NE(daemon_->Log().find("suspended"), std::string::npos);
+  EXPECT_NE(daemon_->Log().find("suspension-asked"), std::string::npos);
   // The program has resumed by itself.
   ExpectItEndsWell();
 }

@@ -144,7 +144,7 @@ class Session {
   const GpumemBroker* Broker(const GpumemPreload& preload) const {
     if (!IsBrokered()) return nullptr;
     return StartBroker(
-        client_, wait_ms_, [this](const GpumemDeviceId& id) { return Find(id); }, preload);
+        client_, wait_ms_, [this](const GpumemDeviceId& id) { return FindFast(id); }, preload);
   }
 
  private:

@@ -18,7 +18,7 @@ class Blocks {
  public:
   struct Block {
     uint64_t bytes = 0;     // as the program asked
-    void* owner = nullptr;  // its pool; null: opened
+    void* owner = nullptr;  // its device; null: opened
   };
   struct Found {
     uint64_t base = 0;
@@ -47,7 +47,7 @@ class Blocks {
     if (address - it->first >= it->second.bytes) return std::nullopt;
     return Found{.base = it->first, .block = it->second};
   }
-  // Returns the addresses of a pool's blocks, and forgets them.
+  // Returns the addresses of an owner's blocks, and forgets them.
   std::vector<uint64_t> TakeAll(const void* owner) {
     std::vector<uint64_t> bases;
     absl::MutexLock lock(&mutex_);

@@ -19,7 +19,10 @@
 struct GpumemBrokeredDevice {
   GpumemDeviceId id;
   std::string uuid;
-  int (*make_room)(const GpumemDeviceId* id);
+  const GpumemPreload* preload;
+  // Work of streams may be pending on free memory of the pool, whose order a program that is given
+  // it need not follow.
+  std::atomic<bool> ordered{false};
   absl::Mutex mutex;
   // Atomic, so that allocations take no lock for it. Dropped only when none can be under way: the
   // context goes.
@@ -28,6 +31,9 @@ struct GpumemBrokeredDevice {
 
 namespace gpumem::preload {
 namespace {
+
+// CUDA's legacy default stream (driver_types.h). Stands for no stream at all.
+void* const kIdleStream = reinterpret_cast<void*>(1);
 
 // A block of another process, open in this one.
 struct Opened {
@@ -60,7 +66,7 @@ class MemoryBroker {
     absl::MutexLock lock(&mutex_);
     GpumemBrokeredDevice*& device = devices_[*uuid];
     if (device == nullptr)
-      device = new GpumemBrokeredDevice{.id = id, .uuid = *uuid, .make_room = preload_.make_room};
+      device = new GpumemBrokeredDevice{.id = id, .uuid = *uuid, .preload = &preload_};
     return device;
   }
 
@@ -68,7 +74,11 @@ class MemoryBroker {
     gpumem_pool* const pool = PoolOf(device);
     if (pool == nullptr) return GPUMEM_ACCOUNTANT_GONE;
     gpumem_block block = {};
-    const int status = gpumem_pool_allocate_synchronized(pool, bytes, &block);
+    // All memory that was freed was idle then: the caches of threads, which belong to streams, can
+    // be those of one stream.
+    const int status = device->ordered.load(std::memory_order_acquire)
+                           ? gpumem_pool_allocate_synchronized(pool, bytes, &block)
+                           : gpumem_pool_allocate(pool, bytes, kIdleStream, &block);
     if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
       return GPUMEM_ACCOUNTANT_NO_MEMORY;
     if (status != GPUMEM_OK) {
@@ -76,11 +86,26 @@ class MemoryBroker {
       return GPUMEM_ACCOUNTANT_GONE;
     }
     *address = reinterpret_cast<uintptr_t>(block.data);
-    blocks_.Put(*address, {.bytes = bytes, .owner = pool});
+    blocks_.Put(*address, {.bytes = bytes, .owner = device});
     return GPUMEM_ACCOUNTANT_OK;
   }
 
-  // `free` is called with the pool and the block's address.
+  bool Free(uint64_t address) {
+    return Free(address, [](GpumemBrokeredDevice& device, gpumem_pool* pool, void* data) {
+      return device.preload->synchronize(&device.id) != 0
+                 ? gpumem_pool_free_pointer(pool, data, kIdleStream)
+                 : gpumem_pool_free_synchronized(pool, data);
+    });
+  }
+
+  bool FreeOnStream(uint64_t address, void* stream) {
+    return Free(address, [stream](GpumemBrokeredDevice& device, gpumem_pool* pool, void* data) {
+      device.ordered.store(true, std::memory_order_release);
+      return gpumem_pool_free_pointer(pool, data, stream);
+    });
+  }
+
+  // `free` is called with the device, its pool and the block's address.
   template <typename FreeBlock>
   bool Free(uint64_t address, FreeBlock free) {
     // Taken first: after the free, another thread may get the same address.
@@ -88,7 +113,8 @@ class MemoryBroker {
     if (!block.has_value()) return false;
     exchange_.Withdraw(address);
     void* const data = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
-    if (free(static_cast<gpumem_pool*>(block->owner), data) == GPUMEM_OK) return true;
+    auto* const device = static_cast<GpumemBrokeredDevice*>(block->owner);
+    if (free(*device, device->pool.load(std::memory_order_acquire), data) == GPUMEM_OK) return true;
     blocks_.Put(address, *block);
     return false;
   }
@@ -101,7 +127,8 @@ class MemoryBroker {
     const gpumem_block block = {
         .data = reinterpret_cast<void*>(static_cast<uintptr_t>(found->base)),
         .bytes = found->block.bytes};
-    auto* const pool = static_cast<gpumem_pool*>(found->block.owner);
+    auto* const device = static_cast<GpumemBrokeredDevice*>(found->block.owner);
+    gpumem_pool* const pool = device->pool.load(std::memory_order_acquire);
     std::string ticket(1024, '\0');
     size_t length = 0;
     int status = gpumem_pool_share(pool, &block, ticket.data(), ticket.size(), &length);
@@ -166,7 +193,7 @@ class MemoryBroker {
     absl::MutexLock lock(&device->mutex);
     gpumem_pool* const pool = device->pool.exchange(nullptr);
     if (pool == nullptr) return;
-    for (const uint64_t base : blocks_.TakeAll(pool))
+    for (const uint64_t base : blocks_.TakeAll(device))
       (void)gpumem_pool_free_synchronized(pool,
                                           reinterpret_cast<void*>(static_cast<uintptr_t>(base)));
     (void)gpumem_pool_destroy(pool);
@@ -190,7 +217,7 @@ class MemoryBroker {
         pool,
         [](void* self, uint64_t) {
           const auto* const of = static_cast<GpumemBrokeredDevice*>(self);
-          return of->make_room(&of->id);
+          return of->preload->make_room(&of->id);
         },
         device);
     device->pool.store(pool, std::memory_order_release);
@@ -231,13 +258,9 @@ constexpr GpumemBroker kTable = {
     .device = [](const GpumemDeviceId* id) { return g_broker->Device(*id); },
     .allocate = [](GpumemBrokeredDevice* device, uint64_t bytes,
                    uint64_t* address) { return g_broker->Allocate(device, bytes, address); },
-    .free = [](uint64_t address) -> int {
-      return g_broker->Free(address, gpumem_pool_free_synchronized);
-    },
+    .free = [](uint64_t address) -> int { return g_broker->Free(address); },
     .free_on_stream = [](uint64_t address, void* stream) -> int {
-      return g_broker->Free(address, [stream](gpumem_pool* pool, void* data) {
-        return gpumem_pool_free_pointer(pool, data, stream);
-      });
+      return g_broker->FreeOnStream(address, stream);
     },
     .find = [](uint64_t address, uint64_t* base, uint64_t* bytes) -> int {
       const std::optional<Blocks::Found> found = g_broker->Find(address);

@@ -83,6 +83,7 @@ CUresult OpenHandle(const Entry& entry, CUdeviceptr* address, const CUipcMemHand
 using gpumem::preload::Broker;
 using gpumem::preload::CorrectAttribute;
 using gpumem::preload::Entry;
+using gpumem::preload::FindBrokered;
 using gpumem::preload::GateHold;
 using gpumem::preload::IsBrokered;
 using gpumem::preload::OpenHandle;
@@ -152,6 +153,13 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr dptr) {
   Entry entry;
   if (entry.outermost && IsBrokered()) {
     const GateHold hold;
+    // As the driver does: work on the memory may be pending.
+    uint64_t base = 0;
+    uint64_t bytes = 0;
+    if (FindBrokered(dptr, &base, &bytes)) {
+      const CUresult result = entry.driver.cuCtxSynchronize();
+      if (result != CUDA_SUCCESS) return result;
+    }
     if (Broker()->close(dptr) != 0) return CUDA_SUCCESS;
   }
   return entry.driver.cuIpcCloseMemHandle(dptr);

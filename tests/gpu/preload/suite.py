@@ -109,6 +109,8 @@ class Node:
 
     def environment(self, preload):
         env = dict(os.environ, GPUMEM_RUNTIME_DIR=str(self.runtime))
+        if preload in ("left", "right"):
+            env["GPUMEM_PRELOAD_WAIT_MS"] = "120000"
         if preload == "peer":
             env.update(self.peer_env, LD_PRELOAD=str(self.peer))
         elif preload:

@@ -59,11 +59,8 @@ def train_long():
 @workload
 def take_turns():
     """Holds most of the GPU, and looks at all of it again and again."""
-    import ctypes
     torch = torch_module()
-    free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    ctypes.CDLL("libcuda.so.1").cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
-    count = int(total.value * 0.55) // (1 << 30)
+    count = int(torch.cuda.mem_get_info()[1] * 0.55) // (1 << 30)
     parts = [torch.full((1 << 30,), at, device="cuda", dtype=torch.int8) for at in range(count)]
     wrong = 0
     begin = time.time()
