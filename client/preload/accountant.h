@@ -53,8 +53,8 @@ struct GpumemAccountant {
 
   /* Tells the limit of this process's tenant on the device, and what of it is not yet reserved.
    * UINT64_MAX where there is no limit. Has what this process
-   * has reserved and released before. Takes no round trip where the daemon offers its page. Returns a GpumemAnswer; with any
-   * but OK the program sees the driver's figures. */
+   * has reserved and released before. Takes no round trip where the daemon offers its page. Returns
+   * a GpumemAnswer; with any but OK the program sees the driver's figures. */
   int (*info)(const struct GpumemDeviceId* device, uint64_t* limit, uint64_t* free_bytes);
 
   /* Returns what serves the program's memory if its tenant is in broker mode, else null. Called

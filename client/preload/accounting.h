@@ -54,12 +54,12 @@ void RefundContext(int device);
 int DeviceCount();
 bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes);
 
-// The same of a device by its UUID, which CUDA need not see. Needs no driver.
+// Returns the same of a device by its UUID, which CUDA need not see. Needs no driver.
 bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* free_bytes);
 
-// Broker mode, once something was reserved: the plug-in's table, or null in account mode, and its
-// name of a device, or null where the daemon does not serve it.
+// Returns the plug-in's table, once something was reserved; null in account mode.
 const GpumemBroker* Broker();
+// Returns its name of a device; null in account mode, and where the daemon does not serve it.
 GpumemBrokeredDevice* BrokeredDevice(int device);
 
 // Returns the current context and its device; false if the thread has none.

@@ -21,7 +21,7 @@ class RecordTable {
  public:
   constexpr RecordTable() = default;
 
-  // False if there is no memory for the entry.
+  // Returns false if there is no memory for the entry.
   bool Put(uint64_t key, const Record& record);
   // True if it was there. A free takes the record first: after it, another thread may get the same
   // address.

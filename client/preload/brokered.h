@@ -20,7 +20,7 @@ bool AllocateBrokered(const Entry& entry, uint64_t bytes, uint64_t* address, CUr
 bool FreeBrokered(const Entry& entry, uint64_t address, CUresult* result);
 bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresult* result);
 
-// Finds the block that an address lies in.
+// Returns the block that an address lies in.
 bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes);
 
 // Returns what the pool of a device holds without use, and gives that back: true if it was

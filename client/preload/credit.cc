@@ -168,7 +168,7 @@ void Credit::GiveShared(uint64_t bytes) {
   int64_t available = available_.fetch_add(static_cast<int64_t>(bytes), std::memory_order_release) +
                       static_cast<int64_t>(bytes);
   // Two free chunks stay, so that a program which frees and allocates in turn asks rarely. A thread
-  // that waits at the source is granted only what is free there.
+  // that waits at the source is granted only free memory.
   int64_t keep = waiting_.load() == 0 ? 2 * static_cast<int64_t>(chunk_) : 0;
   if (available <= keep) return;
   MutexLock lock(&mutex_);

@@ -31,10 +31,10 @@ bool HasPrefix(const char* text, const char* prefix);
 // Describes an object that dl_iterate_phdr() tells of. False if it has no symbols.
 bool DescribeObject(const dl_phdr_info& info, LoadedObject* object);
 
-// Finds the first object whose file name begins with a prefix. False if there is none.
+// Returns the first object whose file name begins with a prefix; false if there is none.
 bool FindLoadedObject(const char* prefix, LoadedObject* found);
 
-// Finds the object that a code address belongs to.
+// Returns the object that a code address belongs to.
 bool FindObjectOf(const void* address, LoadedObject* found);
 
 // Returns the address of a function that the object defines, or null. Of several versions it is the

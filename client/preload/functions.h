@@ -109,7 +109,7 @@
   X(cuGreenCtxCreate)                   \
   X(cuGreenCtxDestroy)
 
-// Answered from the tenant's limit, or as for the driver's memory where it is gpumem's, or needed
+// Answered from the tenant's limit, or as for the driver's memory in broker mode, or needed
 // to stay in between.
 #define GPUMEM_PRELOAD_SERVE(X) \
   X(cuMemGetAddressRange)       \

@@ -42,7 +42,7 @@ class GateHold {
 
  private:
   static bool IsClosed();
-  // False if the gate is not in use.
+  // Returns false if the gate is not in use.
   static bool Enter();
   static void Leave();
 

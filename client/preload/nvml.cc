@@ -33,7 +33,7 @@ void BindNvml(const LoadedObject& object, const char* name, Function* function) 
   *function = reinterpret_cast<Function>(FindFunction(object, name));
 }
 
-// Null if NVML is not loaded.
+// Returns null if NVML is not loaded.
 const Nvml* LoadedNvml() {
   if (g_nvml_bound.load(std::memory_order_acquire)) return &g_nvml;
   MutexLock lock(&g_nvml_mutex);

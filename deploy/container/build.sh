@@ -36,7 +36,7 @@ rm -rf "$WORK/base"/var/lib/apt/lists/* "$WORK/base"/var/cache/apt/{*.bin,archiv
   "$WORK/base"/var/cache/ldconfig/aux-cache
 find "$WORK/base/var/log" -type f -delete
 # debootstrap copies these of this machine. The image gets its packages from the mirror of this machine,
-# and names no mirror: an image that adds packages brings its own list.
+# and names no mirror: an image that adds packages brings a list.
 : >"$WORK/base/etc/hostname"
 : >"$WORK/base/etc/resolv.conf"
 mv "$WORK/base/etc/apt/sources.list" "$WORK/sources.list"

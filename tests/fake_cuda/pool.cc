@@ -195,7 +195,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolP
   if (on_device && static_cast<size_t>(poolProps->location.id) >= call.state.devices.size()) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // What is managed counts as the first device's, wherever it is to be at first.
+  // Managed memory counts as the first device's, wherever it is to be at first.
   *pool = new CUmemPoolHandle_st{on_device ? poolProps->location.id : managed ? 0 : -1};
   fake_cuda::Pools().insert(*pool);
   return CUDA_SUCCESS;

@@ -45,7 +45,7 @@ struct CUmemPoolHandle_st {
   uint64_t used_high = 0;
 };
 
-// Sets what is called at the end of a function, once: another thread may come in between there. For
+// Sets the hook at the end of a function, once: another thread may come in between there. For
 // those functions that have a CallHook().
 extern "C" void fake_cuda_set_hook(const char* function, void (*hook)());
 
@@ -145,7 +145,7 @@ void EmptyContext(State& state, CUcontext context);
 // Closes memory of another process, in ipc.cc.
 CUresult CloseImport(State& state, uint64_t address);
 
-// Frees what is mapped to a sparse array, in vmm.cc.
+// Frees the mappings of a sparse array, in vmm.cc.
 void DropTiles(const void* array);
 
 // Frees what a device's pools have, in pool.cc.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bench: prints what calls take, in nanoseconds, medians. Run it with and without the preload, on a
- * machine with a GPU. `bench arrays` prints what arrays take of the device's memory, `bench info` what
- * cuMemGetInfo takes. */
+ * machine with a GPU. `bench arrays` prints what arrays take of the device's memory, `bench info`
+ * what cuMemGetInfo takes. */
 #if !GPUMEM_WITH_CUDA
 int main(void) { return 77; }
 #else

@@ -41,7 +41,7 @@ class BrokeredTest : public DaemonTest {
         /*cuda=*/true);
   }
 
-  // Bytes of a kind that sessions hold.
+  // Returns the bytes of a kind that sessions hold.
   uint64_t Held(const std::string& kind) {
     const Finished listed = Ctl({"segments", "--json"});
     EXPECT_EQ(listed.status, 0) << listed.errors;
@@ -137,7 +137,7 @@ TEST_F(BrokeredTest, FreedMemoryIsForOthers) {
   EXPECT_EQ(run.value("code"), "0") << run.errors;
 }
 
-// Where NVIDIA's MPS runs, its own limit is a second wall.
+// NVIDIA's MPS limits each process, too.
 TEST_F(BrokeredTest, ARunIsLimitedByMpsAsWell) {
   const std::string folder = daemon_->state_dir() + "/mps";
   const std::string print = "echo limit=$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
@@ -193,7 +193,7 @@ class SuspendedTest : public BrokeredTest {
     const std::string seen = text.str();
     return static_cast<size_t>(std::count(seen.begin(), seen.end(), '.'));
   }
-  // The number of the program's session.
+  // Returns the number of the program's session.
   std::string Session() {
     const Finished listed = Ctl({"ps"});
     std::istringstream lines(listed.output);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* races NAME: what is charged where calls meet: those of several threads, one within another, one
+/* races NAME: charges where calls meet: those of several threads, one within another, one
  * that the driver refuses. */
 #if !GPUMEM_WITH_CUDA
 int main(void) { return 77; }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is charged while several threads are at work.
+// Charges while several threads are at work.
 #include <string>
 #include <vector>
 

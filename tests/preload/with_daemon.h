@@ -19,11 +19,11 @@ class DaemonTest : public PreloadTest {
   // with its CUDA backend on the fake driver.
   void StartDaemon(const std::string& config, bool cuda = false);
 
-  // Of the test's tenant on the first device.
+  // Returns the usage of the test's tenant on the first device.
   DeviceUsage Usage();
   void ExpectAllBack();
 
-  // A command for Child, with the environment of Run().
+  // Returns a command for Child, with the environment of Run().
   std::vector<std::string> Preloaded(const std::vector<std::string>& command) const;
   std::vector<std::string> Plain(const std::vector<std::string>& command) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's Multi-Process Service has a limit of memory for each client process. Where it runs, it
+// NVIDIA's Multi-Process Service has a limit of memory for each client process. On a machine with MPS it
 // is a second wall behind that of the preload. https://docs.nvidia.com/deploy/mps/
 // (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)
 #pragma once

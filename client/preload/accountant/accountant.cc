@@ -140,7 +140,7 @@ class Session {
     return Ask(*uuid, limit, free_bytes);
   }
 
-  // Null in account mode.
+  // Returns null in account mode.
   const GpumemBroker* Broker(const GpumemPreload& preload) const {
     if (!IsBrokered()) return nullptr;
     return StartBroker(
