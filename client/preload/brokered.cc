@@ -91,6 +91,10 @@ bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresul
   return true;
 }
 
+void ForgetStream(CUstream stream) {
+  if (IsBrokered()) Broker()->forget_stream(stream);
+}
+
 bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes) {
   return IsBrokered() && Broker()->find(address, base, bytes) != 0;
 }

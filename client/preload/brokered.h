@@ -20,6 +20,9 @@ bool AllocateBrokered(const Entry& entry, uint64_t bytes, uint64_t* address, CUr
 bool FreeBrokered(const Entry& entry, uint64_t address, CUresult* result);
 bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresult* result);
 
+// A stream is about to be destroyed.
+void ForgetStream(CUstream stream);
+
 // Returns the block that an address lies in.
 bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes);
 

@@ -50,6 +50,9 @@ struct GpumemBroker {
   int (*free)(uint64_t address);
   int (*free_on_stream)(uint64_t address, void* stream);
 
+  /* A stream is about to be destroyed. */
+  void (*forget_stream)(void* stream);
+
   /* Finds the block, also one of open(), that an address lies in. False if there is none. */
   int (*find)(uint64_t address, uint64_t* base, uint64_t* bytes);
 

@@ -64,6 +64,8 @@
   X(cuDeviceSetMemPool)                 \
   X(cuStreamSynchronize)                \
   X(cuStreamSynchronize_ptsz)           \
+  X(cuStreamDestroy)                    \
+  X(cuStreamDestroy_v2)                 \
   X(cuCtxSynchronize)                   \
   /* calls/graph.cc */                  \
   X(cuGraphAddMemAllocNode)             \

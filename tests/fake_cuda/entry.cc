@@ -139,6 +139,7 @@ namespace {
   X(cuMipmappedArrayDestroy)                \
   X(cuStreamCreate)                         \
   X(cuStreamCreateWithPriority)             \
+  X(cuStreamDestroy)                        \
   X(cuStreamDestroy_v2)                     \
   X(cuStreamGetCtx)                         \
   X(cuStreamGetFlags)                       \

@@ -62,6 +62,7 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
   delete hStream;
   return CUDA_SUCCESS;
 }
+CUresult CUDAAPI cuStreamDestroy(CUstream hStream) { return cuStreamDestroy_v2(hStream); }
 CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
   Call call;
   CUcontext context = nullptr;
@@ -88,7 +89,11 @@ CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int) {
   if (ready == CUDA_SUCCESS) *phEvent = new CUevent_st;
   return ready;
 }
-CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream) { return fake_cuda::Record(hEvent); }
+CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
+  CUstreamCaptureStatus status;
+  cuStreamIsCapturing(hStream, &status);  // it must exist
+  return fake_cuda::Record(hEvent);
+}
 CUresult CUDAAPI cuEventQuery(CUevent) { return fake_cuda::Done(); }
 CUresult CUDAAPI cuEventSynchronize(CUevent) {
   Call call;

@@ -119,6 +119,15 @@ class MemoryBroker {
     return false;
   }
 
+  void ForgetStream(void* stream) {
+    // The pool would ask the driver about it later, which reads its memory.
+    for (GpumemBrokeredDevice* const device : Devices()) {
+      gpumem_pool* const pool = device->pool.load(std::memory_order_acquire);
+      if (pool != nullptr && device->ordered.load(std::memory_order_acquire))
+        (void)gpumem_pool_forget_stream(pool, stream);
+    }
+  }
+
   std::optional<Blocks::Found> Find(uint64_t address) const { return blocks_.Find(address); }
 
   bool Share(uint64_t base, GpumemIpcHandle* handle) {
@@ -224,10 +233,16 @@ class MemoryBroker {
     return pool;
   }
 
+  std::vector<GpumemBrokeredDevice*> Devices() {
+    std::vector<GpumemBrokeredDevice*> devices;
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [uuid, device] : devices_) devices.push_back(device);
+    return devices;
+  }
+
   std::vector<gpumem_pool*> Pools() {
     std::vector<gpumem_pool*> pools;
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [uuid, device] : devices_) {
+    for (GpumemBrokeredDevice* const device : Devices()) {
       gpumem_pool* const pool = device->pool.load(std::memory_order_acquire);
       if (pool != nullptr) pools.push_back(pool);
     }
@@ -262,6 +277,7 @@ constexpr GpumemBroker kTable = {
     .free_on_stream = [](uint64_t address, void* stream) -> int {
       return g_broker->FreeOnStream(address, stream);
     },
+    .forget_stream = [](void* stream) { g_broker->ForgetStream(stream); },
     .find = [](uint64_t address, uint64_t* base, uint64_t* bytes) -> int {
       const std::optional<Blocks::Found> found = g_broker->Find(address);
       if (!found.has_value()) return 0;

@@ -312,6 +312,18 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx) {
 }
 #endif
 
+CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
+  Entry entry;
+  if (entry.outermost) gpumem::preload::ForgetStream(hStream);
+  return entry.driver.cuStreamDestroy(hStream);
+}
+
+CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
+  Entry entry;
+  if (entry.outermost) gpumem::preload::ForgetStream(hStream);
+  return entry.driver.cuStreamDestroy_v2(hStream);
+}
+
 }  // extern "C"
 
 #endif  // GPUMEM_PRELOAD_BUILT

@@ -174,6 +174,12 @@ void Fuzzer::Learn(const std::string& method, const std::string& answer, const s
             delivery->delivery().fd_lease_ids_size() + delivery->delivery().pool_ids_size()) {
       Note("Delivery", absl::InternalError(delivery.status().ToString()));
     }
+  } else if (method == "OpenMemoryPage") {
+    std::vector<UniqueFd> fds;
+    auto delivery = session_->Receive(&fds);
+    if (!delivery.ok() || !delivery->delivery().memory_page() || fds.size() != 1) {
+      Note("Delivery of a page", absl::InternalError(delivery.status().ToString()));
+    }
   } else if (method == "Share" && shared.ParseFromString(answer)) {
     messages_.AddTicket(shared.ticket());
     // While its lease lives, which is rarely long.
