@@ -74,7 +74,8 @@ TEST_F(RacesTest, ThreadsShareTheLimit) {
   EXPECT_EQ(run.value("others"), "0");
   EXPECT_EQ(run.value("free"), std::to_string(256 * kMiB));
   EXPECT_LE(peak(), 256 * kMiB);
-  EXPECT_LE(used(), 4 * kMiB);
+  // Two free chunks may stay, and the last block of two chunks that was freed.
+  EXPECT_LE(used(), 8 * kMiB);
 }
 
 }  // namespace
