@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/gate.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace gpumem::preload {
+namespace {
+
+std::atomic<int> g_asked{0};
+
+class GateTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    g_asked = 0;
+    UseGate([] { g_asked.fetch_add(1); });
+  }
+  void TearDown() override { AbandonGate(); }
+};
+
+TEST_F(GateTest, IsNothingUntilItIsUsed) {
+  AbandonGate();
+  const uint64_t before = GatePasses();
+  CloseGate();
+  const GateHold hold;  // does not block
+  EXPECT_EQ(GatePasses(), before);
+  OpenGate();
+}
+
+TEST_F(GateTest, CountsThreadsThatPass) {
+  const uint64_t before = GatePasses();
+  { const GateHold hold; }
+  {
+    const GateHold outer;
+    const GateHold inner;
+  }
+  EXPECT_EQ(GatePasses(), before + 2) << "a nested hold is no pass";
+}
+
+TEST_F(GateTest, ClosingWaitsForThoseInside) {
+  std::atomic<bool> inside{false}, closed{false}, leave{false};
+  std::thread program([&] {
+    const GateHold outer;
+    inside = true;
+    while (!leave) std::this_thread::yield();
+    const GateHold inner;  // while it is being closed
+    EXPECT_FALSE(closed);
+  });
+  while (!inside) std::this_thread::yield();
+  std::thread closer([&] {
+    CloseGate();
+    closed = true;
+  });
+  EXPECT_FALSE(closed);
+  leave = true;
+  program.join();
+  closer.join();
+  EXPECT_TRUE(closed);
+  OpenGate();
+}
+
+TEST_F(GateTest, HoldsThreadsUntilItIsOpenAndAsksForThem) {
+  CloseGate();
+  std::atomic<int> through{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i) {
+    threads.emplace_back([&] {
+      const GateHold hold;
+      ++through;
+    });
+  }
+  while (g_asked < 8) std::this_thread::yield();
+  EXPECT_EQ(through, 0);
+  OpenGate();
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(through, 8);
+}
+
+TEST_F(GateTest, CanBeLeftAloneWhileItIsClosed) {
+  CloseGate();
+  {
+    const GateHold hold(GateHold::IfClosed::kStayOutside);
+    EXPECT_TRUE(hold.refused());
+  }
+  OpenGate();
+  const GateHold outer(GateHold::IfClosed::kStayOutside);
+  EXPECT_FALSE(outer.refused());
+}
+
+// Memory behind the gate: nothing uses it while it is closed.
+TEST_F(GateTest, NothingIsInsideWhileItIsClosed) {
+  std::atomic<int> inside{0}, wrong{0};
+  std::atomic<bool> stop{false};
+  uint64_t memory = 0;  // not atomic, so that a sanitizer sees two who are there
+  std::atomic<uint64_t> passes{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      while (!stop) {
+        const GateHold hold;
+        ++inside;
+        wrong += memory == UINT64_MAX ? 1 : 0;
+        --inside;
+        ++passes;
+      }
+    });
+  }
+  for (int round = 0; round < 300; ++round) {
+    const uint64_t before = passes;
+    CloseGate();
+    wrong += inside.load() == 0 ? 0 : 1;
+    memory = UINT64_MAX;
+    std::this_thread::yield();
+    wrong += inside.load() == 0 ? 0 : 1;
+    memory = static_cast<uint64_t>(round);
+    OpenGate();
+    while (passes == before) std::this_thread::yield();
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+}  // namespace
+}  // namespace gpumem::preload
