@@ -13,6 +13,9 @@
 extern "C" {
 #endif
 
+/* C wants (void).
+ * NOLINTBEGIN(modernize-redundant-void-arg) */
+
 /* What the preload does for the plug-in. */
 struct GpumemPreload {
   /* Closes the gate: when this returns, no thread uses brokered memory or gives work to the GPU,
@@ -78,6 +81,8 @@ struct GpumemBroker {
    * that to the program; else returns at once. */
   void (*wanted)(void);
 };
+
+/* NOLINTEND(modernize-redundant-void-arg) */
 
 #ifdef __cplusplus
 }

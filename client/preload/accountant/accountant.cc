@@ -89,9 +89,10 @@ class Session {
   int Acquire(const GpumemDeviceId& device, uint64_t bytes, bool may_wait, uint64_t* id) {
     const std::string* const uuid = Find(device);
     if (uuid == nullptr) {
-      if (!told_foreign_.exchange(true))
+      if (!told_foreign_.exchange(true)) {
         std::fprintf(stderr, "gpumem: the daemon does not serve GPU %s: it is not limited\n",
                      DigitsOf(device).c_str());
+      }
       return GPUMEM_ACCOUNTANT_UNLIMITED;
     }
     gpumem_acquire_options options = {.struct_size = sizeof(options)};

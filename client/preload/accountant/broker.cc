@@ -202,9 +202,10 @@ class MemoryBroker {
     absl::MutexLock lock(&device->mutex);
     gpumem_pool* const pool = device->pool.exchange(nullptr);
     if (pool == nullptr) return;
-    for (const uint64_t base : blocks_.TakeAll(device))
+    for (const uint64_t base : blocks_.TakeAll(device)) {
       (void)gpumem_pool_free_synchronized(pool,
                                           reinterpret_cast<void*>(static_cast<uintptr_t>(base)));
+    }
     (void)gpumem_pool_destroy(pool);
   }
 
