@@ -75,21 +75,17 @@ void Suspender::Serve(const gpumem_suspension_request& request) {
 void Suspender::Suspend(const gpumem_suspension_request& request) {
   preload_.close_gate();
   gpumem_suspend_options options = {.struct_size = sizeof(options)};
-  std::vector<gpumem_pool*> suspended;
-  for (gpumem_pool* const pool : pools_()) {
-    if (gpumem_pool_suspend(pool, &options) != GPUMEM_OK) {
-      std::fprintf(stderr, "gpumem: not suspended: %s\n", gpumem_last_error());
-      suspended_ = !suspended.empty();
-      by_operator_ = false;
-      // The program goes on. If it cannot have all back at once, it waits for the rest when it
-      // comes to the gate.
-      if (!suspended_ || Resume(0)) preload_.open_gate();
-      return;
-    }
-    suspended.push_back(pool);
-  }
   suspended_ = true;
   by_operator_ = request.cause == GPUMEM_SUSPENSION_OPERATOR;
+  for (gpumem_pool* const pool : pools_()) {
+    if (gpumem_pool_suspend(pool, &options) == GPUMEM_OK) continue;
+    std::fprintf(stderr, "gpumem: not suspended: %s\n", gpumem_last_error());
+    // The program goes on. If it cannot have all back at once, also of this pool, it waits for the
+    // rest when it comes to the gate.
+    by_operator_ = false;
+    (void)Resume(0);
+    return;
+  }
 }
 
 bool Suspender::Resume(uint64_t wait_ms) {
