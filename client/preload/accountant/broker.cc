@@ -74,11 +74,7 @@ class MemoryBroker {
     gpumem_pool* const pool = PoolOf(device);
     if (pool == nullptr) return GPUMEM_ACCOUNTANT_GONE;
     gpumem_block block = {};
-    // All memory that was freed was idle then: the caches of threads, which belong to streams, can
-    // be those of one stream.
-    const int status = device->ordered.load(std::memory_order_acquire)
-                           ? gpumem_pool_allocate_synchronized(pool, bytes, &block)
-                           : gpumem_pool_allocate(pool, bytes, kIdleStream, &block);
+    const int status = AllocateIdle(*device, pool, bytes, &block);
     if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
       return GPUMEM_ACCOUNTANT_NO_MEMORY;
     if (status != GPUMEM_OK) {
@@ -153,7 +149,7 @@ class MemoryBroker {
   }
 
   bool Open(const GpumemIpcHandle& handle, uint64_t* address) {
-    absl::MutexLock lock(&mutex_);
+    absl::MutexLock lock(&opening_);
     Opened& opened = opened_[BytesOf(handle)];
     if (opened.times == 0) {
       gpumem_block block = {};
@@ -173,7 +169,7 @@ class MemoryBroker {
   }
 
   bool Close(uint64_t address) {
-    absl::MutexLock lock(&mutex_);
+    absl::MutexLock lock(&opening_);
     for (auto it = opened_.begin(); it != opened_.end(); ++it) {
       if (it->second.address != address) continue;
       if (--it->second.times > 0) return true;
@@ -210,6 +206,19 @@ class MemoryBroker {
   }
 
  private:
+  // Allocates memory without pending work. While all memory that was freed was idle then, the
+  // caches of threads, which belong to streams, can be those of one stream.
+  static int AllocateIdle(const GpumemBrokeredDevice& device, gpumem_pool* pool, uint64_t bytes,
+                          gpumem_block* block) {
+    if (!device.ordered.load(std::memory_order_acquire)) {
+      const int status = gpumem_pool_allocate(pool, bytes, kIdleStream, block);
+      if (status != GPUMEM_OK || !device.ordered.load(std::memory_order_acquire)) return status;
+      // Another thread has meanwhile freed memory on a stream, and this may be a part of it.
+      (void)gpumem_pool_free(pool, block, kIdleStream);
+    }
+    return gpumem_pool_allocate_synchronized(pool, bytes, block);
+  }
+
   gpumem_pool* PoolOf(GpumemBrokeredDevice* device) {
     gpumem_pool* pool = device->pool.load(std::memory_order_acquire);
     if (pool != nullptr) return pool;
@@ -263,9 +272,10 @@ class MemoryBroker {
   Blocks blocks_;
   TicketExchange exchange_;
   std::atomic<bool> told_ = false;
-  mutable absl::Mutex mutex_;
+  absl::Mutex mutex_;
   std::map<std::string, GpumemBrokeredDevice*> devices_ ABSL_GUARDED_BY(mutex_);  // by UUID
-  std::map<HandleBytes, Opened> opened_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex opening_;  // held while others are asked
+  std::map<HandleBytes, Opened> opened_ ABSL_GUARDED_BY(opening_);
 };
 
 MemoryBroker* g_broker = nullptr;
