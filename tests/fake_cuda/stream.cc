@@ -58,7 +58,12 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
   Call call;
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
-  if (call.state.streams.erase(hStream) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (call.state.streams.count(hStream) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  CUgraph captured = nullptr;
+  if (hStream->graph != nullptr && cuStreamEndCapture(hStream, &captured) == CUDA_SUCCESS) {
+    cuGraphDestroy(captured);
+  }
+  call.state.streams.erase(hStream);
   delete hStream;
   return CUDA_SUCCESS;
 }

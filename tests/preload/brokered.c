@@ -153,8 +153,14 @@ static void deferred(void) {
   CUdeviceptr meanwhile = allocate(1000);
   printf("end=%d ", (int)door.cuStreamEndCapture_(stream, &graph));
   printf("after=%d ", (int)door.cuMemFree_(second));
-  printf("others=%d/%d/%d\n", (int)door.cuMemFree_(first), (int)door.cuMemFree_(third),
+  printf("others=%d/%d/%d ", (int)door.cuMemFree_(first), (int)door.cuMemFree_(third),
          (int)door.cuMemFree_(meanwhile));
+  /* A capture goes with its stream. */
+  first = allocate(4 * MIB);
+  check(door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin");
+  printf("free=%d ", (int)door.cuMemFree_(first));
+  printf("destroy=%d ", (int)door.cuStreamDestroy_(stream));
+  printf("later=%d\n", (int)door.cuMemFree_(allocate(64 * MIB)));
 }
 
 static void reset(void) {

@@ -169,6 +169,18 @@ CUresult NotePool(const Entry& entry, CUresult result, const CUmemoryPool* pool,
 }
 #endif
 
+template <typename Call>
+CUresult DestroyStream(const Entry& entry, CUstream stream, Call call) {
+  if (!entry.outermost || !IsBrokered()) return call();
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  const bool known = entry.driver.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS;
+  ForgetStream(stream);
+  CUresult result = call();
+  // A capture goes with its stream.
+  if (result == CUDA_SUCCESS && known && capture != CU_STREAM_CAPTURE_STATUS_NONE) CaptureEnds();
+  return result;
+}
+
 // After a synchronization, at which pools give back memory above their threshold.
 CUresult AfterSynchronize(const Entry& entry, CUresult result) {
   if (entry.outermost && PoolsHaveChanged()) SettlePools(-1);
@@ -180,6 +192,7 @@ CUresult AfterSynchronize(const Entry& entry, CUresult result) {
 
 using gpumem::preload::AfterSynchronize;
 using gpumem::preload::AllocateAsync;
+using gpumem::preload::DestroyStream;
 using gpumem::preload::DeviceToChargeFor;
 using gpumem::preload::Driver;
 using gpumem::preload::Entry;
@@ -314,14 +327,12 @@ CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext ctx) {
 
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream) {
   Entry entry;
-  if (entry.outermost) gpumem::preload::ForgetStream(hStream);
-  return entry.driver.cuStreamDestroy(hStream);
+  return DestroyStream(entry, hStream, [&] { return entry.driver.cuStreamDestroy(hStream); });
 }
 
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
   Entry entry;
-  if (entry.outermost) gpumem::preload::ForgetStream(hStream);
-  return entry.driver.cuStreamDestroy_v2(hStream);
+  return DestroyStream(entry, hStream, [&] { return entry.driver.cuStreamDestroy_v2(hStream); });
 }
 
 }  // extern "C"
