@@ -3,66 +3,28 @@
 // backend stands in for the fake driver's GPUs.
 #include <signal.h>
 
-#include <algorithm>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gpumem/client.h"
-#include "tests/preload/run_preloaded.h"
-#include "tests/support/child.h"
-#include "tests/support/daemon_process.h"
+#include "tests/preload/with_daemon.h"
 
 namespace gpumem::preload {
 namespace {
 
 using testing::Child;
-using testing::DaemonProcess;
 using testing::Eventually;
 
-class BrokerTest : public PreloadTest {
+class BrokerTest : public DaemonTest {
  protected:
   void SetUp() override {
-    PreloadTest::SetUp();
+    DaemonTest::SetUp();
     if (IsSkipped()) return;
-    auto daemon = DaemonProcess::Start({.config = "[host]\ndevices = 2\ndevice_bytes = \"1GiB\"\n"
-                                                  "[tenant_defaults]\nlimit = \"288MiB\"\n"});
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-    auto client = daemon_->Connect();
-    ASSERT_TRUE(client.ok()) << client.status();
-    client_ = *std::move(client);
-    std::string& folders = environment["LD_LIBRARY_PATH"];
-    const std::string library = Path("LIBGPUMEM");
-    absl::StrAppend(&folders, ":", library.substr(0, library.rfind('/')));
-    environment["GPUMEM_PRELOAD_ACCOUNTANT"] = Path("BROKER_ACCOUNTANT");
-    environment["GPUMEM_PRELOAD_CONTEXT"] = std::to_string(16 * kMiB);  // of the fake driver
-    environment["GPUMEM_RUNTIME_DIR"] = daemon_->runtime_dir();
     environment["FAKE_CUDA_DEVICES"] = "2";
-    environment["FAKE_CUDA_HOST_UUIDS"] = "1";
+    StartDaemon(
+        "[host]\ndevices = 2\ndevice_bytes = \"1GiB\"\n"
+        "[tenant_defaults]\nlimit = \"288MiB\"\n");
   }
-
-  // Of the tenant on the first device.
-  DeviceUsage Usage() {
-    const auto usage = client_->GetUsage();
-    EXPECT_TRUE(usage.ok()) << usage.status();
-    return usage.ok() ? usage->devices.at(0) : DeviceUsage();
-  }
-  void ExpectAllBack() {
-    EXPECT_TRUE(Eventually([&] { return Usage().charged_bytes == 0; })) << Usage().charged_bytes;
-  }
-  std::vector<std::string> Command(const std::string& program) {
-    // The test's parent process may have other preloads.
-    std::vector<std::string> command = {"/usr/bin/env", "-i"};
-    for (const auto& [name, value] : environment) command.push_back(absl::StrCat(name, "=", value));
-    command.push_back(absl::StrCat("LD_PRELOAD=", Path("PRELOAD")));
-    command.push_back(program);
-    return command;
-  }
-
-  std::unique_ptr<DaemonProcess> daemon_;
-  std::unique_ptr<Client> client_;
 };
 
 class BrokerViaTest : public BrokerTest, public ::testing::WithParamInterface<Via> {};
@@ -102,9 +64,7 @@ TEST_F(BrokerTest, ProcessesOfOneTenantNeverGetMoreThanItsLimitTogether) {
 
 TEST_F(BrokerTest, MemoryOfAKilledProcessComesBack) {
   for (int round = 0; round < 5; ++round) {
-    std::vector<std::string> command = Command(Path("HOLDER"));
-    command.push_back(std::to_string(200 * kMiB));
-    Child holder(command);
+    Child holder(Preloaded({Path("HOLDER"), std::to_string(200 * kMiB)}));
     ASSERT_TRUE(Eventually([&] { return Usage().charged_bytes == 216 * kMiB; }));
     // Not enough for a second one.
     const Finished refused = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(64 * kMiB)});
@@ -123,9 +83,7 @@ TEST_F(BrokerTest, WithoutADaemonAProgramGetsNoMemoryAndIsToldWhy) {
 }
 
 TEST_F(BrokerTest, ASessionIsOfTheProgramsName) {
-  std::vector<std::string> command = Command(Path("HOLDER"));
-  command.push_back(std::to_string(kMiB));
-  Child holder(command);
+  Child holder(Preloaded({Path("HOLDER"), std::to_string(kMiB)}));
   ASSERT_TRUE(Eventually([&] { return Usage().charged_bytes > 16 * kMiB; }));
   EXPECT_EQ(client_->GetUsage()->sessions, 2u);
 }

@@ -31,12 +31,7 @@ static void check(CUresult result, const char* what) {
   exit(4);
 }
 
-static void start(void) {
-  open_door();
-  check(door.cuInit_(0), "cuInit");
-  check(door.cuDevicePrimaryCtxRetain_(&context, 0), "retain");
-  check(door.cuCtxSetCurrent_(context), "set");
-}
+static void start(void) { context = start_cuda(); }
 
 static CUdeviceptr allocate(size_t bytes) {
   CUdeviceptr address = 0;

@@ -134,7 +134,7 @@ TEST_F(BrokeredTest, MemoryOfAKilledProcessComesBack) {
 
 // The pool of a program that has freed its memory is empty when others need that.
 TEST_F(BrokeredTest, FreedMemoryIsForOthers) {
-  Child keeper(Preloaded({Path("KEEPER"), std::to_string(200 * kMiB)}));
+  Child holder(Preloaded({Path("HOLDER"), std::to_string(200 * kMiB), "freed"}));
   ASSERT_TRUE(Eventually([&] { return Held("vmm") >= 200 * kMiB; }));
   environment["GPUMEM_PRELOAD_WAIT_MS"] = "10000";
   const Finished run = Run({Path("BROKERED"), "once", std::to_string(200 * kMiB)});

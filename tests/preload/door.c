@@ -72,4 +72,15 @@ void open_door(void) {
 #endif
 #endif
 
+CUcontext start_cuda(void) {
+  CUcontext context = NULL;
+  open_door();
+  CUresult result = door.cuInit_(0);
+  if (result == CUDA_SUCCESS) result = door.cuDevicePrimaryCtxRetain_(&context, 0);
+  if (result == CUDA_SUCCESS) result = door.cuCtxSetCurrent_(context);
+  if (result == CUDA_SUCCESS) return context;
+  fprintf(stderr, "context: %d\n", (int)result);
+  exit(4);
+}
+
 #endif

@@ -100,5 +100,8 @@ struct Door {
 extern struct Door door;
 /* Fills `door`; ends the program if a function is missing. */
 void open_door(void);
+/* Opens the door, and makes the first device's primary context current. Ends the program with 4 if
+ * that is refused, and says how. */
+CUcontext start_cuda(void);
 /* Returns the name of the door. */
 const char* door_name(void);

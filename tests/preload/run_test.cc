@@ -2,43 +2,27 @@
 // gpumemctl run: programs that know nothing of gpumem, within a quota of their own.
 #include <signal.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "gpumem/client.h"
-#include "tests/preload/run_preloaded.h"
-#include "tests/support/child.h"
-#include "tests/support/daemon_process.h"
+#include "tests/preload/with_daemon.h"
 
 namespace gpumem::preload {
 namespace {
 
 using testing::Child;
-using testing::DaemonProcess;
 using testing::Eventually;
 
-class RunTest : public PreloadTest {
+class RunTest : public DaemonTest {
  protected:
   void SetUp() override {
-    PreloadTest::SetUp();
+    DaemonTest::SetUp();
     if (IsSkipped()) return;
-    auto daemon = DaemonProcess::Start({.config = "[host]\ndevice_bytes = \"1GiB\"\n"
-                                                  "[tenant_defaults]\nlimit = \"512MiB\"\n"});
-    ASSERT_TRUE(daemon.ok()) << daemon.status();
-    daemon_ = *std::move(daemon);
-    auto client = daemon_->Connect();
-    ASSERT_TRUE(client.ok()) << client.status();
-    client_ = *std::move(client);
-    const std::string library = Path("LIBGPUMEM");
-    absl::StrAppend(&environment["LD_LIBRARY_PATH"], ":", library.substr(0, library.rfind('/')));
-    environment["GPUMEM_PRELOAD_ACCOUNTANT"] = Path("BROKER_ACCOUNTANT");
-    environment["GPUMEM_PRELOAD_LIBRARY"] = Path("PRELOAD");
-    environment["GPUMEM_PRELOAD_CONTEXT"] = std::to_string(16 * kMiB);
-    environment["GPUMEM_RUNTIME_DIR"] = daemon_->runtime_dir();
-    environment["FAKE_CUDA_HOST_UUIDS"] = "1";
+    StartDaemon(
+        "[host]\ndevice_bytes = \"1GiB\"\n"
+        "[tenant_defaults]\nlimit = \"512MiB\"\n");
   }
 
   std::vector<std::string> Command(const std::vector<std::string>& arguments) {
@@ -49,14 +33,7 @@ class RunTest : public PreloadTest {
   Finished RunIn(const std::vector<std::string>& arguments) {
     return Run(Command(arguments), Via::kNone);
   }
-  uint64_t Charged() {
-    const auto usage = client_->GetUsage();
-    EXPECT_TRUE(usage.ok()) << usage.status();
-    return usage.ok() ? usage->devices.at(0).charged_bytes : 0;
-  }
-
-  std::unique_ptr<DaemonProcess> daemon_;
-  std::unique_ptr<Client> client_;
+  uint64_t Charged() { return Usage().charged_bytes; }
 };
 
 TEST_F(RunTest, HoldsAProgramToItsLimitAndTellsWhatItUsed) {
@@ -164,11 +141,7 @@ TEST_F(RunTest, StartsOnlyWithTheMemoryThatItNeeds) {
 }
 
 TEST_F(RunTest, PassesSignalsOnAndLeavesNothingBehind) {
-  std::vector<std::string> command = {"/usr/bin/env", "-i"};
-  for (const auto& [name, value] : environment) command.push_back(absl::StrCat(name, "=", value));
-  const auto run = Command({"--", Path("HOLDER"), std::to_string(100 * kMiB)});
-  command.insert(command.end(), run.begin(), run.end());
-  Child child(command);
+  Child child(Plain(Command({"--", Path("HOLDER"), std::to_string(100 * kMiB)})));
   ASSERT_TRUE(Eventually([&] { return Charged() == 116 * kMiB; })) << Charged();
   child.Signal(SIGTERM);
   EXPECT_EQ(child.Wait(), 128 + SIGTERM);
@@ -177,12 +150,8 @@ TEST_F(RunTest, PassesSignalsOnAndLeavesNothingBehind) {
 
 // The program lives on without its tenant's keeper, and stays charged until it ends.
 TEST_F(RunTest, ItsDeathEndsNoCharge) {
-  std::vector<std::string> command = {"/usr/bin/env", "-i"};
-  for (const auto& [name, value] : environment) command.push_back(absl::StrCat(name, "=", value));
-  const auto run =
-      Command({"--", "/usr/bin/timeout", "3", Path("HOLDER"), std::to_string(100 * kMiB)});
-  command.insert(command.end(), run.begin(), run.end());
-  Child killed(command);
+  Child killed(
+      Plain(Command({"--", "/usr/bin/timeout", "3", Path("HOLDER"), std::to_string(100 * kMiB)})));
   ASSERT_TRUE(Eventually([&] { return Charged() == 116 * kMiB; })) << Charged();
   killed.Signal(SIGKILL);
   killed.Wait();
