@@ -72,8 +72,9 @@ TEST_F(GateTest, HoldsThreadsUntilItIsOpenAndAsksForThem) {
       ++through;
     });
   }
-  while (g_asked < 8) std::this_thread::yield();
+  while (g_asked < 8 && through == 0) std::this_thread::yield();
   EXPECT_EQ(through, 0);
+  EXPECT_EQ(g_asked, 8);
   OpenGate();
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(through, 8);

@@ -5,6 +5,7 @@
  *   ipc           memory of a child process
  *   deferred      frees during a capture
  *   reset         what goes with the primary context
+ *   mixed         memory that is gpumem's, then the driver's, then gpumem's, each most of the limit
  *   once BYTES    one allocation
  *   leave PATH    waits for PATH with 64 MiB, and ends as the runtime does: it lets the context go
  *   work PATH     adds up memory until PATH is there; prints begin= at once, and a dot each round
@@ -123,8 +124,9 @@ static void ipc(void) {
   waitpid(child, &status, 0);
   check(door.cuMemcpyDtoH_(bytes, block, sizeof(bytes)), "copy");
   printf("child=%d ", WEXITSTATUS(status));
-  printf("changed=%d free=%d\n", bytes[0] == 7 && bytes[sizeof(bytes) - 1] == 7,
-         (int)door.cuMemFree_(block));
+  printf("changed=%d ", bytes[0] == 7 && bytes[sizeof(bytes) - 1] == 7);
+  printf("free=%d ", (int)door.cuMemFree_(block));
+  printf("stale=%d\n", (int)door.cuIpcOpenMemHandle_(&block, handle, 1) == CUDA_SUCCESS);
 }
 
 static void deferred(void) {
@@ -170,6 +172,15 @@ static void reset(void) {
   check(door.cuDevicePrimaryCtxRelease_(0), "release");
   start();
   printf("again=%d\n", allocate(200 * MIB) != 0);
+}
+
+static void mixed(void) {
+  CUdeviceptr block = 0;
+  start();
+  check(door.cuMemFree_(allocate(200 * MIB)), "free");
+  printf("managed=%d ", (int)door.cuMemAllocManaged_(&block, 120 * MIB, CU_MEM_ATTACH_GLOBAL));
+  check(door.cuMemFree_(block), "free");
+  printf("again=%d\n", (int)door.cuMemAlloc_(&block, 200 * MIB));
 }
 
 static void once(size_t bytes) {
@@ -227,6 +238,8 @@ int main(int argc, char** argv) {
     deferred();
   } else if (argc == 2 && strcmp(argv[1], "reset") == 0) {
     reset();
+  } else if (argc == 2 && strcmp(argv[1], "mixed") == 0) {
+    mixed();
   } else if (argc == 3 && strcmp(argv[1], "once") == 0) {
     once(strtoull(argv[2], NULL, 10));
   } else if (argc == 3 && strcmp(argv[1], "leave") == 0) {
