@@ -89,7 +89,8 @@ void AddRunOptions(CLI::App* app, RunCommand* command) {
   app->add_option("--name", command->name, "Name the run in lists (default: a number)")
       ->type_name("NAME");
   AddParsed(app, "--mode", ParsePreload, Into(&command->mode),
-            "Get the program's memory in this way (default: the tenant's)")
+            "Leave cudaMalloc to the driver, or serve it from gpumem, which can suspend it "
+            "(default: as the tenant)")
       ->type_name("account|broker");
   AddAs(app, &command->as);
   AddParsed(
