@@ -22,148 +22,22 @@ speed and calls also measure another library that is preloaded in place of ours,
 import argparse
 import collections
 import json
-import os
 import pathlib
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-GIB = 1 << 30
-LIMIT = 20 * GIB
-CONFIG = """
-[tier]
-capacity = "64GiB"
-[[tenant]]
-name = "unmodified"
-limit = "20GiB"
-[[tenant]]
-name = "brokered"
-limit = "20GiB"
-preload = "broker"
-[[tenant]]
-name = "left"
-preload = "broker"
-swappable = true
-min_residence = "1s"
-[[tenant]]
-name = "right"
-preload = "broker"
-swappable = true
-min_residence = "1s"
-""" + "".join(f"""[[rule]]
-default = true
-tenant = "{name}"
-""" for name in ("unmodified", "brokered", "left", "right"))
+from node import GIB, HERE, LIMIT, Node, Report
+
 SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_async torch_ipc "
         "torch_ipc_expandable torch_nccl triton_kernel cupy_pool cupy_async cupy_managed jax_default "
         "jax_platform jax_vmm jax_cuda_async numba_kernel").split()
 
 SAME_INJECTED = ("torch_default torch_expandable torch_async torch_graphs cupy_pool cupy_async "
                  "jax_default jax_cuda_async numba_kernel").split()
-
-
-class Node:
-    """A daemon, and how programs run beside it."""
-
-    def __init__(self, release, work, peer, peer_env, rounds):
-        self.rounds = rounds
-        self.release, self.work = release, work
-        self.peer, self.peer_env = peer, dict(pair.split("=", 1) for pair in peer_env)
-        self.runtime = work / "run"
-        (work / "gpumemd.toml").write_text(CONFIG)
-        self.log = open(work / "gpumemd.log", "wb")
-        self.daemon = subprocess.Popen(
-            [release / "bin/gpumemd", "--config", work / "gpumemd.toml", "--runtime-dir",
-             self.runtime, "--state-dir", work / "state", "--backend", "cuda"],
-            stdout=self.log, stderr=self.log)
-        for _ in range(600):
-            if self.ctl("status", check=False).returncode == 0:
-                break
-            if self.daemon.poll() is not None:
-                sys.exit((work / "gpumemd.log").read_text())
-            time.sleep(0.05)
-
-    def ctl(self, *arguments, check=True):
-        return subprocess.run([self.release / "bin/gpumemctl", "--runtime-dir", self.runtime, "--json",
-                               *arguments], capture_output=True, check=check, text=True)
-
-    def usage(self, mode=True):
-        """Of the mode's tenant on the first GPU."""
-        for tenant in json.loads(self.ctl("quota", "list").stdout)["tenants"]:
-            if tenant["usage"]["tenant"] != TENANTS.get(mode, "unmodified"):
-                continue
-            for device in tenant["usage"].get("devices", []):
-                if device["device_uuid"].startswith("GPU-"):
-                    return device
-        return {"leased_bytes": 0, "peak_bytes": 0}
-
-    def modes(self):
-        """False: the program alone; True: under the preload; "broker": the same in broker mode;
-        "peer". Also "injection", "left", "right"."""
-        return (False, True, "broker", "peer") if self.peer else (False, True, "broker")
-
-    def environment(self, preload):
-        env = dict(os.environ, GPUMEM_RUNTIME_DIR=str(self.runtime))
-        if preload in ("left", "right"):
-            env["GPUMEM_PRELOAD_WAIT_MS"] = "120000"
-        if preload == "peer":
-            env.update(self.peer_env, LD_PRELOAD=str(self.peer))
-        elif preload:
-            env["GPUMEM_TENANT"] = TENANTS.get(preload, "unmodified")
-            variable = "CUDA_INJECTION64_PATH" if preload == "injection" else "LD_PRELOAD"
-            env[variable] = str(self.release / "lib/gpumem/libgpumem-preload.so")
-        return env
-
-    def start(self, command, preload=True):
-        return subprocess.Popen(command, env=self.environment(preload), stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True)
-
-    def run(self, name, preload, limit=300):
-        """Returns the workload's results, or {"failed": why}."""
-        process = self.start([sys.executable, HERE / "workloads.py", name], preload)
-        try:
-            out, err = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
-            return {"failed": f"took more than {limit} s: {err[-300:]}"}
-        if process.returncode != 0:
-            return {"failed": f"ended with {process.returncode}: {err[-600:]}"}
-        return json.loads(out.strip().splitlines()[-1])
-
-    def wait_empty(self, seconds=30, mode=True):
-        """Returns how long it took until nothing is charged to processes."""
-        begin = time.perf_counter()
-        while self.usage(mode)["leased_bytes"] != 0:
-            if time.perf_counter() - begin > seconds:
-                raise RuntimeError(f"still charged: {self.usage(mode)}")
-            time.sleep(0.002)
-        return time.perf_counter() - begin
-
-    def stop(self):
-        self.daemon.send_signal(signal.SIGTERM)
-        self.daemon.wait(60)
-        self.log.close()
-
-
-# The tenants of the modes that are not "unmodified".
-TENANTS = {"broker": "brokered", "left": "left", "right": "right"}
-
-
-class Report:
-    def __init__(self):
-        self.passed = self.failed = self.skipped = 0
-
-    def tell(self, ok, name, words):
-        self.passed += ok is True
-        self.failed += ok is False
-        self.skipped += ok is None
-        print({True: "ok     ", False: "FAILED ", None: "skipped"}[ok], name, words, flush=True)
 
 
 def compared(results):
@@ -285,24 +159,58 @@ START = "import ctypes; assert ctypes.CDLL('libcuda.so.1').cuInit(0) == 0"
 def end(process):
     process.kill()
     process.wait()
+    process.stdin.close()
     process.stdout.close()
     process.stderr.close()
 
 
 def race(node, report, mode=True):
-    """Ten at a time, which hold what they got until all have an answer."""
+    """Ten at a time, which hold what they got until all have an answer: new processes in each of 20
+    rounds, then the same ten in the others."""
     granted = collections.Counter()
-    for _ in range(node.rounds):
-        processes = [node.start([tool("holder"), str(3 * GIB)], mode) for _ in range(10)]
+    command = [tool("holder"), str(3 * GIB)]
+    for _ in range(min(20, node.rounds)):
+        processes = [node.start(command, mode) for _ in range(10)]
         answers = [process.stdout.readline().strip() for process in processes]
         granted[answers.count("held=0")] += 1
         for process in processes:
             end(process)
         node.wait_empty(mode=mode)
+    again = collections.Counter()
+    nvml = 0
+    processes = [node.start([*command, "rounds"], mode) for _ in range(10)]
+    for process in processes:
+        assert process.stdout.readline() == "ready=0\n", process.stderr.read()
+    for number in range(node.rounds - granted.total()):
+        answers = [line.strip() for line in all_do(processes)]
+        again[answers.count("held=0")] += 1
+        if number % 100 == 0:
+            nvml = max(nvml, nvml_used())
+        assert set(all_do(processes)) == {"freed=0\n"}
+    for process in processes:
+        end(process)
+    node.wait_empty(mode=mode)
     peak = node.usage(mode)["peak_bytes"]
     report.tell(peak <= LIMIT, f"race {NAMES[mode]}",
-                f"{node.rounds} rounds; granted, and in how many rounds: {dict(granted)}; "
-                f"peak {peak / GIB:.2f} GiB of 20")
+                f"granted, and in how many rounds: new processes {dict(granted)}, the same ones "
+                f"{dict(again)}; peak {peak / GIB:.2f} GiB of 20; by NVML the GPU had at most "
+                f"{nvml / GIB:.2f} GiB in use")
+
+
+def all_do(processes):
+    """Lets each take its next step, all at one moment, and returns what they say."""
+    for process in processes:
+        process.stdin.write("\n")
+    for process in processes:
+        process.stdin.flush()
+    return [process.stdout.readline() for process in processes]
+
+
+def nvml_used():
+    """Of the first GPU, with what the driver itself takes."""
+    out = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"],
+                         capture_output=True, check=True, text=True).stdout
+    return int(out.splitlines()[0]) << 20
 
 
 def kill(node, report, mode=True):
@@ -347,7 +255,16 @@ def speed(node, report, rounds=5):
         tell_ratios(report, f"speed {key[1:]}", "ms", by_mode)
 
 
+def peer_is_at_work(node, report):
+    """A peer that the programs do not meet would be compared as a fast one."""
+    out, err = node.start([tool("ways_dlsym"), "alloc", str(GIB)], "peer").communicate(timeout=120)
+    words = dict(word.split("=") for word in out.split() if "=" in word)
+    report.tell(int(words.get("got", 99)) <= LIMIT // GIB, "peer holds its limit", f"{out} {err[-300:]}")
+
+
 def calls(node, report, rounds=21):
+    if node.peer:
+        peer_is_at_work(node, report)
     figures = {}
     for _ in range(rounds):
         for mode in node.modes():
