@@ -35,9 +35,10 @@
 namespace gpumem::preload {
 namespace {
 
-// A context takes 518 MiB of an H200 (driver 580.159). What it takes beyond this, the daemon learns
-// from the driver and charges afterwards.
-constexpr uint64_t kContextBytes = uint64_t{512} << 20;
+// A context takes 518 to 528 MiB of an H100 or H200 (driver 580.159). What it takes beyond this,
+// the daemon learns from the driver and charges afterwards, also above the limit. With a smaller
+// figure a tenant at its limit would always end up above it.
+constexpr uint64_t kContextBytes = uint64_t{544} << 20;
 // Where the daemon offers no page: for how long an answer about free memory holds, unless this
 // process reserves or releases.
 constexpr absl::Duration kInfoHolds = absl::Milliseconds(5);
