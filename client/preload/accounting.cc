@@ -335,15 +335,17 @@ static bool LooksWithoutCuda() {
          (asked != nullptr && *asked == '1');
 }
 
+int DeviceInUse(const unsigned char (&uuid)[16]) {
+  if (g_state.load(std::memory_order_acquire) != State::kOpen) return -1;
+  for (int i = 0; i < g_device_count; ++i) {
+    if (memcmp(g_devices[i].id.bytes, uuid, sizeof(uuid)) == 0) return i;
+  }
+  return -1;
+}
+
 bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* free_bytes) {
   // With CUDA in use, the device's credit counts as free.
-  if (g_state.load(std::memory_order_acquire) == State::kOpen) {
-    for (int i = 0; i < g_device_count; ++i) {
-      if (memcmp(g_devices[i].id.bytes, uuid, sizeof(uuid)) == 0) {
-        return LimitOf(i, limit, free_bytes);
-      }
-    }
-  }
+  if (int device = DeviceInUse(uuid); device >= 0) return LimitOf(device, limit, free_bytes);
   // The plug-in has threads, and a child after fork() cannot use it. A program that looks at NVML
   // before it forks workers which use CUDA must not open it.
   if (!LooksWithoutCuda()) return false;

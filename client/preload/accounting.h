@@ -54,6 +54,8 @@ void RefundContext(int device);
 int DeviceCount();
 bool LimitOf(int device, uint64_t* limit, uint64_t* free_bytes);
 
+// Returns the device with a UUID, or -1 if the process does not use device memory.
+int DeviceInUse(const unsigned char (&uuid)[16]);
 // Returns the same of a device by its UUID, which CUDA need not see. Needs no driver.
 bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* free_bytes);
 

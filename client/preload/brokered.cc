@@ -104,6 +104,11 @@ uint64_t UnusedBrokered(int device) {
   return pool == nullptr ? 0 : Broker()->unused(pool);
 }
 
+uint64_t HeldBrokered(int device) {
+  GpumemBrokeredDevice* const pool = BrokeredDevice(device);
+  return pool == nullptr ? 0 : Broker()->held(pool);
+}
+
 bool TrimBrokered(int device) {
   GpumemBrokeredDevice* const pool = BrokeredDevice(device);
   return pool != nullptr && Broker()->trim(pool) != 0;

@@ -30,6 +30,8 @@ bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes);
 // anything.
 uint64_t UnusedBrokered(int device);
 bool TrimBrokered(int device);
+// Returns all that it holds.
+uint64_t HeldBrokered(int device);
 
 // Frees all of a device, before its primary context goes. `may_wait` false: does nothing while the
 // memory is suspended, so that a suspended process can end.

@@ -71,7 +71,9 @@ struct GpumemBroker {
 
   /* Returns the bytes that the pool holds without use. */
   uint64_t (*unused)(struct GpumemBrokeredDevice* device);
-  /* Gives those back. True if that was anything. */
+  /* Returns the bytes of the device that the pool holds, or has suspended. */
+  uint64_t (*held)(struct GpumemBrokeredDevice* device);
+  /* Gives back what unused() counts. True if that was anything. */
   int (*trim)(struct GpumemBrokeredDevice* device);
 
   /* Frees everything on the device, before its primary context goes. */

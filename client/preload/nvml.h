@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVML's figures of a device's memory, told by the tenant's limit.
+// NVML's figures of a device's memory, told by the tenant's limit, and of this process's, to which
+// NVML does not count memory of gpumem.
 #pragma once
 
 #include <stdint.h>
@@ -18,8 +19,25 @@ struct GpumemNvmlMemoryV2 {
   unsigned long long free;
   unsigned long long used;
 };
+struct GpumemNvmlProcess {
+  unsigned int pid;
+  unsigned long long used;  // all bits set: not known
+};
+struct GpumemNvmlProcessV2 {
+  unsigned int pid;
+  unsigned long long used;
+  unsigned int gpu_instance;
+  unsigned int compute_instance;
+};
 int nvmlDeviceGetMemoryInfo(void* device, GpumemNvmlMemory* memory);
 int nvmlDeviceGetMemoryInfo_v2(void* device, GpumemNvmlMemoryV2* memory);
+// `count`: of entries that fit, then of those written.
+int nvmlDeviceGetComputeRunningProcesses(void* device, unsigned int* count,
+                                         GpumemNvmlProcess* processes);
+int nvmlDeviceGetComputeRunningProcesses_v2(void* device, unsigned int* count,
+                                            GpumemNvmlProcessV2* processes);
+int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned int* count,
+                                            GpumemNvmlProcessV2* processes);
 }
 
 namespace gpumem::preload {

@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct Memory {
   unsigned long long total, free, used;
@@ -12,6 +13,16 @@ struct Memory {
 struct MemoryV2 {
   unsigned int version;
   unsigned long long total, reserved, free, used;
+};
+
+struct Process {
+  unsigned int pid;
+  unsigned long long used;
+};
+struct ProcessV2 {
+  unsigned int pid;
+  unsigned long long used;
+  unsigned int gpu_instance, compute_instance;
 };
 
 /* Handles are ordinals, counted from 1. */
@@ -32,6 +43,12 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, Device* device);
 int nvmlDeviceGetUUID(Device device, char* uuid, unsigned int length);
 int nvmlDeviceGetMemoryInfo(Device device, struct Memory* memory);
 int nvmlDeviceGetMemoryInfo_v2(Device device, struct MemoryV2* memory);
+int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned int* count,
+                                         struct Process* processes);
+int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned int* count,
+                                            struct ProcessV2* processes);
+int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned int* count,
+                                            struct ProcessV2* processes);
 
 /* What a library of the driver finds in the driver. */
 void* fake_nvml_find(const char* name) {
@@ -76,4 +93,32 @@ int nvmlDeviceGetMemoryInfo_v2(Device device, struct MemoryV2* memory) {
   memory->used = 0;
   memory->free = memory->total - RESERVED;
   return 0;
+}
+
+/* On each device: init with 1,000 bytes, one whose memory is not known, and the caller with 2,000.
+ */
+#define LIST_PROCESSES                                                             \
+  (void)device;                                                                    \
+  unsigned int room = *count;                                                      \
+  *count = 3;                                                                      \
+  if (room < *count) return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */                  \
+  for (unsigned int i = 0; i < *count; ++i) {                                      \
+    processes[i].pid = i == 0 ? 1 : (unsigned int)(i == 1 ? getppid() : getpid()); \
+    processes[i].used = i == 1 ? ~0ull : i == 0 ? 1000 : 2000;                     \
+  }                                                                                \
+  return 0;
+
+int nvmlDeviceGetComputeRunningProcesses(Device device, unsigned int* count,
+                                         struct Process* processes) {
+  LIST_PROCESSES
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(Device device, unsigned int* count,
+                                            struct ProcessV2* processes) {
+  LIST_PROCESSES
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Device device, unsigned int* count,
+                                            struct ProcessV2* processes) {
+  LIST_PROCESSES
 }

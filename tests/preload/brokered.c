@@ -6,6 +6,7 @@
  *   deferred      frees during a capture
  *   reset         what goes with the primary context
  *   mixed         memory that is gpumem's, then the driver's, then gpumem's, each most of the limit
+ *   nvml          how much more memory NVML counts to processes after 64 MiB
  *   once BYTES    one allocation
  *   leave PATH    waits for PATH with 64 MiB, and ends as the runtime does: it lets the context go
  *   work PATH     adds up memory until PATH is there; prints begin= at once, and a dot each round
@@ -13,6 +14,7 @@
 #if !GPUMEM_WITH_CUDA
 int main(void) { return 77; }
 #else
+#include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -198,6 +200,49 @@ static void leave(const char* path) {
   printf("release=%d\n", (int)door.cuDevicePrimaryCtxRelease_(0));
 }
 
+struct Row {
+  unsigned int pid;
+  unsigned long long used;
+  unsigned int instances[2];
+};
+
+static unsigned long long used_by(int (*list)(void*, unsigned int*, struct Row*), void* device,
+                                  unsigned int pid) {
+  struct Row rows[64];
+  unsigned int count = 64;
+  if (list(device, &count, rows) != 0) exit(5);
+  for (unsigned int i = 0; i < count; ++i) {
+    if (rows[i].pid == pid) return rows[i].used;
+  }
+  exit(6);
+}
+
+static void nvml(void) {
+  void* library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+  if (library == NULL) exit(3);
+  int (*init)(void);
+  int (*find)(unsigned int, void**);
+  int (*list)(void*, unsigned int*, struct Row*);
+  int (*list_v2)(void*, unsigned int*, struct Row*);
+  void* device = NULL;
+  unsigned int few = 1;
+  struct Row row = {0};
+  unsigned int self = (unsigned int)getpid(), others[] = {1, (unsigned int)getppid()};
+  *(void**)&init = dlsym(library, "nvmlInit_v2");
+  *(void**)&find = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+  *(void**)&list = dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3");
+  *(void**)&list_v2 = dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v2");
+  if (init() != 0 || find(0, &device) != 0) exit(4);
+  printf("few=%d ", list(device, &few, &row));
+  printf("before=%llu ", used_by(list, device, self));
+  start();
+  CUdeviceptr address = allocate(64 * MIB);
+  printf("after=%llu after_v2=%llu ", used_by(list, device, self), used_by(list_v2, device, self));
+  for (int i = 0; i < 2; ++i) printf("other=%llu ", used_by(list, device, others[i]));
+  check(door.cuMemFree_(address), "free");
+  printf("\n");
+}
+
 static void work(const char* path) {
   enum { kBlocks = 5 };
   static unsigned char bytes[3 << 20];
@@ -240,6 +285,8 @@ int main(int argc, char** argv) {
     reset();
   } else if (argc == 2 && strcmp(argv[1], "mixed") == 0) {
     mixed();
+  } else if (argc == 2 && strcmp(argv[1], "nvml") == 0) {
+    nvml();
   } else if (argc == 3 && strcmp(argv[1], "once") == 0) {
     once(strtoull(argv[2], NULL, 10));
   } else if (argc == 3 && strcmp(argv[1], "leave") == 0) {

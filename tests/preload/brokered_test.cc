@@ -113,6 +113,18 @@ TEST_F(BrokeredTest, CapturesForbidAndAllowTheSame) {
 }
 TEST_F(BrokeredTest, MemoryGoesWithThePrimaryContext) { ExpectSame("reset"); }
 
+// NVML does not count memory that a process has imported to it.
+TEST_F(BrokeredTest, NvmlCountsThePoolToItsProcess) {
+  environment["GPUMEM_PRELOAD_NVML"] = "1";
+  const Finished run = Run({Path("BROKERED"), "nvml"});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.value("few"), "7") << "the array is too short";
+  EXPECT_EQ(run.value("before"), "2000");
+  EXPECT_EQ(run.value("after"), std::to_string(64 * kMiB + 2000));
+  EXPECT_EQ(run.value("after_v2"), run.value("after"));
+  EXPECT_EQ(run.values("other"), (std::vector<std::string>{"1000", std::to_string(~uint64_t{0})}));
+}
+
 // What the pool keeps without use, or the preload has reserved, is no reason to refuse the other.
 TEST_F(BrokeredTest, FreedMemoryIsForBothSorts) {
   environment["GPUMEM_PRELOAD_CHUNK"] = std::to_string(64 * kMiB);

@@ -181,10 +181,16 @@ class MemoryBroker {
     return false;
   }
 
-  static uint64_t Unused(const GpumemBrokeredDevice& device) {
+  // Returns zeros where no pool has been needed yet.
+  static gpumem_pool_stats Stats(const GpumemBrokeredDevice& device) {
     gpumem_pool* const pool = device.pool.load(std::memory_order_acquire);
     gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
-    if (pool == nullptr || gpumem_pool_get_stats(pool, &stats) != GPUMEM_OK) return 0;
+    if (pool == nullptr || gpumem_pool_get_stats(pool, &stats) != GPUMEM_OK) return {};
+    return stats;
+  }
+
+  static uint64_t Unused(const GpumemBrokeredDevice& device) {
+    const gpumem_pool_stats stats = Stats(device);
     return stats.reserved_bytes - std::min(stats.reserved_bytes, stats.used_bytes);
   }
 
@@ -307,6 +313,8 @@ constexpr GpumemBroker kTable = {
     },
     .close = [](uint64_t address) -> int { return g_broker->Close(address); },
     .unused = [](GpumemBrokeredDevice* device) { return MemoryBroker::Unused(*device); },
+    .held =
+        [](GpumemBrokeredDevice* device) { return MemoryBroker::Stats(*device).reserved_bytes; },
     .trim = [](GpumemBrokeredDevice* device) -> int { return MemoryBroker::Trim(*device); },
     .drop = [](GpumemBrokeredDevice* device) { g_broker->Drop(device); },
     .wanted = [] { g_broker->Wanted(); },
