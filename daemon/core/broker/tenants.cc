@@ -114,10 +114,10 @@ std::optional<Quota> BrokerTenants::MadeQuota(absl::string_view tenant) const {
 
 absl::StatusOr<TenantView> BrokerTenants::CreateChild(const BrokerCall& call,
                                                       absl::string_view name,
-                                                      const QuotaOverride& quota) {
+                                                      const QuotaOverride& quota, bool lasting) {
   Broker::Update update(&broker_);
   absl::StatusOr<std::string> made =
-      broker_.ledger_.made_tenants().CreateChild(call.session(), name, quota);
+      broker_.ledger_.made_tenants().CreateChild(call.session(), name, quota, lasting);
   if (!made.ok()) return broker_.Denied(call.session(), "create-tenant", made.status());
   return broker_.ledger_.look().GetTenant(*made);
 }
@@ -150,6 +150,22 @@ absl::StatusOr<BrokerTenants::Held> BrokerTenants::EndChild(const BrokerCall& ca
     if (device.charged > 0) held.by_device.emplace_back(device.device_uuid, device.charged);
   }
   return held;
+}
+
+absl::StatusOr<std::vector<TenantView>> BrokerTenants::ListChildren(const BrokerCall& call) const {
+  absl::StatusOr<std::vector<std::string>> names;
+  {
+    TimedLock lock(&broker_.mutex_);
+    names = broker_.ledger_.made_tenants().ListChildren(call.session());
+  }
+  if (!names.ok()) return names.status();
+  // One at a time: a view of a tenant whose requests wait looks at all waiters.
+  std::vector<TenantView> views;
+  for (const std::string& name : *names) {
+    absl::StatusOr<TenantView> view = broker_.views().GetTenant(name);
+    if (view.ok() && view->made) views.push_back(*std::move(view));
+  }
+  return views;
 }
 
 // --- Who may begin in a tenant ---------------------------------------------------------

@@ -62,11 +62,14 @@ class BrokerTenants {
   // --- Sessions
 
   absl::StatusOr<TenantView> CreateChild(const BrokerCall& call, absl::string_view name,
-                                         const QuotaOverride& quota);
+                                         const QuotaOverride& quota, bool lasting = false);
   absl::StatusOr<TenantView> UpdateChild(const BrokerCall& call, absl::string_view tenant,
                                          const QuotaOverride& change);
   // Does not wait: it answers with the present holdings.
   absl::StatusOr<Held> EndChild(const BrokerCall& call, const std::string& tenant);
+
+  // Returns the tenants that sessions of the same uid have made under this session's, by name.
+  absl::StatusOr<std::vector<TenantView>> ListChildren(const BrokerCall& call) const;
 
   // Sends the descriptor of the page in which the session can read its tenant's memory. Returns the
   // devices in the order of the page (pages/page_calls.cc).

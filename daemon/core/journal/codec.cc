@@ -163,7 +163,7 @@ static_assert(BytesOf<Answer>() == 24 && KeyBytesOf<Answer>() == 16);
 static_assert(BytesOf<TierExtent>() == 28 && KeyBytesOf<TierExtent>() == 12);
 static_assert(BytesOf<PublicationContent>() == 73 && KeyBytesOf<PublicationContent>() == 8);
 static_assert(BytesOf<Claim>() == 146 && KeyBytesOf<Claim>() == 16);
-static_assert(BytesOf<MadeTenant>() == 191 && KeyBytesOf<MadeTenant>() == 8);
+static_assert(BytesOf<MadeTenant>() == 192 && KeyBytesOf<MadeTenant>() == 8);
 static_assert(BytesOf<MadeTenantQuota>() == 118 && KeyBytesOf<MadeTenantQuota>() == 8);
 static_assert(BytesOf<MadeTenantDevice>() == 94 && KeyBytesOf<MadeTenantDevice>() == 12);
 
@@ -199,8 +199,8 @@ constexpr std::array<Decoder, kLastType> Decoders(std::index_sequence<kIndex...>
 Type TypeOf(const Object& object) { return static_cast<Type>(object.index() + 1); }
 
 uint8_t VersionOf(const Object& object) {
-  if (std::holds_alternative<MadeTenant>(object) ||
-      std::holds_alternative<MadeTenantQuota>(object) ||
+  if (const auto* made = std::get_if<MadeTenant>(&object)) return made->lasting ? 7 : 6;
+  if (std::holds_alternative<MadeTenantQuota>(object) ||
       std::holds_alternative<MadeTenantDevice>(object)) {
     return 6;
   }

@@ -27,13 +27,15 @@ struct MadeTenant {
   TenantName name;
   TenantName parent;  // empty: its base's
   OwnerTag owner;
+  bool lasting = false;  // since version 7
 
   Key key() const { return id; }
   static MadeTenant OfKey(Key key) { return {.id = key}; }
   static constexpr void KeyFields(auto& self, auto&& visit) { visit(self.id); }
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.created_ns), visit(self.session), visit(self.uid_known), visit(self.uid),
-        visit(self.ending), visit(self.name), visit(self.parent), visit(self.owner);
+        visit(self.ending), visit(self.name), visit(self.parent), visit(self.owner),
+        visit(self.lasting);
   }
   bool operator==(const MadeTenant&) const = default;
 };

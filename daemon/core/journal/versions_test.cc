@@ -117,6 +117,28 @@ TEST(JournalVersions, ADaemonBeforeMadeTenantsRefusesAJournalThatHasSome) {
   EXPECT_TRUE(read.ok()) << read.status();
 }
 
+TEST(JournalVersions, ADaemonBeforeLastingTenantsReadsTheOthers) {
+  Journal journal(1);
+  JournalImage image = SomeImage();
+  image.Apply(Put(journal::MadeTenant{.id = MadeTenantId{1}, .name = "user-5:5.run"}));
+  journal.table.Rewrite(journal.Place(1, 1), image);
+  journal::dialect.version = 6;
+  absl::StatusOr<JournalContents> read = ReadJournal(journal.bytes);
+  journal::dialect = {};
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->image == image);
+  // It would end one that lasts.
+  image.Apply(
+      Put(journal::MadeTenant{.id = MadeTenantId{2}, .name = "user-5:5.kept", .lasting = true}));
+  journal.table.Rewrite(journal.Place(1, 1), image);
+  read = ReadJournal(journal.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->image == image);
+  journal::dialect.version = 6;
+  EXPECT_EQ(ReadJournal(journal.bytes).status().code(), absl::StatusCode::kFailedPrecondition);
+  journal::dialect = {};
+}
+
 TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
   Journal journal(1);
   {
@@ -124,8 +146,8 @@ TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
     journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   }
   ExpectRefused(journal.bytes, absl::StatusCode::kFailedPrecondition,
-                "the journal has data that only version 7 has, which gpumemd " GPUMEM_VERSION
-                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 6");
+                "the journal has data that only version 8 has, which gpumemd " GPUMEM_VERSION
+                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 7");
   // Bytes that no earlier version has used are damage in a record without a newer version's mark.
   journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   uint8_t* const record = &journal.bytes[journal.SlotAt(2)];

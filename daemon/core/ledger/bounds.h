@@ -36,6 +36,11 @@ struct Bounds {
   uint32_t max_made_tenants = 4096;
   uint32_t max_made_by_sessions = 2048;
   uint32_t max_made_per_uid = 64;
+  // Of these, lasting ones: all, those of one user, and those under one tenant that no session has
+  // made. No process need live for them, so they leave room for those that end with a session.
+  uint32_t max_lasting = 1024;
+  uint32_t max_lasting_per_uid = 32;
+  uint32_t max_lasting_per_tenant = 256;
 };
 
 // Segments that one operation may touch: as many as one SCM_RIGHTS message carries.

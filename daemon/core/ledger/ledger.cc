@@ -51,6 +51,7 @@ absl::Status Ledger::CheckInvariants() const {
   absl::Status consistent = gpumemd::CheckInvariants(state());
   if (consistent.ok()) consistent = admission_.CheckInvariants();
   if (consistent.ok()) consistent = CheckPublications(state());
+  if (consistent.ok()) consistent = CheckMadeTenants(state());
   if (consistent.ok()) consistent = swaps_.CheckInvariants();
   return consistent;
 }

@@ -63,9 +63,10 @@ struct MadeTenant {
   SessionId session{};       // that made it, and may have ended; 0: an operator
   std::optional<uid_t> uid;  // of its maker
   absl::Time created;
-  std::string parent;   // empty: its base's
-  QuotaOverride quota;  // that it was made with: other fields follow its base (Tenants::QuotaOf)
-  bool ending = false;  // nothing new for it; it is forgotten once it has nothing
+  std::string parent;    // empty: its base's
+  QuotaOverride quota;   // that it was made with: other fields follow its base (Tenants::QuotaOf)
+  bool ending = false;   // nothing new for it; it is forgotten once it has nothing
+  bool lasting = false;  // of a session: it does not end with that session
   // Its guarantees do not fit beside those of the configuration that this daemon started with.
   bool without_guarantees = false;
 
@@ -93,6 +94,7 @@ struct Tenant {
   uint32_t tree_waiting = 0;       // requests that asked to wait, including tenants under it
   uint32_t tree_publications = 0;  // including tenants under it
   uint64_t metadata_bytes = 0;     // of its publications, and of tenants that it is the books of
+  uint32_t lasting = 0;            // lasting tenants that it is the books of
   // The last versions of names that are no longer published, the oldest first; a few.
   std::vector<std::pair<std::string, uint64_t>> ended_names;
   uint64_t forgotten_version = 0;  // the highest of those that are not remembered one by one

@@ -155,9 +155,15 @@ struct LedgerState {
   std::vector<uint64_t> suspended, resumed;  // by device: bytes that moved to the tier, and back
   std::map<std::string, std::unique_ptr<Tenant>, std::less<>> tenants;
   Quota default_quota;
-  uint32_t made_tenants = 0;  // all, and those that sessions have made, by uid
+  uint32_t made_tenants = 0;  // all, and those that sessions have made
   uint32_t made_by_sessions = 0;
-  absl::flat_hash_map<uid_t, uint32_t> made_of_uid;
+  uint32_t lasting_tenants = 0;  // of these
+  // Those of one uid's sessions, and how many of them are lasting.
+  struct MadeOfUid {
+    absl::btree_set<MadeTenantId> ids;
+    uint32_t lasting = 0;
+  };
+  absl::flat_hash_map<uid_t, MadeOfUid> made_of_uid;
   absl::flat_hash_map<MadeTenantId, Tenant*> made_by_id;
   // Those that are ending and may have publications, which Endings ends.
   absl::btree_set<std::string> ended_tenants;

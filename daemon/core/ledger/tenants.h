@@ -71,7 +71,7 @@ class Tenants {
 
   // Makes an existing tenant one without a made part.
   void DropMade(records::Tenant& tenant);
-  // Counts a tenant that has got its made part.
+  // Counts a tenant that has got its made part and its books (1), or is about to lose them (-1).
   void CountMade(const records::Tenant& tenant, int change);
 
   // Returns the tenant of this name. Makes it if there is none.

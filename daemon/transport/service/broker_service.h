@@ -37,7 +37,8 @@ using RawSuspensions = gpumem::v1::Broker::WithRawCallbackMethod_PrepareSuspend<
                     gpumem::v1::Broker::WithRawCallbackMethod_ExchangeLeases<RawPublications>>>>>>;
 using RawTenants = gpumem::v1::Broker::WithRawCallbackMethod_CreateTenant<
     gpumem::v1::Broker::WithRawCallbackMethod_UpdateTenant<
-        gpumem::v1::Broker::WithRawCallbackMethod_EndTenant<RawSuspensions>>>;
+        gpumem::v1::Broker::WithRawCallbackMethod_EndTenant<
+            gpumem::v1::Broker::WithRawCallbackMethod_ListTenants<RawSuspensions>>>>;
 using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
     gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
@@ -94,6 +95,7 @@ class BrokerService final : public RawBroker {
   Reactor* CreateTenant(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* UpdateTenant(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* EndTenant(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* ListTenants(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The calls of gpumem.v1.Broker about tenants that sessions make under their own.
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "daemon/core/broker/tenants.h"
@@ -20,6 +21,7 @@ absl::StatusOr<v1::CreateChildTenantResponse> Answered(const absl::StatusOr<Tena
   v1::CreateChildTenantResponse answer;
   answer.set_tenant(tenant->name);
   *answer.mutable_quota() = ToProto(tenant->quota);
+  answer.set_lasting(tenant->made && tenant->made->lasting);
   return answer;
 }
 
@@ -33,7 +35,8 @@ grpc::ServerUnaryReactor* BrokerService::CreateTenant(Context* context, const By
              bool) -> std::optional<absl::StatusOr<v1::CreateChildTenantResponse>> {
         absl::StatusOr<QuotaOverride> quota = FromProto(create.quota());
         if (!quota.ok()) return quota.status();
-        return Answered(broker_->tenants().CreateChild(call, create.name(), *quota));
+        return Answered(
+            broker_->tenants().CreateChild(call, create.name(), *quota, create.lasting()));
       });
 }
 
@@ -58,6 +61,27 @@ grpc::ServerUnaryReactor* BrokerService::EndTenant(Context* context, const Bytes
         absl::StatusOr<BrokerTenants::Held> held = broker_->tenants().EndChild(call, end.tenant());
         if (!held.ok()) return held.status();
         return ToProto(*held);
+      });
+}
+
+grpc::ServerUnaryReactor* BrokerService::ListTenants(Context* context, const Bytes* request,
+                                                     Bytes* response) {
+  return Serve<v1::ListChildTenantsRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::ListChildTenantsRequest&,
+             bool) -> std::optional<absl::StatusOr<v1::ListChildTenantsResponse>> {
+        const absl::StatusOr<std::vector<TenantView>> tenants =
+            broker_->tenants().ListChildren(call);
+        if (!tenants.ok()) return tenants.status();
+        v1::ListChildTenantsResponse answer;
+        for (const TenantView& tenant : *tenants) {
+          v1::TenantInfo& info = *answer.add_tenants();
+          *info.mutable_usage() = ToProto(tenant);
+          *info.mutable_quota() = ToProto(tenant.quota);
+          info.set_configured(tenant.configured);
+          *info.mutable_made() = ToProto(*tenant.made);
+        }
+        return answer;
       });
 }
 

@@ -69,6 +69,7 @@ v1::MadeTenant ToProto(const MadeView& made) {
   proto.set_parent(made.parent);
   proto.set_created_ms(absl::ToUnixMillis(made.created));
   proto.set_ending(made.ending);
+  proto.set_lasting(made.lasting);
   return proto;
 }
 

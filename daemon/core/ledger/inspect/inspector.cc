@@ -57,7 +57,8 @@ TenantView Inspector::View(const Tenant& tenant) const {
                          .session = tenant.made->session,
                          .parent = tenant.parent == nullptr ? "" : tenant.parent->name,
                          .created = tenant.made->created,
-                         .ending = tenant.made->ending};
+                         .ending = tenant.made->ending,
+                         .lasting = tenant.made->lasting};
   }
   for (const auto& [cause, count] : tenant.denials) view.denials += count;
   for (const Tenant* each = tenant.parent; each != nullptr; each = each->parent) {

@@ -12,5 +12,7 @@ namespace gpumemd {
 absl::Status CheckInvariants(const LedgerState& ledger);
 // The same for publications, and for those who wait to attach to one.
 absl::Status CheckPublications(const LedgerState& state);
+// The same for the counts of tenants that were made at run time.
+absl::Status CheckMadeTenants(const LedgerState& state);
 
 }  // namespace gpumemd

@@ -79,6 +79,7 @@ struct MadeView {
   std::string parent;
   absl::Time created;
   bool ending = false;
+  bool lasting = false;  // it does not end with the session that made it
 };
 
 struct TenantView {

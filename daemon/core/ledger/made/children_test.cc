@@ -28,8 +28,13 @@ class MadeChildrenTest : public LedgerRestartFixture {
                               NewSecret());
   }
   absl::StatusOr<std::string> Create(SessionId session, absl::string_view name,
-                                     const QuotaOverride& quota = {}) {
-    return ledger.made_tenants().CreateChild(session, name, quota);
+                                     const QuotaOverride& quota = {}, bool lasting = false) {
+    return ledger.made_tenants().CreateChild(session, name, quota, lasting);
+  }
+  std::vector<std::string> List(SessionId session) {
+    auto names = ledger.made_tenants().ListChildren(session);
+    EXPECT_TRUE(names.ok()) << names.status();
+    return names.value_or(std::vector<std::string>());
   }
   bool Exists(absl::string_view tenant) { return ledger.look().GetTenant(tenant).ok(); }
 };
@@ -186,6 +191,101 @@ TEST_F(MadeChildrenTest, AUserMakesSoManyAndNoMore) {
   EXPECT_TRUE(Create(other, "").ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Create(other, "").status()));
   EXPECT_TRUE(ledger.made_tenants().Create({.tenant = "job"}).ok()) << "operators have room";
+}
+
+TEST_F(MadeChildrenTest, ALastingOneOutlivesItsMakerAndIsItsUsers) {
+  const SessionId maker = Connect("user-5", 5), other = Connect("user-5", 6);
+  const std::string child = *Create(maker, "kept", Limit(2 * kGranule), /*lasting=*/true);
+  EXPECT_EQ(child, "user-5:5.kept");
+  EXPECT_EQ(Create(maker, "", {}, true).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Create(maker, "kept", Limit(2 * kGranule)).status().code(), StatusCode::kAlreadyExists)
+      << "one that ends with the session is another";
+  ledger.endings().ProcessGone(maker);
+  ASSERT_TRUE(Exists(child));
+  EXPECT_TRUE(ledger.look().GetTenant(child)->made->lasting);
+  // Another session of the user goes on with it, and a command that is repeated is no error.
+  const SessionId second = Connect("user-5", 5);
+  EXPECT_EQ(*Create(second, "kept", Limit(2 * kGranule), true), child);
+  EXPECT_EQ(Create(second, "kept", Limit(3 * kGranule), true).status().code(),
+            StatusCode::kAlreadyExists);
+  const SessionId inside = Connect(child, 5);
+  AcquireOne(inside, 2 * kGranule);
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(inside, kGranule).status()));
+  EXPECT_EQ(List(second), std::vector<std::string>{child});
+  EXPECT_TRUE(List(other).empty()) << "another user's";
+  EXPECT_TRUE(List(inside).empty()) << "not its own";
+  MadeTenants& made = ledger.made_tenants();
+  EXPECT_EQ(made.UpdateChild(other, child, Limit(kGranule)).code(), StatusCode::kNotFound);
+  EXPECT_EQ(made.UpdateChild(inside, child, Limit(9 * kGranule)).code(), StatusCode::kNotFound);
+  EXPECT_EQ(made.EndChild(other, child).code(), StatusCode::kNotFound);
+  EXPECT_TRUE(made.UpdateChild(second, child, Limit(3 * kGranule)).ok());
+  AcquireOne(inside, kGranule);
+  EXPECT_TRUE(made.EndChild(second, child).ok());
+  EXPECT_EQ(Ask(inside, kGranule).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(List(second), std::vector<std::string>{child}) << "until it is gone";
+  ledger.endings().ProcessGone(inside);
+  DestroyDoomed();
+  EXPECT_TRUE(List(second).empty());
+}
+
+TEST_F(MadeChildrenTest, LastingOnesSurviveRestartsWithoutAnySession) {
+  const SessionId maker = Connect("user-5", 5);
+  const std::string kept = *Create(maker, "kept", Limit(2 * kGranule), true);
+  const std::string brief = *Create(maker, "brief");
+  const SessionId inside = Connect(kept, 5);
+  const std::string deep = *Create(inside, "part", Limit(kGranule), true);
+  Restart({.dead = {maker, inside}});
+  EXPECT_FALSE(Exists(brief));
+  Restart({});
+  ASSERT_TRUE(Exists(deep));
+  EXPECT_EQ(Usage(kept).limit, 2 * kGranule);
+  EXPECT_EQ(Usage(deep).limit, kGranule);
+  EXPECT_EQ(ledger.made_tenants().RuledBy(deep, 5), "user-5");
+  EXPECT_EQ(ledger.made_tenants().RuledBy(deep, 6), std::nullopt);
+  const SessionId user = Connect("user-5", 5);
+  EXPECT_EQ(List(user), (std::vector<std::string>{kept, deep}));
+  EXPECT_TRUE(ledger.made_tenants().EndChild(user, kept).ok());
+  EXPECT_TRUE(List(user).empty()) << "those under it end with it";
+  ledger.endings().ProcessGone(user);
+  EXPECT_FALSE(Exists("user-5"));
+}
+
+TEST_F(MadeChildrenTest, ALastingOneEndsWithTheTenantAboveIt) {
+  const SessionId maker = Connect("user-5", 5);
+  const SessionId inside = Connect(*Create(maker, "run"), 5);
+  const std::string deep = *Create(inside, "part", {}, true);
+  ledger.endings().ProcessGone(maker);
+  EXPECT_TRUE(!Exists(deep) || ledger.look().GetTenant(deep)->made->ending);
+  const SessionId user = Connect("user-5", 5);
+  const std::string kept = *Create(user, "kept", {}, true);
+  EXPECT_TRUE(ledger.made_tenants().End(kept, std::nullopt).ok()) << "an operator may end it";
+  EXPECT_FALSE(Exists(kept));
+}
+
+TEST_F(MadeChildrenTest, LastingOnesAreFewerAndLeaveRoomForTheOthers) {
+  std::destroy_at(&ledger);
+  std::construct_at(&ledger, std::vector<DeviceInfo>{Device("GPU-1", {Kind::kVmm})},
+                    Bounds{.max_made_per_uid = 3,
+                           .max_lasting = 4,
+                           .max_lasting_per_uid = 2,
+                           .max_lasting_per_tenant = 3},
+                    [this] { return now; });
+  const auto denied = [&](SessionId session, absl::string_view name) {
+    const absl::Status status = Create(session, name, {}, true).status();
+    return absl::IsResourceExhausted(status) && DenialOf(status).has_value();
+  };
+  const SessionId one = Connect("team", 5), two = Connect("team", 6), far = Connect("b", 7);
+  const std::string first = *Create(one, "a", {}, true);
+  EXPECT_TRUE(Create(one, "b", {}, true).ok());
+  EXPECT_TRUE(denied(one, "c")) << "of a user";
+  EXPECT_TRUE(Create(one, "").ok()) << "one that ends with the session has room";
+  EXPECT_TRUE(Create(two, "a", {}, true).ok());
+  EXPECT_TRUE(denied(two, "b")) << "of a tenant";
+  EXPECT_TRUE(denied(Connect(first, 5), "deep")) << "those under it count, too";
+  EXPECT_TRUE(Create(far, "a", {}, true).ok());
+  EXPECT_TRUE(denied(far, "b")) << "in all";
+  EXPECT_TRUE(ledger.made_tenants().EndChild(one, "team:5.b").ok());
+  EXPECT_TRUE(Create(far, "b", {}, true).ok());
 }
 
 TEST_F(MadeChildrenTest, AfterARestartThoseOfDeadMakersHaveEnded) {

@@ -113,6 +113,10 @@ records::Tenant& MadeTenants::Make(absl::string_view name, MadeTenant made,
   made.id = MadeTenantId{state_.next_made_tenant++};
   made.created = state_.now();
   tenant.made = std::move(made);
+  if (const Tenant* parent = state_.FindTenant(tenant.made->parent);
+      parent != nullptr && tenant.made->by_session()) {
+    tenant.books = parent->books;
+  }
   state_.made_by_id.emplace(tenant.made->id, &tenant);
   tenants_.CountMade(tenant, 1);
   changes_.TouchMade(tenant.made->id, DevicesOf(tenant.made->quota).size());
@@ -242,13 +246,14 @@ void MadeTenants::EndTree(Tenant& tenant, const Cause& cause) {
 // --- Sessions --------------------------------------------------------------------------
 
 absl::StatusOr<std::string> MadeTenants::CreateChild(SessionId id, absl::string_view name,
-                                                     const QuotaOverride& own) {
+                                                     const QuotaOverride& own, bool lasting) {
   absl::StatusOr<Session*> session = state_.LiveSession(id);
   if (!session.ok()) return session.status();
   Tenant& parent = *(*session)->tenant;
   const uid_t uid = (*session)->details.peer.uid;
   std::string prefix = absl::StrCat(parent.name, std::string(1, kChild));
   if (!parent.made || !parent.made->by_session()) absl::StrAppend(&prefix, uid, ".");
+  if (lasting && name.empty()) return absl::InvalidArgumentError("a lasting tenant needs a name");
   // No later one has the number.
   const std::string chosen =
       name.empty() ? absl::StrCat("t", state_.next_made_tenant) : std::string(name);
@@ -257,34 +262,27 @@ absl::StatusOr<std::string> MadeTenants::CreateChild(SessionId id, absl::string_
   if (absl::Status right = CheckOwn(own); !right.ok()) return right;
   if (absl::Status may = CheckOfSession(own, parent.quota); !may.ok()) return may;
   const std::string whole = absl::StrCat(prefix, chosen);
-  MadeTenant made{.session = id, .uid = uid, .parent = parent.name, .quota = own};
+  MadeTenant made{
+      .session = id, .uid = uid, .parent = parent.name, .quota = own, .lasting = lasting};
   if (const Tenant* there = state_.FindTenant(whole); there != nullptr && there->made) {
     const MadeTenant& old = *there->made;
-    if (!old.ending && old.session == id && old.quota == own) return whole;
+    // Its name has the maker's uid.
+    if (!old.ending && old.lasting == lasting && (lasting || old.session == id) &&
+        old.quota == own) {
+      return whole;
+    }
     return absl::AlreadyExistsError(
         absl::StrCat("tenant \"", whole, "\" ",
                      old.ending ? "has ended, and its last sessions and memory are not gone yet"
-                                : "was made already, by another session or with another quota"));
+                                : "was made already, by another session, with another quota, or "
+                                  "to last longer or shorter"));
   }
   if (absl::Status goes_on = state_.CheckGoesOn(parent); !goes_on.ok()) return goes_on;
   if (absl::Status room = CheckLevels(parent); !room.ok()) return room;
   if (absl::StatusOr<Quota> quota = Check(whole, made, own); !quota.ok()) return quota.status();
-  const auto of_uid = state_.made_of_uid.find(uid);
-  const uint32_t used = of_uid == state_.made_of_uid.end() ? 0 : of_uid->second;
-  if (used >= state_.bounds.max_made_per_uid) {
-    return DenyCount(parent, Denial::Cause::kDaemonLimit, 1, used, state_.bounds.max_made_per_uid,
-                     "the user is at the limit of tenants made by sessions; end those that are not "
-                     "needed");
-  }
-  if (state_.made_by_sessions >= state_.bounds.max_made_by_sessions ||
-      state_.made_tenants >= state_.bounds.max_made_tenants) {
-    return DenyCount(parent, Denial::Cause::kDaemonLimit, 1, state_.made_by_sessions,
-                     state_.bounds.max_made_by_sessions,
-                     "the daemon is at its limit of tenants made at run time; try again later");
-  }
-  Tenant& tenant = Make(whole, std::move(made), {});
-  tenant.books = parent.books;
-  (*session)->made_tenants.insert(whole);
+  if (absl::Status few = CheckCounts(parent, uid, lasting); !few.ok()) return few;
+  Make(whole, std::move(made), {});
+  if (!lasting) (*session)->made_tenants.insert(whole);
   return whole;
 }
 
@@ -316,34 +314,6 @@ absl::Status MadeTenants::EndChild(SessionId id, absl::string_view name) {
   if (!tenant.ok()) return tenant.status();
   EndTree(**tenant, {.session = id, .why = "a session of its user ended it"});
   return absl::OkStatus();
-}
-
-void MadeTenants::EndOf(SessionId id, Session& session) {
-  while (!session.made_tenants.empty()) {
-    const std::string name = *session.made_tenants.begin();
-    session.made_tenants.erase(session.made_tenants.begin());
-    // One under another one ends with it.
-    Tenant* tenant = state_.FindTenant(name);
-    if (tenant == nullptr || !tenant->made) continue;
-    EndTree(*tenant, {.session = id, .why = "the session that made it has ended"});
-  }
-}
-
-// --- Who may begin in a tenant ---------------------------------------------------------
-
-std::optional<std::string> MadeTenants::RuledBy(absl::string_view name, uid_t uid) const {
-  const Tenant* tenant = state_.FindTenant(name);
-  if (tenant == nullptr || !tenant->made || !tenant->made->by_session()) return std::nullopt;
-  while (tenant->made && tenant->made->by_session()) {
-    if (tenant->made->uid != uid || tenant->parent == nullptr) return std::nullopt;
-    tenant = tenant->parent;
-  }
-  return tenant->name;
-}
-
-bool MadeTenants::IsMadeByOperator(absl::string_view name) const {
-  const Tenant* tenant = state_.FindTenant(name);
-  return tenant != nullptr && tenant->made && !tenant->made->by_session();
 }
 
 }  // namespace gpumemd

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tenants that are made at run time, by operators or by sessions, and that end when their maker
-// says so. One that a session has made also ends with that session.
+// says so. One that a session has made also ends with that session, unless it is lasting: then a
+// session of the same user ends it, or an operator, or the end of the tenant above it.
 //
 // A made tenant exists without sessions. Once it has ended it gets no new session and no new
 // memory, and neither does any made tenant under it. It is forgotten when its last session and its
@@ -85,24 +86,30 @@ class MadeTenants {
   // --- Sessions
 
   // Makes a tenant under the session's. Returns its name. With an empty `name` the daemon chooses
-  // one. The same request of the same session once more is no error.
+  // one. The same request of the same session once more is no error; for a lasting tenant, of any
+  // session of the user.
   //   ABORTED              the session has ended
-  //   INVALID_ARGUMENT     a malformed name, or the whole would be too long; a value makes no sense
+  //   INVALID_ARGUMENT     a malformed name, or the whole would be too long; no name, if lasting; a
+  //                        value makes no sense
   //   ALREADY_EXISTS       another session, or another request, has made it, or it has ended
   //   NOT_FOUND            no such device
   //   PERMISSION_DENIED    the quota has a guarantee, max_in_flight, or a priority above the
   //                        parent's
   //   FAILED_PRECONDITION  the session's tenant has ended; too many levels
-  //   RESOURCE_EXHAUSTED   the user or the daemon has too many
+  //   RESOURCE_EXHAUSTED   the user, the tenant or the daemon has too many
   absl::StatusOr<std::string> CreateChild(SessionId session, absl::string_view name,
-                                          const QuotaOverride& quota);
+                                          const QuotaOverride& quota, bool lasting = false);
   // Change or end a tenant that a session of the same uid has made under this session's tenant, or
   // that this session has made.
   //   ABORTED, NOT_FOUND, INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION  as above
   absl::Status UpdateChild(SessionId session, absl::string_view tenant,
                            const QuotaOverride& change);
   absl::Status EndChild(SessionId session, absl::string_view tenant);
-  // Ends the tenants that the session has made.
+  // Returns the names of the tenants that sessions of the same uid have made under this session's
+  // tenant, on all levels: max_made_per_uid at most.
+  //   ABORTED  the session has ended
+  absl::StatusOr<std::vector<std::string>> ListChildren(SessionId session) const;
+  // Ends the tenants that the session has made and that are not lasting.
   void EndOf(SessionId id, records::Session& session);
 
   // Returns the tenant above `tenant` that no session has made: a process of `uid` may begin in
@@ -131,6 +138,8 @@ class MadeTenants {
   absl::StatusOr<Quota> Check(absl::string_view tenant, const MadeTenant& made,
                               const QuotaOverride& asked) const;
   absl::Status CheckLevels(const Tenant& parent) const;
+  // RESOURCE_EXHAUSTED, as CreateChild: a denial, which counts for `parent`.
+  absl::Status CheckCounts(Tenant& parent, uid_t uid, bool lasting) const;
   absl::Status Change(Tenant& tenant, const QuotaOverride& change, SessionId session,
                       absl::Span<const AuditOperator> by);
   Tenant& Make(absl::string_view name, MadeTenant made, absl::Span<const AuditOperator> by);

@@ -118,7 +118,18 @@ void Tenants::CountMade(const Tenant& tenant, int change) {
   if (!tenant.made->by_session()) return;
   state_.made_by_sessions += count;
   const uid_t uid = tenant.made->uid.value_or(0);
-  if ((state_.made_of_uid[uid] += count) == 0) state_.made_of_uid.erase(uid);
+  LedgerState::MadeOfUid& of_uid = state_.made_of_uid[uid];
+  if (change > 0) {
+    of_uid.ids.insert(tenant.made->id);
+  } else {
+    of_uid.ids.erase(tenant.made->id);
+  }
+  if (tenant.made->lasting) {
+    state_.lasting_tenants += count;
+    of_uid.lasting += count;
+    tenant.books->lasting += count;
+  }
+  if (of_uid.ids.empty()) state_.made_of_uid.erase(uid);
 }
 
 void Tenants::DropMade(Tenant& tenant) {

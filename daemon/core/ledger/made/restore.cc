@@ -93,7 +93,8 @@ journal::MadeTenant RecordOf(const records::Tenant& tenant) {
           .ending = made.ending,
           .name = tenant.name,
           .parent = made.parent,
-          .owner = made.owner};
+          .owner = made.owner,
+          .lasting = made.lasting};
 }
 
 journal::MadeTenantQuota QuotaRecordOf(const records::MadeTenant& made) {
@@ -151,19 +152,20 @@ std::vector<std::string> MadeTenants::Restore(const JournalImage& image) {
                     .created = absl::FromUnixNanos(record.created_ns),
                     .parent = std::string(record.parent.view()),
                     .quota = OwnQuota(image, id),
-                    .ending = record.ending};
+                    .ending = record.ending,
+                    .lasting = record.lasting};
     if (record.uid_known) made.uid = record.uid;
     tenant.made = std::move(made);
+    if (const Tenant* parent = state_.FindTenant(record.parent.view());
+        parent != nullptr && tenant.made->by_session()) {
+      tenant.books = parent->books;
+    }
     state_.made_by_id.emplace(id, &tenant);
     tenants_.CountMade(tenant, 1);
     if (tenant.made->ending) state_.ended_tenants.insert(tenant.name);
     restored.push_back(&tenant);
   }
   for (Tenant* tenant : restored) {
-    MadeTenant& made = *tenant->made;
-    if (made.by_session()) {
-      if (Tenant* parent = state_.FindTenant(made.parent)) tenant->books = parent->books;
-    }
     if (!tenant->configured && !tenant->quota_set) tenants_.ApplyMadeQuota(*tenant);
   }
   return GiveUpGuarantees(restored);
@@ -199,7 +201,7 @@ void MadeTenants::EndOrphans() {
       tenants_.ForgetIfIdle(*tenant);
       continue;
     }
-    if (!tenant->made->by_session()) continue;
+    if (!tenant->made->by_session() || tenant->made->lasting) continue;
     auto maker = state_.sessions.find(tenant->made->session);
     if (maker == state_.sessions.end() || !maker->second->live) {
       EndTree(*tenant,

@@ -68,6 +68,7 @@ constexpr const char* kCases[] = {
     "a large request is had after a wait",
     "a quota is set",
     "a session makes a tenant",
+    "a session makes a lasting tenant",
     "an operator makes a tenant",
     "a made tenant is changed",
     "a made tenant is ended",

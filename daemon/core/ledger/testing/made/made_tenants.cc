@@ -191,20 +191,21 @@ absl::Status Create(LedgerModel& model, const MadeTenantSpec& spec,
 }
 
 absl::Status CreateChild(LedgerModel& model, SessionId id, const std::string& name,
-                         const QuotaOverride& own, const absl::StatusOr<std::string>& answer) {
+                         const QuotaOverride& own, bool lasting,
+                         const absl::StatusOr<std::string>& answer) {
   const auto refused = [&](StatusCode code) { return ExpectCode(answer.status(), code); };
   if (!Live(model, id)) return refused(StatusCode::kAborted);
   const std::string parent = model.sessions.at(id).tenant;
   const bool inner = absl::StrContains(parent, ":");
   const std::string whole = absl::StrCat(parent, inner ? ":" : ":0.", name);
   if (whole.size() > kMaxTenantName) return refused(StatusCode::kInvalidArgument);
-  const Made made{.session = id, .parent = parent, .own = own};
+  const Made made{.session = id, .parent = parent, .own = own, .lasting = lasting};
   if (StatusCode may = ChildMayHave(made, own, QuotaOf(model, parent)); may != StatusCode::kOk) {
     return refused(may);
   }
   if (auto there = model.tenants.find(whole); there != model.tenants.end() && there->second.made) {
     const Made& old = *there->second.made;
-    if (old.ending || old.session != id || old.own != own) {
+    if (old.ending || old.lasting != lasting || (!lasting && old.session != id) || old.own != own) {
       return refused(StatusCode::kAlreadyExists);
     }
     return answer.ok() && *answer == whole ? absl::OkStatus() : Wrong("expected ", whole, " again");
@@ -215,13 +216,19 @@ absl::Status CreateChild(LedgerModel& model, SessionId id, const std::string& na
   if (StatusCode code = CodeFor(model, whole, made, own); code != StatusCode::kOk) {
     return refused(code);
   }
-  const auto used = static_cast<uint64_t>(std::count_if(
-      model.tenants.begin(), model.tenants.end(),
-      [](const auto& entry) { return entry.second.made && BySession(*entry.second.made); }));
-  if (used >= model.bounds.max_made_per_uid) {
-    return ExpectDenial(
-        model, answer.status(), parent,
-        {{Denial::Cause::kDaemonLimit, "", kEverywhere}, 1, used, model.bounds.max_made_per_uid});
+  uint64_t used = 0, used_lasting = 0;  // all processes are of one user
+  for (const auto& [other, tenant] : model.tenants) {
+    if (!tenant.made || !BySession(*tenant.made)) continue;
+    ++used;
+    if (tenant.made->lasting) ++used_lasting;
+  }
+  const auto deny = [&](uint64_t has, uint64_t most) {
+    return ExpectDenial(model, answer.status(), parent,
+                        {{Denial::Cause::kDaemonLimit, "", kEverywhere}, 1, has, most});
+  };
+  if (used >= model.bounds.max_made_per_uid) return deny(used, model.bounds.max_made_per_uid);
+  if (lasting && used_lasting >= model.bounds.max_lasting_per_uid) {
+    return deny(used_lasting, model.bounds.max_lasting_per_uid);
   }
   if (!answer.ok() || *answer != whole) {
     return Wrong("expected tenant ", whole, ", got ", answer.status().ToString());
@@ -268,7 +275,8 @@ void EndMadeOf(LedgerModel& model, SessionId session) {
   for (const std::string& name : TenantNames(model)) {
     auto tenant = model.tenants.find(name);
     if (tenant == model.tenants.end() || !tenant->second.made) continue;
-    if (tenant->second.made->session == session) EndTree(model, name);
+    const Made& made = *tenant->second.made;
+    if (made.session == session && !made.lasting) EndTree(model, name);
   }
 }
 
@@ -298,7 +306,9 @@ absl::Status GiveUpGuarantees(LedgerModel& model, const std::vector<std::string>
 void EndOrphans(LedgerModel& model) {
   for (const std::string& name : TenantNames(model)) {
     const std::optional<Made>& made = model.tenants.at(name).made;
-    if (made && BySession(*made) && !Live(model, made->session)) EndTree(model, name);
+    if (made && BySession(*made) && !made->lasting && !Live(model, made->session)) {
+      EndTree(model, name);
+    }
   }
 }
 

@@ -27,7 +27,8 @@ void ApplyWithMembers(LedgerModel& model, const std::string& name, const Quota& 
 absl::Status Create(LedgerModel& model, const MadeTenantSpec& spec,
                     const absl::StatusOr<bool>& answer);
 absl::Status CreateChild(LedgerModel& model, SessionId session, const std::string& name,
-                         const QuotaOverride& own, const absl::StatusOr<std::string>& answer);
+                         const QuotaOverride& own, bool lasting,
+                         const absl::StatusOr<std::string>& answer);
 // `session`: whose call it is; nullopt: an operator's.
 absl::Status UpdateMade(LedgerModel& model, std::optional<SessionId> session,
                         const std::string& tenant, const std::optional<std::string>& owner,

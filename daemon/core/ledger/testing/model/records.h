@@ -25,6 +25,7 @@ struct Made {
   std::string parent;
   QuotaOverride own;
   bool ending = false;
+  bool lasting = false;
   bool without_guarantees = false;  // since a restart that found that they cannot be kept
 };
 

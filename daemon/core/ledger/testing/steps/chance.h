@@ -72,7 +72,8 @@ class Chance {
         .max_publications = 3 + static_cast<uint32_t>(Below(5)),
         .max_metadata_bytes = 60 + Below(100),
         .max_metadata_bytes_per_tenant = 40 + Below(60),
-        .max_made_per_uid = 2 + static_cast<uint32_t>(Below(3))};
+        .max_made_per_uid = 2 + static_cast<uint32_t>(Below(3)),
+        .max_lasting_per_uid = 1 + static_cast<uint32_t>(Below(3))};
   }
 
   // Returns a kind that sessions can acquire.

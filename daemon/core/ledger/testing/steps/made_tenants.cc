@@ -74,11 +74,14 @@ absl::Status CreateTenant(Course& course) {
     const SessionId session = course.AnySession();
     const std::string name = chance.In100(60) ? "c1" : "c2";
     const QuotaOverride own = SomeQuota(course, /*of_operator=*/false);
-    const auto answer = course.ledger.made_tenants().CreateChild(session, name, own);
-    if (answer.ok()) course.Cover("a session makes a tenant");
-    return course.After(model::CreateChild(course.model, session, name, own, answer),
-                        "CreateChild ", ToInt(session), " ", name, " -> ",
-                        answer.ok() ? *answer : course.Describe(answer.status()));
+    const bool lasting = chance.In100(30);
+    const auto answer = course.ledger.made_tenants().CreateChild(session, name, own, lasting);
+    if (answer.ok()) {
+      course.Cover(lasting ? "a session makes a lasting tenant" : "a session makes a tenant");
+    }
+    return course.After(model::CreateChild(course.model, session, name, own, lasting, answer),
+                        lasting ? "CreateLastingChild " : "CreateChild ", ToInt(session), " ", name,
+                        " -> ", answer.ok() ? *answer : course.Describe(answer.status()));
   }
   const std::string parent = chance.In100(50)   ? ""
                              : chance.In100(80) ? chance.Tenant()
