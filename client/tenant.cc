@@ -3,9 +3,11 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "client/session/session.h"
+#include "client/session/tenants.h"
 #include "gpumem/client.h"
 
 namespace gpumem {
@@ -36,23 +38,32 @@ v1::Quota ToProto(const TenantLimits& limits) {
 }  // namespace
 
 absl::StatusOr<std::string> Client::CreateTenant(const TenantOptions& options) {
+  if (options.lasting && options.name.empty()) {
+    return absl::InvalidArgumentError("a lasting tenant needs a name");
+  }
   v1::CreateChildTenantRequest request;
   // Chosen here, so that a call that is repeated to the next daemon makes one tenant.
   request.set_name(options.name.empty()
                        ? absl::StrCat("run-", session_id(), "-", session_->NewRequestId())
                        : options.name);
+  request.set_lasting(options.lasting);
   *request.mutable_quota() = ToProto(options.limits);
   absl::StatusOr<v1::CreateChildTenantResponse> response =
-      session_->Ask(&v1::Broker::Stub::CreateTenant, request, session_->Deadline(std::nullopt));
+      internal::OwnTenants(session_.get()).Create(request, session_->Deadline(std::nullopt));
   if (!response.ok()) return response.status();
   return std::move(*response->mutable_tenant());
 }
 
-absl::Status Client::UpdateTenant(absl::string_view tenant, const TenantLimits& limits) {
+absl::Status Client::UpdateTenant(absl::string_view tenant, const TenantLimits& limits,
+                                  absl::Span<const std::string> clear) {
   v1::UpdateChildTenantRequest request;
   request.set_tenant(std::string(tenant));
   *request.mutable_quota() = ToProto(limits);
-  return session_->Ask(&v1::Broker::Stub::UpdateTenant, request, session_->Deadline(std::nullopt))
+  for (const std::string& field : clear) {
+    request.add_clear(field == "device_limits" ? "devices" : field);
+  }
+  return internal::OwnTenants(session_.get())
+      .Update(request, session_->Deadline(std::nullopt))
       .status();
 }
 
@@ -60,7 +71,7 @@ absl::StatusOr<TenantRemains> Client::EndTenant(absl::string_view tenant) {
   v1::EndChildTenantRequest request;
   request.set_tenant(std::string(tenant));
   absl::StatusOr<v1::EndTenantResponse> response =
-      session_->Ask(&v1::Broker::Stub::EndTenant, request, session_->Deadline(std::nullopt));
+      internal::OwnTenants(session_.get()).End(request, session_->Deadline(std::nullopt));
   if (absl::IsNotFound(response.status())) return TenantRemains{.gone = true};
   if (!response.ok()) return response.status();
   TenantRemains remains{.gone = response->gone(), .sessions = response->session_count()};
@@ -68,6 +79,22 @@ absl::StatusOr<TenantRemains> Client::EndTenant(absl::string_view tenant) {
     remains.device_bytes.emplace(device.device_uuid(), device.bytes());
   }
   return remains;
+}
+
+absl::StatusOr<std::vector<MadeTenant>> Client::ListTenants() {
+  absl::StatusOr<v1::ListChildTenantsResponse> response =
+      internal::OwnTenants(session_.get()).List(session_->Deadline(std::nullopt));
+  if (!response.ok()) return response.status();
+  std::vector<MadeTenant> tenants;
+  for (const v1::TenantInfo& tenant : response->tenants()) {
+    tenants.push_back({.name = tenant.usage().tenant(),
+                       .lasting = tenant.made().lasting(),
+                       .ending = tenant.made().ending(),
+                       .created = absl::FromUnixMillis(tenant.made().created_ms()),
+                       .charged_bytes = tenant.usage().charged_bytes(),
+                       .sessions = tenant.usage().sessions()});
+  }
+  return tenants;
 }
 
 }  // namespace gpumem

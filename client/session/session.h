@@ -208,6 +208,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   friend class ::gpumem::Client;
+  friend class OwnTenants;
   using ConnectionPtr = std::shared_ptr<Connection>;
 
   // The maximum time that a destructor or a rollback waits for the daemon.

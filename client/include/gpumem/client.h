@@ -271,27 +271,35 @@ class Client {
 
   // Makes a tenant under this Client's, which holds what runs in it to the limits. Returns its
   // whole name: processes of this user connect to it with ConnectOptions::tenant or $GPUMEM_TENANT.
-  // What it uses counts against this Client's tenant, too. It ends with this Client's session, or
-  // by EndTenant; one without a name is another at each call.
-  //   INVALID_ARGUMENT    a malformed name, or one that is too long with this tenant's
+  // What it uses counts against this Client's tenant, too. It ends with this Client's session,
+  // unless it is lasting, or by EndTenant; one without a name is another at each call. A lasting
+  // one that is there already, with the same limits, is no error.
+  //   INVALID_ARGUMENT    a malformed name, or one that is too long with this tenant's; none, for a
+  //                       lasting tenant
   //   NOT_FOUND           no such device
   //   ALREADY_EXISTS      another session has made it, or it was made with other limits, or it has
   //                       ended and still holds something
   //   PERMISSION_DENIED   the priority is above that of this tenant
   //   FAILED_PRECONDITION this tenant has ended; or it is on the lowest level already
-  //   RESOURCE_EXHAUSTED  the user or the daemon has too many such tenants (Denial)
-  //   UNIMPLEMENTED       the daemon is older than the call
+  //   RESOURCE_EXHAUSTED  the user, the tenant or the daemon has too many such tenants (Denial)
+  //   UNIMPLEMENTED       the daemon is older than the call, or than lasting tenants
   absl::StatusOr<std::string> CreateTenant(const TenantOptions& options = {});
-  // Changes the limits that are present. Revokes nothing.
+  // Changes the limits that are present, and removes those of the fields of TenantLimits that
+  // `clear` names, such as "limit_bytes". Either drops the limits of single GPUs with limit_bytes.
+  // Revokes nothing.
   //   NOT_FOUND           this user's sessions of this tenant have made none of that name
-  //   INVALID_ARGUMENT    no limit is present
+  //   INVALID_ARGUMENT    no limit is present or named, or it is none that can be cleared
   //   FAILED_PRECONDITION it has ended
   //   PERMISSION_DENIED   as CreateTenant
-  absl::Status UpdateTenant(absl::string_view tenant, const TenantLimits& limits);
+  absl::Status UpdateTenant(absl::string_view tenant, const TenantLimits& limits,
+                            absl::Span<const std::string> clear = {});
   // Ends a tenant that CreateTenant has made, and all that were made under it: they get no new
   // session and no new memory. What they hold stays until it is released. Returns what that is;
   // call it again to see it go. A tenant that is gone, or that this user has not made, is no error.
   absl::StatusOr<TenantRemains> EndTenant(absl::string_view tenant);
+  // Returns the tenants that this user's programs have made under this Client's, on all levels, by
+  // name: 64 at most.
+  absl::StatusOr<std::vector<MadeTenant>> ListTenants();
 
   absl::StatusOr<Usage> GetUsage();
   // Returns the tenant's limit and free bytes on a device, as GetUsage does. Takes no call where

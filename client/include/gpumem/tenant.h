@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/time/time.h"
 #include "gpumem/types.h"
 
 namespace gpumem {
@@ -27,9 +28,23 @@ struct TenantLimits {
 };
 
 struct TenantOptions {
-  // Letters, digits, '.', '_' and '-'. Empty: one that no other tenant has.
+  // Letters, digits, '.', '_' and '-'. Empty: one that no other tenant has; a lasting one has a
+  // name.
   std::string name;
   TenantLimits limits;
+  // False: it ends with the Client's session. True: it lasts until EndTenant, or until a tenant
+  // above it ends, also without sessions and over restarts of the daemon.
+  bool lasting = false;
+};
+
+// A tenant that programs of this user have made under a Client's.
+struct MadeTenant {
+  std::string name;  // whole
+  bool lasting = false;
+  bool ending = false;  // EndTenant was called, and it still has something
+  absl::Time created;
+  uint64_t charged_bytes = 0;  // over all GPUs, with those under it
+  uint32_t sessions = 0;       // the same
 };
 
 // What a tenant that has ended, and those under it, still have.
