@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands about tenants that are made at run time.
+// The commands about tenants that are made at run time: for operators, and for users below their
+// own tenant (own_tenants.h).
 #include <string>
 
 #include "absl/time/time.h"
@@ -8,6 +9,7 @@
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
 #include "client/cli/commands/output.h"
+#include "client/cli/commands/own_tenants.h"
 #include "client/cli/effects/effects.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
@@ -42,11 +44,14 @@ absl::Status PrintTenant(AdminConnection& admin, const v1::TenantInfo& tenant,
   return PrintQuota(admin, quota, options);
 }
 
-template <typename Request>
+template <typename Command, typename Request>
 absl::Status MakeOrChange(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*, const Request&,
                                                               v1::TenantInfo*),
-                          Request request, const GlobalOptions& options) {
+                          const Command& command, const GlobalOptions& options) {
+  if (command.own) return RunOwn(command, options);
+  Request request = command.request;
   auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
+  if (absl::IsPermissionDenied(admin.status())) return RunOwn(command, options);
   if (!admin.ok()) return admin.status();
   absl::Status resolved = ResolveDevices(**admin, request.mutable_quota());
   if (!resolved.ok()) return resolved;
@@ -57,8 +62,10 @@ absl::Status MakeOrChange(grpc::Status (Admin::Stub::*method)(grpc::ClientContex
 
 }  // namespace
 
-absl::Status Run(const TenantListCommand&, const GlobalOptions& options) {
+absl::Status Run(const TenantListCommand& command, const GlobalOptions& options) {
+  if (command.own) return RunOwn(command, options);
   auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
+  if (absl::IsPermissionDenied(admin.status())) return RunOwn(command, options);
   if (!admin.ok()) return admin.status();
   auto all = Call(**admin, &Admin::Stub::ListTenants, v1::ListTenantsRequest());
   if (!all.ok()) return all.status();
@@ -72,16 +79,18 @@ absl::Status Run(const TenantListCommand&, const GlobalOptions& options) {
 }
 
 absl::Status Run(const TenantCreateCommand& command, const GlobalOptions& options) {
-  return MakeOrChange(&Admin::Stub::CreateTenant, command.request, options);
+  return MakeOrChange(&Admin::Stub::CreateTenant, command, options);
 }
 
 absl::Status Run(const TenantUpdateCommand& command, const GlobalOptions& options) {
-  return MakeOrChange(&Admin::Stub::UpdateTenant, command.request, options);
+  return MakeOrChange(&Admin::Stub::UpdateTenant, command, options);
 }
 
 absl::Status Run(const TenantEndCommand& command, const GlobalOptions& options) {
+  if (command.own) return RunOwn(command, options);
   const absl::Duration wait = absl::Milliseconds(command.request.wait_ms());
   auto admin = ConnectAdmin(options.runtime_dir, options.timeout.value_or(kCallTimeout) + wait);
+  if (absl::IsPermissionDenied(admin.status())) return RunOwn(command, options);
   if (!admin.ok()) return admin.status();
   const auto effects = [&]() -> absl::StatusOr<Effects> {
     auto tenants = Call(**admin, &Admin::Stub::ListTenants, v1::ListTenantsRequest());

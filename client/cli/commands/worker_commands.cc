@@ -8,29 +8,15 @@
 #include "client/cli/commands/caution.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/output.h"
+#include "client/cli/commands/worker_session.h"
 #include "client/cli/effects/effects.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
 #include "client/cli/views/views.h"
-#include "client/session/session.h"
 
 namespace gpumem::cli {
-namespace {
-
-// The public client does not report the quota; its session does.
-absl::StatusOr<std::shared_ptr<internal::Session>> Connect(const GlobalOptions& options,
-                                                           const std::string& tenant) {
-  return internal::Session::Connect(
-      {.runtime_dir = options.runtime_dir,
-       .tenant = tenant,
-       .name = "gpumemctl",
-       .timeout = options.timeout.value_or(ConnectOptions().timeout)});
-}
-
-}  // namespace
-
 absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
-  auto session = Connect(options, "");
+  auto session = ConnectAsWorker(options, "");
   if (!session.ok()) return session.status();
   auto response = (*session)->ListDevices((*session)->Deadline({}));
   if (!response.ok()) return response.status();
@@ -41,7 +27,7 @@ absl::Status Run(const DevicesCommand&, const GlobalOptions& options) {
 }
 
 absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
-  auto session = Connect(options, command.as);
+  auto session = ConnectAsWorker(options, command.as);
   if (!session.ok()) return session.status();
   auto response = (*session)->WhoAmI((*session)->Deadline({}));
   if (!response.ok()) return response.status();
@@ -60,7 +46,7 @@ absl::Status Run(const WhoamiCommand& command, const GlobalOptions& options) {
 }
 
 absl::Status Run(const PublicationsCommand& command, const GlobalOptions& options) {
-  auto session = Connect(options, "");
+  auto session = ConnectAsWorker(options, "");
   if (!session.ok()) return session.status();
   v1::ListPublicationsRequest request;
   request.set_tenant(command.tenant);
@@ -73,7 +59,7 @@ absl::Status Run(const PublicationsCommand& command, const GlobalOptions& option
 
 absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options) {
   if (absl::StrContains(command.name, '/')) return RunUnpublishOf(command, options);
-  auto session = Connect(options, "");
+  auto session = ConnectAsWorker(options, "");
   if (!session.ok()) return session.status();
   const auto effects = [&]() -> absl::StatusOr<Effects> {
     auto list =
@@ -96,7 +82,7 @@ absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options) 
 
 absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options) {
   if (!command.tenant.empty()) return RunQuotaOf(command.tenant, options);
-  auto session = Connect(options, "");
+  auto session = ConnectAsWorker(options, "");
   if (!session.ok()) return session.status();
   auto response = (*session)->GetUsage((*session)->Deadline({}));
   if (!response.ok()) return response.status();

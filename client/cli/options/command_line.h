@@ -62,15 +62,21 @@ struct QuotaUnsetCommand {
   v1::UnsetQuotaRequest request;
   Caution caution;
 };
-struct TenantListCommand {};
+// `own`: under the caller's own tenant, also if this user is an operator.
+struct TenantListCommand {
+  bool own = false;
+};
 struct TenantCreateCommand {
   v1::CreateTenantRequest request;  // with devices as the user named them
+  bool own = false;
 };
 struct TenantUpdateCommand {
   v1::UpdateTenantRequest request;  // the same
+  bool own = false;
 };
 struct TenantEndCommand {
   v1::EndTenantRequest request;
+  bool own = false;
   Caution caution;
 };
 struct PsCommand {

@@ -28,6 +28,10 @@ void AddOwner(CLI::App* app, Request* request, const std::string& help) {
       ->type_name("TAG");
 }
 
+void AddOwn(CLI::App* app, bool* own) {
+  app->add_flag("--own", *own, "As a user, under your own tenant, not as an operator");
+}
+
 }  // namespace
 
 void AddTenantCommands(CommandSet* commands) {
@@ -37,19 +41,25 @@ void AddTenantCommands(CommandSet* commands) {
                                    "Without a subcommand: same as gpumemctl tenant list.")
           .app;
   tenant->require_subcommand(0, 1);
-  commands->Add<TenantListCommand>(
+  const auto list = commands->Add<TenantListCommand>(
       tenant, kCommands, "list", "List the tenants that were made at run time.",
       "Example: gpumemctl tenant list\n"
-      "Also those that programs have made under their own. All tenants: gpumemctl\n"
-      "quota list.");
+      "An operator sees all, also those that programs have made under their own. A\n"
+      "user sees those under the user's tenant. All tenants: gpumemctl quota list.");
+  AddOwn(list.app, &list.command->own);
   const auto create = commands->Add<TenantCreateCommand>(
       tenant, kCommands, "create", "Make a tenant until tenant end.",
       "Examples:\n  gpumemctl tenant create job-17 --owner slurm --limit 20GiB\n"
       "  gpumemctl tenant create job-17 --parent training --guarantee 10GiB\n"
+      "  gpumemctl tenant create small --own --limit 4GiB\n"
       "It exists without sessions, and stays over restarts and reloads. Settings that\n"
       "are not named follow [tenant_defaults]; with --parent they are no limit. Rules\n"
       "of the configuration say who is that tenant. The same command once more is no\n"
-      "error.");
+      "error.\n"
+      "Who is no operator, or says --own, makes it under the own tenant, or under the\n"
+      "--parent that the rules allow: with less, and without a guarantee. Its name is\n"
+      "PARENT:UID.TENANT, and only programs of this user begin in it, by GPUMEM_TENANT\n"
+      "or --as.");
   v1::CreateTenantRequest* made = &create.command->request;
   AddName(create.app, made, "Make a tenant of this name");
   create.app
@@ -58,14 +68,17 @@ void AddTenantCommands(CommandSet* commands) {
           "Put it under this tenant, whose quota counts it")
       ->type_name("TENANT");
   AddOwner(create.app, made, "Mark it with the name of its owner");
+  AddOwn(create.app, &create.command->own);
   AddQuotaKeys(create.app, made->mutable_quota());
   const auto update = commands->Add<TenantUpdateCommand>(
       tenant, kCommands, "update", "Change the quota of a tenant made at run time.",
       "Example: gpumemctl tenant update job-17 --limit 30GiB --clear guarantee\n"
-      "A limit below the usage revokes nothing. What quota set has changed stays.");
+      "A limit below the usage revokes nothing. What quota set has changed stays. A\n"
+      "user names a tenant under the own one by its whole name, or as it was created.");
   v1::UpdateTenantRequest* changed = &update.command->request;
   AddName(update.app, changed, "Change this tenant");
   AddOwner(update.app, changed, "Only if this is its owner");
+  AddOwn(update.app, &update.command->own);
   AddQuotaKeys(update.app, changed->mutable_quota());
   AddSeveral(
       update.app, "--clear", ParseLimitName,
@@ -82,10 +95,12 @@ void AddTenantCommands(CommandSet* commands) {
       "Example: gpumemctl tenant end job-17 --owner slurm --wait 30s\n"
       "It gets no new session and no new memory, and requests that wait are refused.\n"
       "What it holds stays until it is released: after the wait the command says what\n"
-      "that is. Asks for confirmation on a terminal.");
+      "that is. Asks for confirmation on a terminal. A user names a tenant under the\n"
+      "own one by its whole name, or as it was created.");
   v1::EndTenantRequest* ended = &end.command->request;
   AddName(end.app, ended, "End this tenant");
   AddOwner(end.app, ended, "Only if this is its owner");
+  AddOwn(end.app, &end.command->own);
   AddParsed(
       end.app, "--wait", ParseDuration,
       [ended](absl::Duration wait) {

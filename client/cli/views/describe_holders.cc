@@ -80,12 +80,14 @@ std::string Describer::Tenant(const std::string& name) {
   std::string about =
       tenant.configured() ? "It is named in the configuration."
       : tenant.has_made()
-          ? absl::StrCat(
-                "It was made at run time by ", MakerOf(tenant.made()),
-                tenant.made().has_uid() ? absl::StrCat(" (uid ", tenant.made().uid(), ")") : "",
-                tenant.made().ending()            ? ", and has ended: it gets nothing new."
-                : tenant.made().session_id() != 0 ? ", and ends with it."
-                                                  : ", and stays until it is ended.")
+          ? absl::StrCat("It was made at run time by ", MakerOf(tenant.made()),
+                         tenant.made().has_uid() && !tenant.made().lasting()
+                             ? absl::StrCat(" (uid ", tenant.made().uid(), ")")
+                             : "",
+                         tenant.made().ending() ? ", and has ended: it gets nothing new."
+                         : tenant.made().session_id() != 0 && !tenant.made().lasting()
+                             ? ", and ends with it."
+                             : ", and stays until it is ended.")
           : "It was made by a rule for one user, and is forgotten when idle.";
   if (!tenant.quota().parent().empty()) {
     absl::StrAppend(&about, " It is under tenant ", tenant.quota().parent(),

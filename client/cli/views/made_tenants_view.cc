@@ -13,6 +13,7 @@
 namespace gpumem::cli {
 
 std::string MakerOf(const v1::MadeTenant& made) {
+  if (made.lasting()) return absl::StrCat("uid ", made.uid());
   if (made.session_id() != 0) return absl::StrCat("session ", made.session_id());
   return made.owner().empty() ? "operator" : made.owner();
 }

@@ -40,7 +40,8 @@ std::string MadeTenantsView(const v1::ListTenantsResponse& response, bool exact,
                             Layout layout = {});
 std::string EndedTenantView(const std::string& tenant, const v1::EndTenantResponse& held,
                             bool exact);
-// Returns the maker of a tenant in a few words: "slurm", "operator", "session 12".
+// Returns the maker of a tenant in a few words: "slurm", "operator", "session 12", or "uid 1000" if
+// it outlives the session.
 std::string MakerOf(const v1::MadeTenant& made);
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact,
                       Layout layout = {});
