@@ -84,8 +84,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "publications", "publication_list", "publication_mistakes", "published_files",
                       "claims", "pool", "shared_blocks", "trying_pool", "pool_limits",
                       "pool_pressure", "pool_callbacks", "pool_suspension", "suspension_requests",
-                      "suspension_requests_of_pools", "suspended_publication", "frameworks",
-                      "environment", "fork", "exit"),
+                      "suspension_requests_of_pools", "suspended_publication", "tenants",
+                      "frameworks", "environment", "fork", "exit"),
     [](const auto& part) { return std::string(part.param); });
 
 using CApiLoaded = CApi;
@@ -115,7 +115,7 @@ std::string CHeaders() {
 TEST(CApiProgram, CallsEveryFunction) {
   std::string program;
   for (const char* part : {"main", "errors", "client", "events", "files", "waiting", "publications",
-                           "claims", "pool", "suspension", "frameworks"}) {
+                           "claims", "pool", "suspension", "tenants", "frameworks"}) {
     program += ReadFile(absl::StrCat("tests/c_api/", part, ".c"));
   }
   const std::string headers = CHeaders();

@@ -69,6 +69,7 @@ void TestPoolSuspension(void);
 void TestSuspensionRequests(void);
 void TestSuspensionRequestsOfPools(void);
 void TestSuspendedPublication(void);
+void TestTenants(void);
 void TestFrameworks(void);
 void TestEnvironment(void);
 void TestFork(void);

@@ -64,6 +64,7 @@ int main(int argc, char** argv) {
       {"suspension_requests", TestSuspensionRequests},
       {"suspension_requests_of_pools", TestSuspensionRequestsOfPools},
       {"suspended_publication", TestSuspendedPublication},
+      {"tenants", TestTenants},
       {"frameworks", TestFrameworks},
       {"environment", TestEnvironment},
       {"fork", TestFork},
