@@ -64,6 +64,7 @@ inline PyObject* None() {
 
 // The functions of each part, without the sentinel entry at the end.
 extern const std::vector<PyMethodDef> kClientMethods;
+extern const std::vector<PyMethodDef> kTenantMethods;
 extern const std::vector<PyMethodDef> kSegmentMethods;
 extern const std::vector<PyMethodDef> kSuspendMethods;
 extern const std::vector<PyMethodDef> kDemoteMethods;

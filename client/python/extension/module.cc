@@ -75,9 +75,9 @@ std::vector<PyMethodDef>* Methods() {
       {"set_error_factory", SetErrorFactory, METH_O, nullptr},
   };
   for (const auto* const part :
-       {&kClientMethods, &kSegmentMethods, &kSuspendMethods, &kDemoteMethods, &kServingMethods,
-        &kPublicationMethods, &kFilesMethods, &kPoolMethods, &kEventMethods, &kWatchMethods,
-        &kDlpackMethods, &kCupyMethods}) {
+       {&kClientMethods, &kTenantMethods, &kSegmentMethods, &kSuspendMethods, &kDemoteMethods,
+        &kServingMethods, &kPublicationMethods, &kFilesMethods, &kPoolMethods, &kEventMethods,
+        &kWatchMethods, &kDlpackMethods, &kCupyMethods}) {
     all->insert(all->end(), part->begin(), part->end());
   }
   all->push_back({nullptr, nullptr, 0, nullptr});

@@ -37,6 +37,7 @@ from .pool import Pool, PoolStats
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket
 from .serving import Serving
+from .tenant import MadeTenant, TenantRemains
 from .usage import Device, DeviceQuota, DeviceUsage, Peer, Usage
 from .watch import Notice, Quota, Watch
 
@@ -48,13 +49,13 @@ __all__ = [
     "AbortedError", "AlreadyExistsError", "Array", "Block", "CancelToken", "CancelledError",
     "Cause", "Claim", "Client", "DataLossError", "DeadlineExceededError", "Denial", "Device",
     "DeviceQuota", "DeviceUsage", "Error", "Event", "FailedPreconditionError", "Holder",
-    "InternalError", "InvalidArgumentError", "Layout", "NotFoundError", "Notice",
+    "InternalError", "InvalidArgumentError", "Layout", "MadeTenant", "NotFoundError", "Notice",
     "OutOfRangeError", "Peer", "PermissionDeniedError", "Pool", "PoolStats", "Publication",
     "PublicationInfo", "PublishedFiles", "Quota", "ResourceExhaustedError", "Segment",
-    "Serving", "Ticket", "UnauthenticatedError", "UnavailableError", "UnimplementedError",
-    "UnknownError", "Usage", "Watch", "aio", "asarray", "attach", "attach_or_claim", "connect",
-    "content_id", "copy", "default_client", "empty", "errors", "from_dlpack", "library_path",
-    "open", "publish", "set_default_client", "share", "unpublish",
+    "Serving", "TenantRemains", "Ticket", "UnauthenticatedError", "UnavailableError",
+    "UnimplementedError", "UnknownError", "Usage", "Watch", "aio", "asarray", "attach",
+    "attach_or_claim", "connect", "content_id", "copy", "default_client", "empty", "errors",
+    "from_dlpack", "library_path", "open", "publish", "set_default_client", "share", "unpublish",
 ]
 
 _lock = _threading.Lock()

@@ -19,6 +19,7 @@ from .files import PathLike, Progress, PublishedFiles
 from .pool import Pool
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket, placed, segments_of
+from .tenant import MakingTenants
 from .usage import Device, DeviceUsage, Peer, Usage
 from .watch import Quota, Watch
 
@@ -32,7 +33,7 @@ def _ticket_text(ticket: Union[Ticket, str]) -> str:
     return value
 
 
-class Client(Suspending):
+class Client(Suspending, MakingTenants):
     """A session with the daemon, made by gpumem.connect().
 
     tenant (who is billed), rule (which named it), daemon_version, session_id. Any thread may use
