@@ -53,6 +53,7 @@ Tally PageStorm(const Orders& orders);
 // --- Tenants made by sessions (tenant_attacks.cc) ------------------------------------------------
 
 Tally TenantStorm(const Orders& orders);
+Tally LastingTenantStorm(const Orders& orders);
 
 // --- Sessions (session_attacks.cc) ---------------------------------------------------------------
 

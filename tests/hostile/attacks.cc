@@ -30,6 +30,7 @@ Attack FindAttack(const std::string& name) {
       {"driver-storm", DriverStorm},
       {"half-sent", HalfSent},
       {"ignore-suspensions", IgnoreSuspensions},
+      {"lasting-tenant-storm", LastingTenantStorm},
       {"leases", LeaseFlood},
       {"never-read", NeverRead},
       {"page-storm", PageStorm},

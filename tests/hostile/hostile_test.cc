@@ -158,6 +158,19 @@ TEST_F(Hostile, TenantStorm) {
   }
 }
 
+// They leave tenants behind without end, and reach for more than they may have.
+TEST_F(Hostile, LastingTenantStorm) {
+  Survive({}, {{.attack = "lasting-tenant-storm", .processes = 4}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("lasting-tenant-storm", "made"), 0u);
+  EXPECT_GT(Counted("lasting-tenant-storm", "inside"), 0u);
+  for (const char* what :
+       {"over_limit", "odd_names", "more", "changed_by_create", "widened", "reborn",
+        "entered_ended", "others_changed", "others_ended", "others_entered", "others_listed"}) {
+    EXPECT_EQ(Counted("lasting-tenant-storm", what), 0u) << what;
+  }
+}
+
 // They claim what they never publish, and wait for each other's claims.
 TEST_F(Hostile, Claims) {
   Survive({}, {{.attack = "claim-storm", .processes = 4}});
