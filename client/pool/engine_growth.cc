@@ -311,11 +311,20 @@ absl::Status Engine::StreamWaits(Stream waiting, Stream awaited) {
 
 absl::Status Engine::ForgetStream(Stream stream) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
-  absl::StatusOr<Timeline*> timeline = Known(stream);
-  if (!timeline.ok()) return timeline.status();
-  CollectKept(*timeline, /*forget=*/true);
+  stream = Named(stream);
+  if (!IsFree(stream)) {
+    if (absl::Status status = ExplainCapture(stream); !status.ok()) return status;
+  }
+  Timeline* timeline = nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    timeline = order_.Find(stream);
+  }
+  // A program may destroy many streams that it has never used here.
+  if (timeline == nullptr) return absl::OkStatus();
+  CollectKept(timeline, /*forget=*/true);
   absl::MutexLock lock(&mutex_);
-  return order_.Forget(*timeline);
+  return order_.Forget(timeline);
 }
 
 }  // namespace gpumem::internal

@@ -226,6 +226,13 @@ TEST_F(StreamsTest, AForgottenStreamsMemoryComesBackWhenItsWorkIsDone) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, one_)->data, first);
 }
 
+TEST_F(StreamsTest, AStreamThatThePoolHasNotSeenIsForgottenWithoutAnEvent) {
+  Make({.grow_bytes = 2 * kMiB}, 2 * kMiB);
+  Cycle(one_);
+  ASSERT_TRUE(engine_->ForgetStream(other_).ok());
+  EXPECT_EQ(gpu_.events(), 0u);
+}
+
 TEST_F(StreamsTest, MemoryFreedAfterASyncIsUsableOnAnyStream) {
   Make({.reuse = {.allow_opportunistic = false, .allow_internal_dependencies = false},
         .grow_bytes = 2 * kMiB},

@@ -13,6 +13,12 @@ uint64_t ThreadNumber() {
   return number;
 }
 
+// A stream, and the thread that has it as its per-thread default stream.
+std::pair<Stream, uint64_t> KeyOf(Stream stream) {
+  if (stream == nullptr) stream = LegacyStream();
+  return {stream, stream == PerThreadStream() ? ThreadNumber() : 0};
+}
+
 }  // namespace
 
 StreamOrder::~StreamOrder() {
@@ -22,21 +28,23 @@ StreamOrder::~StreamOrder() {
 }
 
 absl::StatusOr<Timeline*> StreamOrder::Get(Stream stream) {
-  if (stream == nullptr) stream = LegacyStream();
-  const bool per_thread = stream == PerThreadStream();
-  const uint64_t thread = per_thread ? ThreadNumber() : 0;
-  const std::pair<Stream, uint64_t> key = {stream, thread};
+  const std::pair<Stream, uint64_t> key = KeyOf(stream);
   if (auto found = by_stream_.find(key); found != by_stream_.end()) return found->second;
-  absl::StatusOr<bool> blocking = stream == AnyStream() ? false : api_->IsBlocking(stream);
+  absl::StatusOr<bool> blocking = stream == AnyStream() ? false : api_->IsBlocking(key.first);
   if (!blocking.ok()) return blocking.status();
   auto timeline = std::make_unique<Timeline>();
-  timeline->stream_ = stream;
-  timeline->thread_ = thread;
+  timeline->stream_ = key.first;
+  timeline->thread_ = key.second;
   timeline->blocking_ = *blocking;
   Timeline* const made = timeline.get();
   timelines_.push_back(std::move(timeline));
   by_stream_[key] = made;
   return made;
+}
+
+Timeline* StreamOrder::Find(Stream stream) const {
+  const auto found = by_stream_.find(KeyOf(stream));
+  return found == by_stream_.end() ? nullptr : found->second;
 }
 
 uint64_t StreamOrder::Bound(const Timeline* by, const Timeline* of) const {

@@ -67,6 +67,8 @@ class StreamOrder {
   // takes memory without pending work; no memory is freed on it.
   //   INVALID_ARGUMENT  as StreamApi::IsBlocking
   absl::StatusOr<Timeline*> Get(Stream stream);
+  // Returns the timeline of a stream that Get() was called for, or null. Calls no driver.
+  Timeline* Find(Stream stream) const;
 
   // Returns the latest epoch of `of` that may be reused on `by` without waiting.
   uint64_t Bound(const Timeline* by, const Timeline* of) const;

@@ -232,8 +232,8 @@ class Pool {
   //   INVALID_ARGUMENT     a stream is of another device
   //   FAILED_PRECONDITION  a stream is being captured into a graph
   absl::Status StreamWaits(Stream waiting, Stream awaited);
-  // Call before a stream is destroyed. Its memory is reused once its work is done.
-  //   INVALID_ARGUMENT     the stream is of another device
+  // Call before a stream is destroyed. Its memory is reused once its work is done. Does nothing for
+  // a stream that the pool has not been called with.
   //   FAILED_PRECONDITION  the stream is being captured into a graph
   absl::Status ForgetStream(Stream stream);
 
