@@ -219,7 +219,10 @@ Engine::~Engine() {
   std::vector<Segment> rest;
   {
     absl::MutexLock lock(&mutex_);
-    for (const auto& [at, segment] : segments_) rest.push_back(segment);
+    for (const auto& [at, segment] : segments_) {
+      rest.push_back(segment);
+      releasing_bytes_ += segment.bytes;
+    }
     segments_.clear();
   }
   ReleaseAll(rest).IgnoreError();

@@ -218,10 +218,16 @@ class Engine {
   // unused bytes stay reserved. Returns the segments to release.
   std::vector<Segment> Shrink(uint64_t keep_bytes, uint64_t enough_bytes = UINT64_MAX,
                               Polled polled = Polled::kAll) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Releases whole free segments as long as that many unused bytes stay. Returns the bytes given
+  // back, with those that other threads were releasing.
+  absl::StatusOr<uint64_t> ReleaseFree(uint64_t keep_bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the bytes given back.
   uint64_t GiveFree(uint64_t bytes, Polled polled) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<uint64_t> ReleaseAll(const std::vector<Segment>& segments)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Blocks while other threads release segments that they have removed from the heaps: for a moment
+  // that memory is neither the pool's nor to be had again.
+  void AwaitReleases() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Settings (engine_statistics.cc) ---------------------------------------------
   void SetThreshold(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -318,7 +324,8 @@ class Engine {
   uint64_t sharing_ ABSL_GUARDED_BY(mutex_) = 0;  // threads in Share()
   Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kRunning;
   uint64_t moving_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // in segments that are in no heap meanwhile
-  uint64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;       // how often memory returned to the heaps
+  uint64_t releasing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // removed by Shrink(), not released yet
+  uint64_t returns_ ABSL_GUARDED_BY(mutex_) = 0;          // how often memory returned to the heaps
   // Of threads that wait in the daemon's queue: nudged when memory returned.
   std::vector<std::shared_ptr<Interrupt>> awaiting_ ABSL_GUARDED_BY(mutex_);
   PoolStats counts_ ABSL_GUARDED_BY(mutex_);  // its counters and peaks

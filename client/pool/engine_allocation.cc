@@ -167,8 +167,11 @@ bool Engine::Allocation::SynchronizeStreams() {
 bool Engine::Allocation::ReleaseFreeSegments(const absl::Status& refusal) {
   if (!absl::IsResourceExhausted(refusal) || std::exchange(taken_.segments, true)) return false;
   const std::vector<Segment> released = engine_.Shrink(0);
-  const Unlocked unlocked(&engine_.mutex_);
-  engine_.ReleaseAll(released).IgnoreError();
+  {
+    const Unlocked unlocked(&engine_.mutex_);
+    engine_.ReleaseAll(released).IgnoreError();
+  }
+  engine_.AwaitReleases();
   return true;  // even without a release: polling has joined free memory
 }
 

@@ -13,6 +13,7 @@ namespace gpumem::internal {
 namespace {
 
 constexpr absl::Duration kDisturbEvery = absl::Milliseconds(200);
+constexpr absl::Duration kMostReleaseWait = absl::Seconds(1);
 constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
 // If more than this part of the peak use is reserved beyond it, free segments are moved before
 // others are leased.
@@ -152,6 +153,7 @@ std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough
     released.push_back(segment);
     released_bytes += segment.bytes;
   }
+  releasing_bytes_ += released_bytes;
   return released;
 }
 
@@ -162,19 +164,39 @@ absl::StatusOr<uint64_t> Engine::ReleaseAll(const std::vector<Segment>& segments
     bytes += segment.bytes;
     first.Update(source_->Release(segment.id));
   }
+  if (bytes > 0) {
+    absl::MutexLock lock(&mutex_);
+    releasing_bytes_ -= bytes;
+  }
   if (!first.ok()) return first;
   return bytes;
+}
+
+void Engine::AwaitReleases() {
+  const auto none = [this]()
+                        ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return releasing_bytes_ == 0; };
+  mutex_.AwaitWithTimeout(absl::Condition(&none), kMostReleaseWait);
 }
 
 absl::StatusOr<uint64_t> Engine::Trim(uint64_t keep_bytes) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   CollectKept(nullptr, /*forget=*/false);
+  return ReleaseFree(keep_bytes);
+}
+
+absl::StatusOr<uint64_t> Engine::ReleaseFree(uint64_t keep_bytes) {
   std::vector<Segment> released;
+  uint64_t by_others = 0;
   {
     absl::MutexLock lock(&mutex_);
+    by_others = releasing_bytes_;
     released = Shrink(keep_bytes);
   }
-  return ReleaseAll(released);
+  absl::StatusOr<uint64_t> bytes = ReleaseAll(released);
+  if (by_others == 0 || !bytes.ok()) return bytes;
+  absl::MutexLock lock(&mutex_);
+  AwaitReleases();
+  return *bytes + by_others;
 }
 
 uint64_t Engine::GiveFree(uint64_t bytes, Polled polled) {
@@ -235,12 +257,7 @@ absl::StatusOr<uint64_t> Engine::FreeAllBlocks(std::optional<Stream> stream) {
   }
   CollectKept(only, /*forget=*/false);
   const absl::Status waited = WaitForOwners(only);
-  std::vector<Segment> released;
-  {
-    absl::MutexLock lock(&mutex_);
-    released = Shrink(0);
-  }
-  absl::StatusOr<uint64_t> bytes = ReleaseAll(released);
+  absl::StatusOr<uint64_t> bytes = ReleaseFree(0);
   if (!waited.ok()) return waited;
   return bytes;
 }

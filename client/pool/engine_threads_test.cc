@@ -112,6 +112,28 @@ TEST_F(EngineTest, WhatOneThreadKeepsAnotherGetsBeforeThePoolGrows) {
   holder.join();
 }
 
+// Else a thread that needs the memory for something else would be refused.
+TEST_F(EngineTest, ATrimWaitsForWhatOtherThreadsRelease) {
+  std::atomic<int> step{0};
+  std::atomic<bool> released{false};
+  Make({}, {.unmapped = [&](uintptr_t, uint64_t) {
+         if (step.exchange(1) != 0) return;
+         step.notify_all();
+         step.wait(1);
+         for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+         released = true;
+       }});
+  Free(Allocate(2 * kMiB));
+  ASSERT_TRUE(engine_->Trim(4 * kMiB).ok());  // collects what this thread keeps
+  std::thread giver([&] { engine_->GiveBack(2 * kMiB); });
+  step.wait(0);
+  step = 2;
+  step.notify_all();
+  EXPECT_TRUE(engine_->Trim(UINT64_MAX).ok());
+  EXPECT_TRUE(released);
+  giver.join();
+}
+
 TEST_F(EngineTest, AForkedChildIsTold) {
   Make();
   const Block block = Allocate(4096);

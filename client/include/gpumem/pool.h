@@ -238,8 +238,8 @@ class Pool {
   absl::Status ForgetStream(Stream stream);
 
   // Gives back whole free segments as long as at least `keep_bytes` of unused memory stay
-  // (cudaMemPoolTrimTo). Returns the bytes given back. Never waits for GPU work: memory with
-  // pending work stays.
+  // (cudaMemPoolTrimTo). Returns the bytes given back, with those that other threads give back at
+  // the same time. Never waits for GPU work: memory with pending work stays.
   absl::StatusOr<uint64_t> Trim(uint64_t keep_bytes);
   // Blocks until the work of all streams that freed blocks is done, and gives back all free memory.
   absl::StatusOr<uint64_t> FreeAllBlocks();
