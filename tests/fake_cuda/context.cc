@@ -4,6 +4,7 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include "tests/fake_cuda/state.h"
+#include "tests/fake_cuda/work.h"
 
 using fake_cuda::Call;
 using fake_cuda::Contexts;
@@ -226,11 +227,14 @@ CUresult CUDAAPI cuCtxGetDevice(CUdevice* device) {
 }
 
 CUresult CUDAAPI cuCtxSynchronize() {
-  Call call;
-  CUcontext context = nullptr;
-  CUresult ready = call.ReadyIn(&context);
-  if (ready != CUDA_SUCCESS) return ready;
-  if (fake_cuda::ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  {
+    Call call;
+    CUcontext context = nullptr;
+    CUresult ready = call.ReadyIn(&context);
+    if (ready != CUDA_SUCCESS) return ready;
+    if (fake_cuda::ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  fake_cuda::AwaitAll();
   return CUDA_SUCCESS;
 }
 

@@ -147,6 +147,7 @@ namespace {
   X(cuStreamSynchronize_ptsz)               \
   X(cuStreamQuery)                          \
   X(cuStreamWaitEvent)                      \
+  X(cuStreamWaitValue32_v2)                 \
   X(cuEventCreate)                          \
   X(cuEventRecord)                          \
   X(cuEventQuery)                           \

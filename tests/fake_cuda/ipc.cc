@@ -186,6 +186,12 @@ CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData* shareData_out, C
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   Exported exported;
+  uint64_t base = 0;
+  const fake_cuda::Allocation* allocation = fake_cuda::FindAllocation(call.state, ptr, &base);
+  // A default pool cannot be exported.
+  if (allocation != nullptr && allocation->pool != nullptr && allocation->pool->standard) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   CUresult result = fake_cuda::ExportMemory(call.state, ptr, Kind::kPool, &exported);
   if (result == CUDA_SUCCESS) memcpy(shareData_out, &exported, sizeof(exported));
   return result;

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "tests/fake_cuda/state.h"
+#include "tests/fake_cuda/work.h"
 
 using fake_cuda::Allocation;
 using fake_cuda::Call;
@@ -100,12 +101,30 @@ CUresult Fill(uint64_t address, Item value, uint64_t count) {
 
 uint64_t Address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
+// Does `work` in the order of a stream. What has to wait reports no error.
+template <typename Function>
+CUresult OnStream(CUstream stream, Function work) {
+  Call call;
+  CUcontext context = nullptr;
+  CUresult ready = call.ReadyIn(&context);
+  if (ready != CUDA_SUCCESS) return ready;
+  if (!HasPending(call.state, stream)) return work();
+  Submit(call.state, stream, [context, work] {
+    Contexts().push_back(context);  // of any thread
+    work();
+    Contexts().pop_back();
+  });
+  return CUDA_SUCCESS;
+}
+
 }  // namespace
 }  // namespace fake_cuda
 
 using fake_cuda::Address;
+using fake_cuda::AwaitLegacy;
 using fake_cuda::Copy;
 using fake_cuda::Fill;
+using fake_cuda::OnStream;
 
 extern "C" {
 
@@ -139,10 +158,14 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t Wi
 }
 
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr dptr) {
+  {
+    Call call;
+    CUresult ready = call.Ready();
+    if (ready != CUDA_SUCCESS) return ready;
+    if (fake_cuda::ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  }
+  fake_cuda::AwaitAll();
   Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  if (fake_cuda::ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   auto found = call.state.allocations.find(dptr);
   if (found == call.state.allocations.end()) return CUDA_ERROR_INVALID_VALUE;
   switch (found->second.kind) {
@@ -235,6 +258,12 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       *static_cast<int*>(data) = allocation->kind == Kind::kDevice ? 1 : 0;
       return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      // As gpumem makes the physical memory that it maps.
+      *static_cast<uint64_t*>(data) = allocation->kind == Kind::kMapped
+                                          ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+                                          : CU_MEM_HANDLE_TYPE_NONE;
+      return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(data) = allocation->pool;
       return CUDA_SUCCESS;
@@ -254,34 +283,42 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int numAttributes, CUpointer_at
 }
 
 CUresult CUDAAPI cuMemcpyHtoD_v2(CUdeviceptr dst, const void* src, size_t count) {
+  AwaitLegacy();
   return Copy(dst, Address(src), count, true, false);
 }
 CUresult CUDAAPI cuMemcpyDtoH_v2(void* dst, CUdeviceptr src, size_t count) {
+  AwaitLegacy();
   return Copy(Address(dst), src, count, false, true);
 }
 CUresult CUDAAPI cuMemcpyDtoD_v2(CUdeviceptr dst, CUdeviceptr src, size_t count) {
+  AwaitLegacy();
   return Copy(dst, src, count, true, true);
 }
-CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void* src, size_t count, CUstream) {
-  return Copy(dst, Address(src), count, true, false);
+CUresult CUDAAPI cuMemcpyHtoDAsync_v2(CUdeviceptr dst, const void* src, size_t count,
+                                      CUstream stream) {
+  return OnStream(stream, [=] { return Copy(dst, Address(src), count, true, false); });
 }
-CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* dst, CUdeviceptr src, size_t count, CUstream) {
-  return Copy(Address(dst), src, count, false, true);
+CUresult CUDAAPI cuMemcpyDtoHAsync_v2(void* dst, CUdeviceptr src, size_t count, CUstream stream) {
+  return OnStream(stream, [=] { return Copy(Address(dst), src, count, false, true); });
 }
-CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t count, CUstream) {
-  return Copy(dst, src, count, false, false);
+CUresult CUDAAPI cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t count, CUstream stream) {
+  return OnStream(stream, [=] { return Copy(dst, src, count, false, false); });
 }
 CUresult CUDAAPI cuMemsetD8_v2(CUdeviceptr dst, unsigned char value, size_t count) {
+  AwaitLegacy();
   return Fill(dst, value, count);
 }
 CUresult CUDAAPI cuMemsetD32_v2(CUdeviceptr dst, unsigned int value, size_t count) {
+  AwaitLegacy();
   return Fill(dst, value, count);
 }
-CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count, CUstream) {
-  return Fill(dst, value, count);
+CUresult CUDAAPI cuMemsetD8Async(CUdeviceptr dst, unsigned char value, size_t count,
+                                 CUstream stream) {
+  return OnStream(stream, [=] { return Fill(dst, value, count); });
 }
-CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count, CUstream) {
-  return Fill(dst, value, count);
+CUresult CUDAAPI cuMemsetD32Async(CUdeviceptr dst, unsigned int value, size_t count,
+                                  CUstream stream) {
+  return OnStream(stream, [=] { return Fill(dst, value, count); });
 }
 
 }  // extern "C"

@@ -5,6 +5,7 @@
 #if GPUMEM_PRELOAD_BUILT
 #include "tests/fake_cuda/graph.h"
 #include "tests/fake_cuda/state.h"
+#include "tests/fake_cuda/work.h"
 
 using fake_cuda::Call;
 
@@ -64,6 +65,16 @@ CUresult AllocateAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CU
   return *address == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
+// The stream has come to a free. Requires the lock.
+void Free(uint64_t address, const Allocation& allocation) {
+  RemoveAllocation(TheState(), address);
+  if (allocation.kind != Kind::kPool) return;
+  allocation.pool->used -= RoundUp(allocation.size, 512);
+  if (!allocation.pool->destroyed) return;
+  Shrink(allocation.pool, 0);
+  if (allocation.pool->used == 0) delete allocation.pool;
+}
+
 CUresult FreeAsync(CUdeviceptr address, CUstream stream) {
   Call call;
   CUresult ready = call.Ready();
@@ -77,15 +88,8 @@ CUresult FreeAsync(CUdeviceptr address, CUstream stream) {
   }
   switch (allocation.kind) {
     case Kind::kPool:
-      allocation.pool->used -= RoundUp(allocation.size, 512);
-      RemoveAllocation(call.state, address);
-      if (allocation.pool->destroyed) {
-        Shrink(allocation.pool, 0);
-        if (allocation.pool->used == 0) delete allocation.pool;
-      }
-      return CUDA_SUCCESS;
     case Kind::kDevice:
-      RemoveAllocation(call.state, address);
+      Submit(call.state, stream, [address, allocation] { Free(address, allocation); });
       return CUDA_SUCCESS;
     case Kind::kGraph:
       return CUDA_SUCCESS;
@@ -115,6 +119,19 @@ CUresult Attribute(CUmemoryPool pool, CUmemPool_attribute attribute, uint64_t** 
       return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+int* Flag(CUmemoryPool pool, CUmemPool_attribute attribute) {
+  switch (attribute) {
+    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+      return &pool->follow_events;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+      return &pool->opportunistic;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      return &pool->internal_dependencies;
+    default:
+      return nullptr;
   }
 }
 
@@ -230,6 +247,10 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute at
   if (ready != CUDA_SUCCESS) return ready;
   uint64_t* found = nullptr;
   if (!fake_cuda::IsPool(call.state, pool)) return CUDA_ERROR_INVALID_VALUE;
+  if (int* flag = fake_cuda::Flag(pool, attr)) {
+    *static_cast<int*>(value) = *flag;
+    return CUDA_SUCCESS;
+  }
   CUresult result = fake_cuda::Attribute(pool, attr, &found);
   if (result == CUDA_SUCCESS) *static_cast<cuuint64_t*>(value) = *found;
   return result;
@@ -240,9 +261,24 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   if (!fake_cuda::IsPool(call.state, pool)) return CUDA_ERROR_INVALID_VALUE;
-  if (attr != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_SUCCESS;
-  pool->threshold = *static_cast<const cuuint64_t*>(value);
-  return CUDA_SUCCESS;
+  if (int* flag = fake_cuda::Flag(pool, attr)) {
+    *flag = *static_cast<const int*>(value);
+    return CUDA_SUCCESS;
+  }
+  const uint64_t number = *static_cast<const cuuint64_t*>(value);
+  switch (attr) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->threshold = number;
+      return CUDA_SUCCESS;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      if (number == 0) pool->reserved_high = pool->reserved;
+      return number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      if (number == 0) pool->used_high = pool->used;
+      return number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
 }
 
 CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool, const CUmemAccessDesc*, size_t) {

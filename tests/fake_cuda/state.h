@@ -11,12 +11,26 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <vector>
 
 #include "client/preload/toolkit.h"
+
+namespace fake_cuda {
+
+// Work of a stream that has to wait (work.h).
+struct Work {
+  uint64_t number = 0;          // in the order of submission to any stream
+  std::function<bool()> ready;  // null: yes
+  std::function<void()> run;
+};
+
+}  // namespace fake_cuda
 
 // Opaque to programs. They are in the global namespace, as cuda.h declares them there.
 struct CUctx_st {
@@ -30,9 +44,11 @@ struct CUstream_st {
   bool broken = false;      // the capture is invalid
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   uint64_t capture_id = 0;
+  unsigned int flags = 0;  // of cuStreamCreate()
+  std::deque<fake_cuda::Work> work = {};
 };
 struct CUevent_st {
-  bool recorded = false;
+  std::shared_ptr<bool> done;  // null: not recorded
 };
 struct CUmemPoolHandle_st {
   int device;  // -1: in host memory
@@ -43,6 +59,10 @@ struct CUmemPoolHandle_st {
   uint64_t used = 0;
   uint64_t reserved_high = 0;
   uint64_t used_high = 0;
+  // CU_MEMPOOL_ATTR_REUSE_...
+  int follow_events = 1;
+  int opportunistic = 1;
+  int internal_dependencies = 1;
 };
 
 // Sets the hook at the end of a function, once: another thread may come in between there. For
@@ -89,6 +109,10 @@ struct State {
   std::set<CUstream> streams;
   std::map<uint64_t, Allocation> allocations;  // by address
   int global_captures = 0;
+  CUstream_st legacy = {nullptr};
+  CUstream_st per_thread = {nullptr};
+  std::vector<CUstream> orphans;  // destroyed, with work pending
+  uint64_t last_work = 0;
 };
 
 State& TheState();

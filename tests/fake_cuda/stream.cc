@@ -1,26 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams, on which everything is done at once, and events. Modules load, and hold no code.
+// Streams, on which everything is done at once that does not have to wait (work.h), and events.
+// Modules load, and hold no code.
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
 #include "tests/fake_cuda/graph.h"
+#include "tests/fake_cuda/work.h"
 
 using fake_cuda::Call;
 
 namespace fake_cuda {
 namespace {
 
-CUresult CreateStream(CUstream* stream) {
+CUresult CreateStream(CUstream* stream, unsigned int flags) {
   Call call;
   CUcontext context = nullptr;
   CUresult ready = call.ReadyIn(&context);
   if (ready != CUDA_SUCCESS) return ready;
   *stream = new CUstream_st{context};
+  (*stream)->flags = flags;
   call.state.streams.insert(*stream);
   return CUDA_SUCCESS;
 }
 
+bool MayBeAwaited(CUstream stream) {
+  Call call;
+  return call.Ready() == CUDA_SUCCESS && CaptureOf(call.state, stream) == nullptr;
+}
+
 CUresult Synchronize(CUstream stream) {
+  if (MayBeAwaited(stream)) AwaitStream(stream);
   Call call;
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
@@ -31,10 +40,38 @@ CUresult Synchronize(CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-CUresult Record(CUevent event) {
+CUresult Record(CUevent event, CUstream stream) {
   Call call;
   CUresult ready = call.Ready();
-  if (ready == CUDA_SUCCESS) event->recorded = true;
+  if (ready != CUDA_SUCCESS) return ready;
+  const auto done = std::make_shared<bool>(CaptureOf(call.state, stream) != nullptr);
+  event->done = done;
+  if (!*done) Submit(call.state, stream, [done] { *done = true; });
+  return ready;
+}
+
+CUresult WaitEvent(CUstream stream, CUevent event) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS || event->done == nullptr || *event->done ||
+      CaptureOf(call.state, stream) != nullptr) {
+    return ready;
+  }
+  Submit(call.state, stream, nullptr, [done = event->done] { return *done; });
+  return ready;
+}
+
+CUresult WaitValue(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  uint64_t base = 0;
+  if (flags != CU_STREAM_WAIT_VALUE_EQ || FindAllocation(call.state, address, &base) == nullptr) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  Submit(call.state, stream, nullptr, [address, value] {
+    return __atomic_load_n(reinterpret_cast<const uint32_t*>(address), __ATOMIC_ACQUIRE) == value;
+  });
   return ready;
 }
 
@@ -48,11 +85,11 @@ CUresult Done() {
 
 extern "C" {
 
-CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int) {
-  return fake_cuda::CreateStream(phStream);
+CUresult CUDAAPI cuStreamCreate(CUstream* phStream, unsigned int Flags) {
+  return fake_cuda::CreateStream(phStream, Flags);
 }
-CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int, int) {
-  return fake_cuda::CreateStream(phStream);
+CUresult CUDAAPI cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int) {
+  return fake_cuda::CreateStream(phStream, flags);
 }
 CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
   Call call;
@@ -64,7 +101,8 @@ CUresult CUDAAPI cuStreamDestroy_v2(CUstream hStream) {
     cuGraphDestroy(captured);
   }
   call.state.streams.erase(hStream);
-  delete hStream;
+  fake_cuda::Orphan(call.state, hStream);
+  if (hStream->work.empty()) delete hStream;
   return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuStreamDestroy(CUstream hStream) { return cuStreamDestroy_v2(hStream); }
@@ -76,16 +114,28 @@ CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
   *pctx = call.state.streams.count(hStream) != 0 ? hStream->context : context;
   return CUDA_SUCCESS;
 }
-CUresult CUDAAPI cuStreamGetFlags(CUstream, unsigned int* flags) {
-  *flags = 0;
-  return fake_cuda::Done();
+CUresult CUDAAPI cuStreamGetFlags(CUstream hStream, unsigned int* flags) {
+  Call call;
+  *flags = call.state.streams.count(hStream) != 0 ? hStream->flags : 0;
+  return call.Ready();
 }
 CUresult CUDAAPI cuStreamSynchronize(CUstream hStream) { return fake_cuda::Synchronize(hStream); }
 CUresult CUDAAPI cuStreamSynchronize_ptsz(CUstream hStream) {
   return fake_cuda::Synchronize(hStream);
 }
-CUresult CUDAAPI cuStreamQuery(CUstream) { return fake_cuda::Done(); }
-CUresult CUDAAPI cuStreamWaitEvent(CUstream, CUevent, unsigned int) { return fake_cuda::Done(); }
+CUresult CUDAAPI cuStreamQuery(CUstream hStream) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  return fake_cuda::HasPending(call.state, hStream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int) {
+  return fake_cuda::WaitEvent(hStream, hEvent);
+}
+CUresult CUDAAPI cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, cuuint32_t value,
+                                        unsigned int flags) {
+  return fake_cuda::WaitValue(stream, addr, value, flags);
+}
 
 CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int) {
   Call call;
@@ -95,12 +145,18 @@ CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int) {
   return ready;
 }
 CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
-  CUstreamCaptureStatus status;
-  cuStreamIsCapturing(hStream, &status);  // it must exist
-  return fake_cuda::Record(hEvent);
+  return fake_cuda::Record(hEvent, hStream);
 }
-CUresult CUDAAPI cuEventQuery(CUevent) { return fake_cuda::Done(); }
-CUresult CUDAAPI cuEventSynchronize(CUevent) {
+CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS || hEvent->done == nullptr) return ready;
+  fake_cuda::HasPending(call.state, nullptr);  // does what can be done
+  return *hEvent->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
+  fake_cuda::Await(
+      [hEvent](fake_cuda::State&) { return hEvent->done == nullptr || *hEvent->done; });
   Call call;
   CUresult ready = call.Ready();
   if (ready == CUDA_SUCCESS) fake_cuda::SynchronizePools(call.state);

@@ -38,6 +38,8 @@
   X(cuMemFree, 3020)                          \
   X(cuMemFreeHost, 2000)                      \
   X(cuMemsetD8, 3020)                         \
+  X(cuMemsetD8Async, 3020)                    \
+  X(cuMemcpyDtoHAsync, 3020)                  \
   X(cuMemcpyDtoH, 3020)                       \
   X(cuMemGetAddressRange, 3020)               \
   X(cuPointerGetAttribute, 4000)              \
@@ -63,11 +65,18 @@
   X(cuMemPoolDestroy, 11020)                  \
   X(cuMemPoolTrimTo, 11020)                   \
   X(cuMemPoolSetAttribute, 11020)             \
+  X(cuMemPoolGetAttribute, 11020)             \
+  X(cuMemPoolSetAccess, 11020)                \
+  X(cuMemPoolExportPointer, 11020)            \
   X(cuDeviceGetDefaultMemPool, 11020)         \
   X(cuDeviceSetMemPool, 11020)                \
   X(cuStreamCreate, 2000)                     \
   X(cuStreamDestroy, 4000)                    \
   X(cuStreamSynchronize, 2000)                \
+  X(cuStreamWaitEvent, 3020)                  \
+  X(cuStreamWaitValue32, 12000)               \
+  X(cuEventCreate, 2000)                      \
+  X(cuEventRecord, 2000)                      \
   X(cuStreamBeginCapture, 10010)              \
   X(cuStreamEndCapture, 10000)                \
   X(cuThreadExchangeStreamCaptureMode, 10010) \
