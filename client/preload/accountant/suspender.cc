@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -90,10 +91,22 @@ void Suspender::Suspend(const gpumem_suspension_request& request) {
 
 bool Suspender::Resume(uint64_t wait_ms) {
   const gpumem_resume_options options = {.struct_size = sizeof(options), .wait_ms = wait_ms};
+  std::vector<std::pair<uint64_t, gpumem_pool*>> pools;
   for (gpumem_pool* const pool : pools_()) {
     int suspended = 0;
+    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
     if (gpumem_pool_is_suspended(pool, &suspended) != GPUMEM_OK || suspended == 0) continue;
-    if (gpumem_pool_resume(pool, &options) != GPUMEM_OK) return false;
+    (void)gpumem_pool_get_stats(pool, &stats);
+    pools.emplace_back(stats.reserved_bytes, pool);
+  }
+  // All or none: two programs that hold a part each, and wait for the rest, would wait for ever.
+  // The largest first, so that there is rarely anything to be moved out again.
+  std::sort(pools.rbegin(), pools.rend());
+  for (size_t done = 0; done < pools.size(); ++done) {
+    if (gpumem_pool_resume(pools[done].second, &options) == GPUMEM_OK) continue;
+    const gpumem_suspend_options again = {.struct_size = sizeof(again)};
+    while (done-- > 0) (void)gpumem_pool_suspend(pools[done].second, &again);
+    return false;
   }
   suspended_ = false;
   by_operator_ = false;

@@ -35,7 +35,7 @@ class Suspender {
  private:
   void Serve(const gpumem_suspension_request& request);
   void Suspend(const gpumem_suspension_request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns false if it is still suspended.
+  // Resumes all pools, or none. Returns false if it is still suspended.
   bool Resume(uint64_t wait_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ReportActivity();
 
