@@ -15,11 +15,13 @@
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
+#include "client/preload/brokered_pool.h"
 #include "client/preload/credit.h"
 #include "client/preload/elf.h"
 #include "client/preload/gate.h"
 #include "client/preload/lock.h"
 #include "client/preload/nvml.h"
+#include "client/preload/pool.h"
 
 namespace gpumem::preload {
 namespace {
@@ -104,6 +106,7 @@ int MakeRoom(const GpumemDeviceId* id) {
   for (int i = 0; i < g_device_count; ++i) {
     if (memcmp(g_devices[i].id.bytes, id->bytes, sizeof(id->bytes)) != 0) continue;
     Credit& credit = g_devices[i].credit;
+    TrimDefaultPool(RealDriver(), i);
     const bool settled = SettleBooks(i);
     const uint64_t before = credit.shared_bytes() + credit.spare_bytes();
     credit.Trim();
@@ -376,7 +379,10 @@ bool CurrentContext(const Driver& driver, uint64_t* context, int* device) {
   return true;
 }
 
-void ForgetContexts() { g_context_generation.fetch_add(1, std::memory_order_acq_rel); }
+void ForgetContexts() {
+  g_context_generation.fetch_add(1, std::memory_order_acq_rel);
+  ForgetStreamContexts();
+}
 
 }  // namespace gpumem::preload
 

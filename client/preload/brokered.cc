@@ -8,6 +8,7 @@
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
 #include "client/preload/brokered_memory.h"
+#include "client/preload/brokered_pool.h"
 #include "client/preload/gate.h"
 #include "client/preload/hash_map.h"
 #include "client/preload/lock.h"
@@ -18,6 +19,8 @@ namespace {
 std::atomic<int> g_captures{0};
 Mutex g_deferred_mutex;
 HashMap<bool> g_deferred;  // blocks to be freed when no stream is being captured
+HashMap<bool> g_doomed;    // streams to be destroyed then
+HashMap<bool> g_origins;   // streams on which captures have begun
 
 // During a capture the driver refuses calls such as cuMemFree() to some threads, and the capture is
 // lost. Asks the driver to do so, by a call of the same class.
@@ -33,6 +36,16 @@ CUresult RefusalOfCapture(const Driver& driver) {
 bool Defer(uint64_t address) {
   MutexLock lock(&g_deferred_mutex);
   return g_captures.load(std::memory_order_acquire) != 0 && g_deferred.Put(address, true);
+}
+
+// Takes one of those that wait for the end of all captures. False if there is none.
+bool TakeDeferred(HashMap<bool>* deferred, uint64_t* key) {
+  MutexLock lock(&g_deferred_mutex);
+  if (g_captures.load(std::memory_order_acquire) != 0) return false;
+  *key = 0;
+  deferred->ForEach([&](uint64_t each, bool) { *key = each; });
+  bool taken = false;
+  return *key != 0 && deferred->Take(*key, &taken);
 }
 
 bool IsDeferred(uint64_t address) {
@@ -80,19 +93,28 @@ bool FreeBrokered(const Entry& entry, uint64_t address, CUresult* result) {
 }
 
 bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresult* result) {
-  uint64_t base = 0;
-  uint64_t bytes = 0;
   if (!IsBrokered() || !entry.outermost) return false;
   const GateHold hold;
-  if (!Broker()->find(address, &base, &bytes) || base != address) return false;
-  // As the driver answers for memory of cuMemAlloc() when the stream is being captured.
-  *result =
-      Broker()->free_on_stream(address, stream) != 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (!IsOfAnyPrimary(entry.driver, stream)) {
+    // The pool cannot follow the order of another context's stream.
+    uint64_t base = 0;
+    uint64_t bytes = 0;
+    if (!Broker()->find(address, &base, &bytes) || base != address) return false;
+    *result = entry.driver.cuStreamSynchronize(stream);
+    if (*result == CUDA_SUCCESS && !Broker()->free(address)) *result = CUDA_ERROR_INVALID_VALUE;
+    return true;
+  }
+  const int freed = Broker()->free_on_stream(address, stream);
+  if (freed == 0) return false;
+  // As the driver answers for memory from outside of the graph when the stream is being captured.
+  *result = freed > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   return true;
 }
 
 void ForgetStream(CUstream stream) {
-  if (IsBrokered()) Broker()->forget_stream(stream);
+  if (!IsBrokered()) return;
+  Broker()->forget_stream(stream);
+  ForgetStreamContexts();
 }
 
 bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes) {
@@ -122,22 +144,36 @@ void DropBrokered(int device, bool may_wait) {
   Broker()->drop(pool);
 }
 
+bool IsAnyCaptured() { return g_captures.load(std::memory_order_acquire) != 0; }
+
 void CaptureBegins() { g_captures.fetch_add(1, std::memory_order_acq_rel); }
+
+void NoteCaptureOf(CUstream stream) {
+  MutexLock lock(&g_deferred_mutex);
+  g_origins.Put(reinterpret_cast<uint64_t>(stream), true);
+}
+
+bool EndsCapture(CUstream stream) {
+  bool noted = false;
+  MutexLock lock(&g_deferred_mutex);
+  return g_origins.Take(reinterpret_cast<uint64_t>(stream), &noted);
+}
+
+bool DestroyAfterCaptures(CUstream stream) {
+  MutexLock lock(&g_deferred_mutex);
+  return IsAnyCaptured() && g_doomed.Put(reinterpret_cast<uint64_t>(stream), true);
+}
 
 void CaptureEnds() {
   if (g_captures.fetch_sub(1, std::memory_order_acq_rel) != 1 || !IsBrokered()) return;
   const GateHold hold;
-  while (true) {
-    uint64_t address = 0;
-    {
-      MutexLock lock(&g_deferred_mutex);
-      if (g_captures.load(std::memory_order_acquire) != 0) return;
-      g_deferred.ForEach([&](uint64_t deferred, bool) { address = deferred; });
-      bool taken = false;
-      if (address == 0 || !g_deferred.Take(address, &taken)) return;
-    }
-    Broker()->free(address);
+  uint64_t key = 0;
+  while (TakeDeferred(&g_doomed, &key)) {
+    const CUstream stream = reinterpret_cast<CUstream>(key);
+    ForgetStream(stream);
+    RealDriver().cuStreamDestroy_v2(stream);
   }
+  while (TakeDeferred(&g_deferred, &key)) Broker()->free(key);
 }
 
 void AbandonBrokered() {
@@ -145,6 +181,8 @@ void AbandonBrokered() {
   g_captures.store(0);
   g_deferred_mutex.Reset();
   g_deferred.Abandon();
+  g_doomed.Abandon();
+  g_origins.Abandon();
 }
 
 }  // namespace gpumem::preload

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Broker mode: memory of cuMemAlloc() and cuMemAllocPitch() is gpumem's (brokered_memory.h).
+// Broker mode: memory of cuMemAlloc() and cuMemAllocPitch() is gpumem's (brokered_memory.h). That
+// of cuMemAllocAsync() is, too (brokered_pool.h).
 //
 // What cannot be gpumem's is the driver's, and charged, as in account mode: memory in contexts that
 // are not primary ones, and while streams are being captured.
@@ -37,9 +38,16 @@ uint64_t HeldBrokered(int device);
 // memory is suspended, so that a suspended process can end.
 void DropBrokered(int device, bool may_wait);
 
+// True if any stream is being captured.
+bool IsAnyCaptured();
 // Captures of streams begin, and end. Frees that had to wait for the end are done then.
 void CaptureBegins();
 void CaptureEnds();
+// A capture has begun on a stream. EndsCapture() is true if one has, and it is about to end.
+void NoteCaptureOf(CUstream stream);
+bool EndsCapture(CUstream stream);
+// Destroys a stream when no capture is under way any more. False if none is.
+bool DestroyAfterCaptures(CUstream stream);
 
 void AbandonBrokered();
 

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "client/preload/accountant.h"
+#include "client/preload/brokered_stream.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -48,8 +49,9 @@ struct GpumemBroker {
    * process must have. Returns a GpumemAnswer. */
   int (*allocate)(struct GpumemBrokeredDevice* device, uint64_t bytes, uint64_t* address);
 
-  /* Frees a block of allocate(): when all work of the device is done, or that of a stream. False if
-   * no block begins at the address. */
+  /* Frees a block, also a stream-ordered one: when all work of the device is done, or that of a
+   * stream. Returns 0 if no block begins at the address. free_on_stream() returns -1 if the stream
+   * is being captured, or of another device, and else 1. */
   int (*free)(uint64_t address);
   int (*free_on_stream)(uint64_t address, void* stream);
 
@@ -82,6 +84,8 @@ struct GpumemBroker {
   /* A thread has found the gate closed. Resumes the memory if the reason for the suspension leaves
    * that to the program; else returns at once. */
   void (*wanted)(void);
+
+  const struct GpumemStreamMemory* stream_memory;
 };
 
 /* NOLINTEND(modernize-redundant-void-arg) */

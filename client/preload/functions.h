@@ -122,6 +122,9 @@
   X(cuIpcOpenMemHandle)         \
   X(cuIpcOpenMemHandle_v2)      \
   X(cuIpcCloseMemHandle)        \
+  X(cuMemPoolGetAttribute)      \
+  X(cuMemPoolSetAttribute)      \
+  X(cuMemPoolSetAccess)         \
   X(cuMemGetInfo)               \
   X(cuMemGetInfo_v2)            \
   X(cuDeviceTotalMem)           \
@@ -286,7 +289,6 @@
   X(cuDeviceGetMemPool)           \
   X(cuDeviceGetDefaultMemPool)    \
   X(cuDeviceGetGraphMemAttribute) \
-  X(cuMemPoolGetAttribute)        \
   X(cuStreamGetCtx)               \
   X(cuStreamIsCapturing)          \
   X(cuStreamIsCapturing_ptsz)     \

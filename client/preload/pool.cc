@@ -25,6 +25,7 @@ HashMap<Pool*> g_pools;
 std::atomic<bool> g_pools_changed{false};
 std::atomic<CUmemoryPool> g_current_pools[kMaxDevices];  // null: to be asked for
 std::atomic<uint32_t> g_pools_chosen{0};                 // times that the program has chosen one
+std::atomic<CUmemoryPool> g_default_pools[kMaxDevices];  // null: to be asked for
 RecordTable g_pool_blocks;                               // the context of a record is its Pool
 
 // Requires g_pools_mutex. Returns what a pool holds; the charge, if the driver does not tell.
@@ -62,10 +63,7 @@ void SettleOrOwe(const Driver& driver, Pool* pool) {
 
 int DeviceOfPool(const Driver& driver, CUmemoryPool pool, int current) {
   for (int device = 0; device < DeviceCount(); ++device) {
-    CUmemoryPool standard = nullptr;
-    if (driver.cuDeviceGetDefaultMemPool(&standard, device) == CUDA_SUCCESS && standard == pool) {
-      return device;
-    }
+    if (DefaultPool(driver, device) == pool) return device;
   }
   return current;
 }
@@ -126,6 +124,21 @@ CUmemoryPool CurrentPool(const Driver& driver, int device) {
 void ForgetCurrentPools() {
   g_pools_chosen.fetch_add(1);
   for (std::atomic<CUmemoryPool>& pool : g_current_pools) pool.store(nullptr);
+}
+
+CUmemoryPool DefaultPool(const Driver& driver, int device) {
+  if (device < 0 || device >= kMaxDevices) return nullptr;
+  CUmemoryPool pool = g_default_pools[device].load(std::memory_order_acquire);
+  if (pool != nullptr) return pool;
+  if (driver.cuDeviceGetDefaultMemPool(&pool, device) != CUDA_SUCCESS) return nullptr;
+  g_default_pools[device].store(pool, std::memory_order_release);
+  return pool;
+}
+
+void TrimDefaultPool(const Driver& driver, int device) {
+  MutexLock lock(&g_pools_mutex);
+  Pool** const pool = g_pools.Get(reinterpret_cast<uint64_t>(DefaultPool(driver, device)));
+  if (pool != nullptr) driver.cuMemPoolTrimTo((*pool)->handle, 0);
 }
 
 CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth) {
@@ -234,6 +247,7 @@ void DropPools(int device) {
     return true;
   });
   ForgetCurrentPools();
+  if (device >= 0 && device < kMaxDevices) g_default_pools[device].store(nullptr);
 }
 
 void AbandonPools() {
@@ -241,6 +255,7 @@ void AbandonPools() {
   g_pools.Abandon();
   g_pool_blocks.Abandon();
   ForgetCurrentPools();
+  for (std::atomic<CUmemoryPool>& pool : g_default_pools) pool.store(nullptr);
 }
 
 }  // namespace gpumem::preload

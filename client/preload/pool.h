@@ -30,6 +30,10 @@ Pool* FindPool(const Driver& driver, CUmemoryPool handle, int current);
 CUmemoryPool CurrentPool(const Driver& driver, int device);
 // Forgets it: the program has chosen another one.
 void ForgetCurrentPools();
+// Returns the default pool of a device, or null if there is no such device.
+CUmemoryPool DefaultPool(const Driver& driver, int device);
+// Has the driver give back what its default pool does not use, if there is memory of it at all.
+void TrimDefaultPool(const Driver& driver, int device);
 
 // Reserves what the pool will have to grow by for an allocation, as far as can be said before.
 CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth);

@@ -3,20 +3,13 @@
 //
 // The daemon runs its CUDA backend on the fake driver, so all of the way is used: segments, pools,
 // suspensions.
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "tests/preload/with_daemon.h"
+#include "tests/preload/brokered_fixture.h"
 
 namespace gpumem::preload {
 namespace {
@@ -24,57 +17,8 @@ namespace {
 using testing::Child;
 using testing::Eventually;
 
-class BrokeredTest : public DaemonTest {
- protected:
-  void SetUp() override {
-    DaemonTest::SetUp();
-    if (IsSkipped()) return;
-    // Of the device's memory.
-    environment["FAKE_CUDA_MEMORY"] = std::to_string(304 * kMiB);
-    StartDaemon(
-        "[tier]\ncapacity = \"1GiB\"\n"
-        "[tenant_defaults]\nlimit = \"288MiB\"\npreload = \"broker\"\n"
-        "[[tenant]]\nname = \"second\"\nswappable = true\nmin_residence = \"0s\"\n"
-        "[[tenant]]\nname = \"first\"\npriority = 1\n"
-        "[[rule]]\ntenant = \"second\"\ndefault = true\n"
-        "[[rule]]\ntenant = \"first\"\ndefault = true\n",
-        /*cuda=*/true);
-  }
-
-  // Returns the bytes of a kind that sessions hold.
-  uint64_t Held(const std::string& kind) {
-    const Finished listed = Ctl({"segments", "--json"});
-    EXPECT_EQ(listed.status, 0) << listed.errors;
-    uint64_t bytes = 0;
-    size_t at = 0;
-    while ((at = listed.output.find("\"kind\": \"" + kind + "\"", at)) != std::string::npos) {
-      // The object of the segment that this member is in.
-      const size_t begin = listed.output.rfind('{', at);
-      const size_t end = listed.output.find('}', at);
-      const size_t size = listed.output.find("\"size_bytes\": ", begin);
-      EXPECT_LT(size, end);
-      // Freed memory may stay with the tenant.
-      const size_t leased = listed.output.find("\"state\": \"leased\"", begin);
-      if (leased < end) bytes += std::strtoull(listed.output.c_str() + size + 14, nullptr, 10);
-      at = end;
-    }
-    return bytes;
-  }
-
-  // Runs `brokered`, with and without the preload, and expects the same.
-  void ExpectSame(const std::string& matter) {
-    const Finished plain = Run({Path("BROKERED"), matter}, Via::kNone);
-    const Finished run = Run({Path("BROKERED"), matter});
-    EXPECT_EQ(plain.status, 0) << plain.errors;
-    EXPECT_EQ(run.status, 0) << run.errors;
-    EXPECT_EQ(run.output, plain.output);
-    EXPECT_EQ(run.errors, plain.errors);
-    ExpectAllBack();
-  }
-};
-
 TEST_F(BrokeredTest, MemoryIsGpumemsAndTheLimitHolds) {
-  for (const char* way : {"alloc", "pitch", "crossed"}) {
+  for (const char* way : {"alloc", "pitch", "crossed", "async", "crossed_back"}) {
     SCOPED_TRACE(way);
     const Finished run = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)});
     ASSERT_EQ(run.status, 0) << run.errors;
@@ -93,7 +37,7 @@ TEST_F(BrokeredTest, MemoryIsGpumemsAndTheLimitHolds) {
 // What cannot be gpumem's is charged beside it, and room that one of both does not need is given to
 // the other.
 TEST_F(BrokeredTest, OtherMemoryIsChargedBesideIt) {
-  for (const char* way : {"managed", "vmm", "async", "pool", "node", "capture", "array"}) {
+  for (const char* way : {"managed", "vmm", "pool", "node", "capture", "array"}) {
     SCOPED_TRACE(way);
     const Finished run = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)});
     ASSERT_EQ(run.status, 0) << run.errors;
@@ -187,64 +131,6 @@ TEST_F(BrokeredTest, ARunChoosesTheMode) {
     ExpectAllBack();
   }
 }
-
-class SuspendedTest : public BrokeredTest {
- protected:
-  void SetUp() override {
-    BrokeredTest::SetUp();
-    if (IsSkipped()) return;
-    stop_ = daemon_->state_dir() + "/stop";
-    progress_ = daemon_->state_dir() + "/progress";
-  }
-
-  // Runs `brokered` in the background, until Stop().
-  void Begin(const std::string& what) {
-    const std::string script =
-        absl::StrCat(Path("BROKERED"), " ", what, " ", stop_, " > ", progress_);
-    program_ = Child(Preloaded({"/bin/sh", "-c", absl::StrCat("exec ", script)}));
-    ASSERT_TRUE(Eventually([&] { return Dots() > 0; }));
-    session_ = Session();
-  }
-
-  void Stop() { close(creat(stop_.c_str(), 0600)); }
-
-  size_t Dots() const {
-    std::ifstream file(progress_);
-    std::stringstream text;
-    text << file.rdbuf();
-    const std::string seen = text.str();
-    return static_cast<size_t>(std::count(seen.begin(), seen.end(), '.'));
-  }
-  // Returns the number of the program's session.
-  std::string Session() {
-    const Finished listed = Ctl({"ps"});
-    std::istringstream lines(listed.output);
-    std::string line;
-    while (std::getline(lines, line)) {
-      if (line.find(" brokered ") != std::string::npos) {
-        std::string number;
-        std::istringstream(line) >> number;
-        return number;
-      }
-    }
-    return "none in " + listed.output;
-  }
-  // The program goes on, and nothing that it has read was wrong.
-  void ExpectItEndsWell() {
-    const size_t before = Dots();
-    ASSERT_TRUE(Eventually([&] { return Dots() > before; }));
-    Stop();
-    EXPECT_EQ(program_.Wait(), 0);
-    std::ifstream file(progress_);
-    std::stringstream text;
-    text << file.rdbuf();
-    EXPECT_NE(text.str().find(" wrong=0\n"), std::string::npos) << text.str();
-    ExpectAllBack();
-  }
-
-  std::string stop_, progress_, session_;
-  Child program_;
-};
 
 TEST_F(SuspendedTest, AnOperatorSuspendsAProgramThatKnowsNothingOfIt) {
   Begin("work");

@@ -19,6 +19,7 @@ class Blocks {
   struct Block {
     uint64_t bytes = 0;     // as the program asked
     void* owner = nullptr;  // its device; null: opened
+    bool stream_ordered = false;
   };
   struct Found {
     uint64_t base = 0;
@@ -47,19 +48,19 @@ class Blocks {
     if (address - it->first >= it->second.bytes) return std::nullopt;
     return Found{.base = it->first, .block = it->second};
   }
-  // Returns the addresses of an owner's blocks, and forgets them.
-  std::vector<uint64_t> TakeAll(const void* owner) {
-    std::vector<uint64_t> bases;
+  // Returns an owner's blocks, and forgets them.
+  std::vector<Found> TakeAll(const void* owner) {
+    std::vector<Found> taken;
     absl::MutexLock lock(&mutex_);
     for (auto it = blocks_.begin(); it != blocks_.end();) {
       if (it->second.owner != owner) {
         ++it;
         continue;
       }
-      bases.push_back(it->first);
+      taken.push_back({.base = it->first, .block = it->second});
       it = blocks_.erase(it);
     }
-    return bases;
+    return taken;
   }
 
  private:

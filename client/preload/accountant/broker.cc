@@ -12,22 +12,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/preload/accountant/blocks.h"
+#include "client/preload/accountant/brokered_device.h"
 #include "client/preload/accountant/suspender.h"
 #include "client/preload/accountant/ticket_exchange.h"
-
-// Its pool is made at the first allocation, as it needs the device's primary context.
-struct GpumemBrokeredDevice {
-  GpumemDeviceId id;
-  std::string uuid;
-  const GpumemPreload* preload;
-  // Work of streams may be pending on free memory of the pool, whose order a program that is given
-  // it need not follow.
-  std::atomic<bool> ordered{false};
-  absl::Mutex mutex;
-  // Atomic, so that allocations take no lock for it. Dropped only when none can be under way: the
-  // context goes.
-  std::atomic<gpumem_pool*> pool{nullptr};
-};
 
 namespace gpumem::preload {
 namespace {
@@ -86,33 +73,55 @@ class MemoryBroker {
     return GPUMEM_ACCOUNTANT_OK;
   }
 
+  int AllocateOnStream(GpumemBrokeredDevice* device, uint64_t bytes, void* stream,
+                       uint64_t* address) {
+    void* data = nullptr;
+    const auto make = [&] { return MakePool(client_, device, wait_ms_, /*of_streams=*/true); };
+    const int status = device->stream_memory.Allocate(make, bytes, stream, &data);
+    if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
+      return GPUMEM_ACCOUNTANT_NO_MEMORY;
+    if (status == GPUMEM_FAILED_PRECONDITION) return GPUMEM_ACCOUNTANT_UNLIMITED;
+    if (status != GPUMEM_OK) {
+      Tell();
+      return GPUMEM_ACCOUNTANT_GONE;
+    }
+    *address = reinterpret_cast<uintptr_t>(data);
+    blocks_.Put(*address, {.bytes = bytes, .owner = device, .stream_ordered = true});
+    return GPUMEM_ACCOUNTANT_OK;
+  }
+
   bool Free(uint64_t address) {
-    return Free(address, [](GpumemBrokeredDevice& device, gpumem_pool* pool, void* data) {
-      return device.preload->synchronize(&device.id) != 0
-                 ? gpumem_pool_free_pointer(pool, data, kIdleStream)
-                 : gpumem_pool_free_synchronized(pool, data);
-    });
+    return Free(address, [](GpumemBrokeredDevice& device, const Blocks::Block& block, void* data) {
+             gpumem_pool* const pool = PoolOfBlock(block);
+             return !block.stream_ordered && device.preload->synchronize(&device.id) != 0
+                        ? gpumem_pool_free_pointer(pool, data, kIdleStream)
+                        : gpumem_pool_free_synchronized(pool, data);
+           }) > 0;
   }
 
-  bool FreeOnStream(uint64_t address, void* stream) {
-    return Free(address, [stream](GpumemBrokeredDevice& device, gpumem_pool* pool, void* data) {
-      device.ordered.store(true, std::memory_order_release);
-      return gpumem_pool_free_pointer(pool, data, stream);
-    });
+  int FreeOnStream(uint64_t address, void* stream) {
+    return Free(address,
+                [stream](GpumemBrokeredDevice& device, const Blocks::Block& block, void* data) {
+                  if (!block.stream_ordered) device.ordered.store(true, std::memory_order_release);
+                  return gpumem_pool_free_pointer(PoolOfBlock(block), data, stream);
+                });
   }
 
-  // `free` is called with the device, its pool and the block's address.
+  // `free` is called with the device, the block and its address. Returns 1, 0 if there is no block,
+  // and -1 if `free` fails.
   template <typename FreeBlock>
-  bool Free(uint64_t address, FreeBlock free) {
+  int Free(uint64_t address, FreeBlock free) {
     // Taken first: after the free, another thread may get the same address.
     const std::optional<Blocks::Block> block = blocks_.Take(address, /*owned=*/true);
-    if (!block.has_value()) return false;
-    exchange_.Withdraw(address);
+    if (!block.has_value()) return 0;
+    if (!block->stream_ordered) exchange_.Withdraw(address);
     void* const data = reinterpret_cast<void*>(static_cast<uintptr_t>(address));
     auto* const device = static_cast<GpumemBrokeredDevice*>(block->owner);
-    if (free(*device, device->pool.load(std::memory_order_acquire), data) == GPUMEM_OK) return true;
+    if (block->stream_ordered) device->stream_memory.CountFree(block->bytes);
+    if (free(*device, *block, data) == GPUMEM_OK) return 1;
+    if (block->stream_ordered) device->stream_memory.Count(block->bytes);
     blocks_.Put(address, *block);
-    return false;
+    return -1;
   }
 
   void ForgetStream(void* stream) {
@@ -121,6 +130,8 @@ class MemoryBroker {
       gpumem_pool* const pool = device->pool.load(std::memory_order_acquire);
       if (pool != nullptr && device->ordered.load(std::memory_order_acquire))
         (void)gpumem_pool_forget_stream(pool, stream);
+      if (gpumem_pool* const ordered = device->stream_memory.pool())
+        (void)gpumem_pool_forget_stream(ordered, stream);
     }
   }
 
@@ -128,7 +139,8 @@ class MemoryBroker {
 
   bool Share(uint64_t base, GpumemIpcHandle* handle) {
     const std::optional<Blocks::Found> found = blocks_.Find(base);
-    if (!found.has_value() || found->block.owner == nullptr) return false;
+    if (!found.has_value() || found->block.owner == nullptr || found->block.stream_ordered)
+      return false;
     const gpumem_block block = {
         .data = reinterpret_cast<void*>(static_cast<uintptr_t>(found->base)),
         .bytes = found->block.bytes};
@@ -181,34 +193,14 @@ class MemoryBroker {
     return false;
   }
 
-  // Returns zeros where no pool has been needed yet.
-  static gpumem_pool_stats Stats(const GpumemBrokeredDevice& device) {
-    gpumem_pool* const pool = device.pool.load(std::memory_order_acquire);
-    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
-    if (pool == nullptr || gpumem_pool_get_stats(pool, &stats) != GPUMEM_OK) return {};
-    return stats;
-  }
-
-  static uint64_t Unused(const GpumemBrokeredDevice& device) {
-    const gpumem_pool_stats stats = Stats(device);
-    return stats.reserved_bytes - std::min(stats.reserved_bytes, stats.used_bytes);
-  }
-
-  static bool Trim(const GpumemBrokeredDevice& device) {
-    gpumem_pool* const pool = device.pool.load(std::memory_order_acquire);
-    uint64_t released = 0;
-    return pool != nullptr && gpumem_pool_trim(pool, 0, &released) == GPUMEM_OK && released > 0;
-  }
-
   void Drop(GpumemBrokeredDevice* device) {
     absl::MutexLock lock(&device->mutex);
-    gpumem_pool* const pool = device->pool.exchange(nullptr);
-    if (pool == nullptr) return;
-    for (const uint64_t base : blocks_.TakeAll(device)) {
-      (void)gpumem_pool_free_synchronized(pool,
+    gpumem_pool* const pools[] = {device->pool.exchange(nullptr), device->stream_memory.Take()};
+    for (const auto& [base, block] : blocks_.TakeAll(device)) {
+      (void)gpumem_pool_free_synchronized(pools[block.stream_ordered ? 1 : 0],
                                           reinterpret_cast<void*>(static_cast<uintptr_t>(base)));
     }
-    (void)gpumem_pool_destroy(pool);
+    for (gpumem_pool* const pool : pools) (void)gpumem_pool_destroy(pool);
   }
 
  private:
@@ -231,21 +223,13 @@ class MemoryBroker {
     absl::MutexLock lock(&device->mutex);
     pool = device->pool.load(std::memory_order_relaxed);
     if (pool != nullptr) return pool;
-    gpumem_pool_options options = {.struct_size = sizeof(options)};
-    options.device = device->uuid.c_str();
-    options.wait_ms = wait_ms_;
-    if (gpumem_pool_create(client_, &options, &pool) != GPUMEM_OK) {
-      Tell();
-      return nullptr;
-    }
-    (void)gpumem_pool_set_out_of_memory_callback(
-        pool,
-        [](void* self, uint64_t) {
-          const auto* const of = static_cast<GpumemBrokeredDevice*>(self);
-          return of->preload->make_room(&of->id);
-        },
-        device);
+    pool = Made(MakePool(client_, device, wait_ms_, /*of_streams=*/false));
     device->pool.store(pool, std::memory_order_release);
+    return pool;
+  }
+
+  gpumem_pool* Made(gpumem_pool* pool) {
+    if (pool == nullptr) Tell();
     return pool;
   }
 
@@ -258,9 +242,8 @@ class MemoryBroker {
 
   std::vector<gpumem_pool*> Pools() {
     std::vector<gpumem_pool*> pools;
-    for (GpumemBrokeredDevice* const device : Devices()) {
-      gpumem_pool* const pool = device->pool.load(std::memory_order_acquire);
-      if (pool != nullptr) pools.push_back(pool);
+    for (const GpumemBrokeredDevice* const device : Devices()) {
+      for (gpumem_pool* const pool : PoolsOf(*device)) pools.push_back(pool);
     }
     return pools;
   }
@@ -286,14 +269,32 @@ class MemoryBroker {
 
 MemoryBroker* g_broker = nullptr;
 
+constexpr GpumemStreamMemory kStreamTable = {
+    .allocate =
+        [](GpumemBrokeredDevice* device, uint64_t bytes, void* stream, uint64_t* address) {
+          return g_broker->AllocateOnStream(device, bytes, stream, address);
+        },
+    .contains = [](uint64_t base) -> int {
+      const std::optional<Blocks::Found> found = g_broker->Find(base);
+      return found.has_value() && found->block.stream_ordered;
+    },
+    .get_figures = [](GpumemBrokeredDevice* device,
+                      GpumemPoolFigures* figures) { *figures = device->stream_memory.Figures(); },
+    .reset_high = [](GpumemBrokeredDevice* device,
+                     int of_used) { device->stream_memory.ResetHigh(of_used != 0); },
+    .trim = [](GpumemBrokeredDevice* device,
+               uint64_t least_reserved) { device->stream_memory.Trim(least_reserved); },
+    .set_reuse = [](GpumemBrokeredDevice* device,
+                    uint32_t flags) { device->stream_memory.SetReuse(flags); },
+};
+
 constexpr GpumemBroker kTable = {
     .device = [](const GpumemDeviceId* id) { return g_broker->Device(*id); },
     .allocate = [](GpumemBrokeredDevice* device, uint64_t bytes,
                    uint64_t* address) { return g_broker->Allocate(device, bytes, address); },
     .free = [](uint64_t address) -> int { return g_broker->Free(address); },
-    .free_on_stream = [](uint64_t address, void* stream) -> int {
-      return g_broker->FreeOnStream(address, stream);
-    },
+    .free_on_stream = [](uint64_t address,
+                         void* stream) { return g_broker->FreeOnStream(address, stream); },
     .forget_stream = [](void* stream) { g_broker->ForgetStream(stream); },
     .find = [](uint64_t address, uint64_t* base, uint64_t* bytes) -> int {
       const std::optional<Blocks::Found> found = g_broker->Find(address);
@@ -312,12 +313,12 @@ constexpr GpumemBroker kTable = {
       return g_broker->Open(*handle, address);
     },
     .close = [](uint64_t address) -> int { return g_broker->Close(address); },
-    .unused = [](GpumemBrokeredDevice* device) { return MemoryBroker::Unused(*device); },
-    .held =
-        [](GpumemBrokeredDevice* device) { return MemoryBroker::Stats(*device).reserved_bytes; },
-    .trim = [](GpumemBrokeredDevice* device) -> int { return MemoryBroker::Trim(*device); },
+    .unused = [](GpumemBrokeredDevice* device) { return UnusedOf(*device); },
+    .held = [](GpumemBrokeredDevice* device) { return HeldBy(*device); },
+    .trim = [](GpumemBrokeredDevice* device) -> int { return TrimPools(*device); },
     .drop = [](GpumemBrokeredDevice* device) { g_broker->Drop(device); },
     .wanted = [] { g_broker->Wanted(); },
+    .stream_memory = &kStreamTable,
 };
 
 }  // namespace

@@ -27,12 +27,16 @@ CUresult AfterLaunch(const Entry& entry, CUgraphExec exec, CUresult result) {
 }
 
 template <typename Call>
-CUresult BeginCapture(Call call) {
+CUresult BeginCapture(CUstream stream, Call call) {
   Entry entry;
   NoteCapture();
   CaptureBegins();
   CUresult result = call(entry.driver);
-  if (result != CUDA_SUCCESS) CaptureEnds();
+  if (result != CUDA_SUCCESS) {
+    CaptureEnds();
+  } else {
+    NoteCaptureOf(stream);
+  }
   return result;
 }
 
@@ -52,7 +56,10 @@ CUresult EndCapture(CUstream stream, CUgraph* graph, bool per_thread, Call call)
   bool known = captured != nullptr && TakeGraph(reinterpret_cast<uint64_t>(captured), &taken);
   bool was_captured = IsCaptured(entry.driver, stream, per_thread);
   CUresult result = call(entry.driver);
-  if (was_captured && !IsCaptured(entry.driver, stream, per_thread)) CaptureEnds();
+  if (was_captured && !IsCaptured(entry.driver, stream, per_thread)) {
+    EndsCapture(stream);
+    CaptureEnds();
+  }
   if (known && result == CUDA_SUCCESS) PutGraph(reinterpret_cast<uint64_t>(*graph), taken);
   if (known && result != CUDA_SUCCESS) DropGraph(taken);
   return result;
@@ -241,29 +248,31 @@ CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device) {
 }
 
 CUresult CUDAAPI cuStreamBeginCapture(CUstream hStream) {
-  return BeginCapture([&](const Driver& driver) { return driver.cuStreamBeginCapture(hStream); });
+  return BeginCapture(hStream,
+                      [&](const Driver& driver) { return driver.cuStreamBeginCapture(hStream); });
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_ptsz(CUstream hStream) {
   return BeginCapture(
-      [&](const Driver& driver) { return driver.cuStreamBeginCapture_ptsz(hStream); });
+      hStream, [&](const Driver& driver) { return driver.cuStreamBeginCapture_ptsz(hStream); });
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
   return BeginCapture(
-      [&](const Driver& driver) { return driver.cuStreamBeginCapture_v2(hStream, mode); });
+      hStream, [&](const Driver& driver) { return driver.cuStreamBeginCapture_v2(hStream, mode); });
 }
 
 CUresult CUDAAPI cuStreamBeginCapture_v2_ptsz(CUstream hStream, CUstreamCaptureMode mode) {
-  return BeginCapture(
-      [&](const Driver& driver) { return driver.cuStreamBeginCapture_v2_ptsz(hStream, mode); });
+  return BeginCapture(hStream, [&](const Driver& driver) {
+    return driver.cuStreamBeginCapture_v2_ptsz(hStream, mode);
+  });
 }
 
 CUresult CUDAAPI cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph,
                                              const CUgraphNode* dependencies,
                                              const CUgraphEdgeData* dependencyData,
                                              size_t numDependencies, CUstreamCaptureMode mode) {
-  return BeginCapture([&](const Driver& driver) {
+  return BeginCapture(hStream, [&](const Driver& driver) {
     return driver.cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData,
                                               numDependencies, mode);
   });
@@ -274,7 +283,7 @@ CUresult CUDAAPI cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGra
                                                   const CUgraphEdgeData* dependencyData,
                                                   size_t numDependencies,
                                                   CUstreamCaptureMode mode) {
-  return BeginCapture([&](const Driver& driver) {
+  return BeginCapture(hStream, [&](const Driver& driver) {
     return driver.cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies, dependencyData,
                                                    numDependencies, mode);
   });

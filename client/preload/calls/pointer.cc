@@ -10,7 +10,9 @@
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
 #include "client/preload/brokered_memory.h"
+#include "client/preload/brokered_pool.h"
 #include "client/preload/gate.h"
+#include "client/preload/pool.h"
 
 namespace gpumem::preload {
 namespace {
@@ -41,11 +43,25 @@ void CorrectAttribute(const Entry& entry, CUdeviceptr address, CUpointer_attribu
       *static_cast<size_t*>(data) = bytes;
       break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-      *static_cast<int*>(data) = 1;
+      *static_cast<int*>(data) = IsStreamOrdered(base) ? 0 : 1;
+      break;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: {
+      int device = -1;
+      if (IsStreamOrdered(base) &&
+          entry.driver.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+                                             address) == CUDA_SUCCESS) {
+        *static_cast<CUmemoryPool*>(data) = DefaultPool(entry.driver, device);
+      }
+      break;
+    }
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      if (IsStreamOrdered(base)) *static_cast<uint64_t*>(data) = CU_MEM_HANDLE_TYPE_NONE;
       break;
     case CU_POINTER_ATTRIBUTE_CONTEXT: {
       int device = -1;
-      if (entry.driver.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+      // Memory of a pool is of no context.
+      if (!IsStreamOrdered(base) &&
+          entry.driver.cuPointerGetAttribute(&device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
                                              address) == CUDA_SUCCESS) {
         *static_cast<CUcontext*>(data) = reinterpret_cast<CUcontext>(PrimaryOf(device));
       }
@@ -132,7 +148,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   }
   const GateHold hold;
   GpumemIpcHandle handle;
-  // A block in several segments, and memory of another process.
+  // A block in several segments, a stream-ordered one, and memory of another process.
   if (Broker()->share(base, &handle) == 0) return CUDA_ERROR_INVALID_VALUE;
   memcpy(pHandle, &handle, sizeof(handle));
   return CUDA_SUCCESS;

@@ -5,6 +5,7 @@
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
+#include "client/preload/brokered_pool.h"
 #include "client/preload/graph.h"
 #include "client/preload/pool.h"
 
@@ -77,6 +78,13 @@ struct PerThread {
   static constexpr bool kPerThread = true;
 };
 
+// Names the default stream, which is another one in the functions for per-thread default streams.
+template <typename Variant>
+CUstream NamedStream(CUstream stream) {
+  if (stream != nullptr) return stream;
+  return Variant::kPerThread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+}
+
 // Allocates from `pool`, or, if that is null, from the current pool of the stream's device.
 template <typename Variant, typename Call>
 CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUmemoryPool handle, CUstream stream,
@@ -96,18 +104,17 @@ CUresult AllocateAsync(CUdeviceptr* address, uint64_t bytes, CUmemoryPool handle
   if (result != CUDA_SUCCESS) return result;
   if (handle == nullptr) handle = CurrentPool(driver, device);
   if (handle == nullptr) return call(driver);
+  uint64_t brokered = 0;
+  if (AllocateBrokered(entry, {device, handle, NamedStream<Variant>(stream), bytes}, &brokered,
+                       &result)) {
+    if (result == CUDA_SUCCESS) *address = brokered;
+    return result;
+  }
   Pool* pool = FindPool(driver, handle, device);
   if (pool == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
   if (pool->device < 0) return call(driver);
   return AllocateInPool<Variant>(driver, pool, address, bytes, stream,
                                  [&] { return call(driver); });
-}
-
-// Names the default stream, which is another one in the functions for per-thread default streams.
-template <typename Variant>
-CUstream NamedStream(CUstream stream) {
-  if (stream != nullptr) return stream;
-  return Variant::kPerThread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
 }
 
 template <typename Variant>
@@ -173,12 +180,22 @@ template <typename Call>
 CUresult DestroyStream(const Entry& entry, CUstream stream, Call call) {
   if (!entry.outermost || !IsBrokered()) return call();
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  const bool known = entry.driver.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS;
+  if (IsAnyCaptured() && entry.driver.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+      capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+    // gpumem's pool needs an event of the stream. So one that another stream's capture has reached
+    // stays until the end of it. A capture goes with the stream that it has begun on.
+    if (EndsCapture(stream)) {
+      CUgraph graph = nullptr;
+      if (entry.driver.cuStreamEndCapture(stream, &graph) == CUDA_SUCCESS) {
+        entry.driver.cuGraphDestroy(graph);
+      }
+      CaptureEnds();
+    } else if (DestroyAfterCaptures(stream)) {
+      return CUDA_SUCCESS;
+    }
+  }
   ForgetStream(stream);
-  CUresult result = call();
-  // A capture goes with its stream.
-  if (result == CUDA_SUCCESS && known && capture != CU_STREAM_CAPTURE_STATUS_NONE) CaptureEnds();
-  return result;
+  return call();
 }
 
 // After a synchronization, at which pools give back memory above their threshold.
@@ -197,11 +214,13 @@ using gpumem::preload::DeviceToChargeFor;
 using gpumem::preload::Driver;
 using gpumem::preload::Entry;
 using gpumem::preload::FreeAsync;
+using gpumem::preload::IsBrokered;
 using gpumem::preload::Legacy;
 #if CUDA_VERSION >= 13000
 using gpumem::preload::NotePool;
 #endif
 using gpumem::preload::PerThread;
+using gpumem::preload::TrimBrokeredPool;
 
 extern "C" {
 
@@ -298,6 +317,9 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool) {
 
 CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   Entry entry;
+  if (entry.outermost && IsBrokered()) {
+    minBytesToKeep = TrimBrokeredPool(entry.driver, pool, minBytesToKeep);
+  }
   CUresult result = entry.driver.cuMemPoolTrimTo(pool, minBytesToKeep);
   if (entry.outermost) gpumem::preload::SettlePools(-1);
   return result;

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/preload/accountant/brokered_device.h"
+
+#include <algorithm>
+
+namespace gpumem::preload {
+namespace {
+
+gpumem_pool* IdlePool(const GpumemBrokeredDevice& device) {
+  return device.pool.load(std::memory_order_acquire);
+}
+
+// Gives back the unused credit; or else the free memory of the device's other pool, for which it
+// waits until the work of streams is done. True if that was anything.
+int MakeRoom(const GpumemBrokeredDevice& device, gpumem_pool* other) {
+  if (device.preload->make_room(&device.id) != 0) return 1;
+  uint64_t released = 0;
+  if (other != nullptr) (void)gpumem_pool_free_all_blocks(other, &released);
+  return released > 0 ? 1 : 0;
+}
+
+int MakeRoomForIdle(void* self, uint64_t) {
+  const auto* const device = static_cast<const GpumemBrokeredDevice*>(self);
+  return MakeRoom(*device, device->stream_memory.pool());
+}
+
+int MakeRoomForStreams(void* self, uint64_t) {
+  const auto* const device = static_cast<const GpumemBrokeredDevice*>(self);
+  return MakeRoom(*device, IdlePool(*device));
+}
+
+}  // namespace
+
+gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device, uint64_t wait_ms,
+                      bool of_streams) {
+  gpumem_pool* pool = nullptr;
+  gpumem_pool_options options = {.struct_size = sizeof(options)};
+  options.device = device->uuid.c_str();
+  options.wait_ms = wait_ms;
+  if (gpumem_pool_create(client, &options, &pool) != GPUMEM_OK) return nullptr;
+  (void)gpumem_pool_set_out_of_memory_callback(
+      pool, of_streams ? &MakeRoomForStreams : &MakeRoomForIdle, device);
+  return pool;
+}
+
+absl::InlinedVector<gpumem_pool*, 2> PoolsOf(const GpumemBrokeredDevice& device) {
+  absl::InlinedVector<gpumem_pool*, 2> pools = {IdlePool(device), device.stream_memory.pool()};
+  pools.erase(std::remove(pools.begin(), pools.end(), nullptr), pools.end());
+  return pools;
+}
+
+gpumem_pool* PoolOfBlock(const Blocks::Block& block) {
+  const auto* const device = static_cast<const GpumemBrokeredDevice*>(block.owner);
+  return block.stream_ordered ? device->stream_memory.pool() : IdlePool(*device);
+}
+
+uint64_t HeldBy(const GpumemBrokeredDevice& device) {
+  uint64_t held = 0;
+  for (gpumem_pool* const pool : PoolsOf(device)) {
+    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
+    if (gpumem_pool_get_stats(pool, &stats) == GPUMEM_OK) held += stats.reserved_bytes;
+  }
+  return held;
+}
+
+uint64_t UnusedOf(const GpumemBrokeredDevice& device) {
+  uint64_t unused = 0;
+  for (gpumem_pool* const pool : PoolsOf(device)) {
+    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
+    if (gpumem_pool_get_stats(pool, &stats) != GPUMEM_OK) continue;
+    unused += stats.reserved_bytes - std::min(stats.reserved_bytes, stats.used_bytes);
+  }
+  return unused;
+}
+
+bool TrimPools(const GpumemBrokeredDevice& device) {
+  uint64_t all = 0;
+  for (gpumem_pool* const pool : PoolsOf(device)) {
+    uint64_t released = 0;
+    if (gpumem_pool_trim(pool, 0, &released) == GPUMEM_OK) all += released;
+  }
+  return all > 0;
+}
+
+}  // namespace gpumem::preload

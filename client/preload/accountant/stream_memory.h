@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream-ordered memory of one device (client/preload/brokered_stream.h), over a pool of libgpumem.
+//
+// The pool is not the one of cuMemAlloc(): what is reserved and used there is no part of the
+// figures that programs read of a memory pool, and its memory never has work of streams pending.
+//
+// Thread-safe.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "client/preload/brokered_stream.h"
+#include "gpumem/gpumem.h"
+
+namespace gpumem::preload {
+
+class StreamMemory {
+ public:
+  // Returns a new pool, or null. Called at the first allocation, as the pool needs the device's
+  // primary context.
+  using MakePool = absl::FunctionRef<gpumem_pool*()>;
+
+  StreamMemory() = default;
+  StreamMemory(const StreamMemory&) = delete;
+  StreamMemory& operator=(const StreamMemory&) = delete;
+
+  // Allocates a block for work on a stream. Returns a status of libgpumem.
+  int Allocate(MakePool make, uint64_t bytes, void* stream, void** data);
+  // Counts a block of that many bytes, as asked for, that is about to be freed in the pool; and one
+  // that is not, after all.
+  void CountFree(uint64_t bytes);
+  void Count(uint64_t bytes);
+
+  // Returns the pool; null before the first allocation, and after Take().
+  gpumem_pool* pool() const { return pool_.load(std::memory_order_acquire); }
+  // Returns the pool, for the caller to destroy. No call may be under way.
+  gpumem_pool* Take();
+
+  GpumemPoolFigures Figures() const;
+  void ResetHigh(bool of_used);
+  void Trim(uint64_t least_reserved);
+  // Flags of enum GpumemStreamReuse.
+  void SetReuse(uint32_t flags);
+
+ private:
+  gpumem_pool* PoolOf(MakePool make);
+
+  std::atomic<gpumem_pool*> pool_{nullptr};
+  std::atomic<uint64_t> used_{0};
+  std::atomic<uint64_t> used_high_{0};
+  absl::Mutex mutex_;
+  uint32_t reuse_ ABSL_GUARDED_BY(mutex_) = GPUMEM_REUSE_DEFAULT;  // of enum gpumem_reuse
+};
+
+}  // namespace gpumem::preload

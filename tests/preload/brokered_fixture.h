@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs in broker mode, with a daemon whose CUDA backend runs on the fake driver.
+#pragma once
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/preload/with_daemon.h"
+
+namespace gpumem::preload {
+
+class BrokeredTest : public DaemonTest {
+ protected:
+  void SetUp() override {
+    DaemonTest::SetUp();
+    if (IsSkipped()) return;
+    // Of the device's memory.
+    environment["FAKE_CUDA_MEMORY"] = std::to_string(304 * kMiB);
+    StartDaemon(
+        "[tier]\ncapacity = \"1GiB\"\n"
+        "[tenant_defaults]\nlimit = \"288MiB\"\npreload = \"broker\"\n"
+        "[[tenant]]\nname = \"second\"\nswappable = true\nmin_residence = \"0s\"\n"
+        "[[tenant]]\nname = \"first\"\npriority = 1\n"
+        "[[rule]]\ntenant = \"second\"\ndefault = true\n"
+        "[[rule]]\ntenant = \"first\"\ndefault = true\n",
+        /*cuda=*/true);
+  }
+
+  // Returns the bytes of a kind that sessions hold.
+  uint64_t Held(const std::string& kind) {
+    const Finished listed = Ctl({"segments", "--json"});
+    EXPECT_EQ(listed.status, 0) << listed.errors;
+    uint64_t bytes = 0;
+    size_t at = 0;
+    while ((at = listed.output.find("\"kind\": \"" + kind + "\"", at)) != std::string::npos) {
+      // The object of the segment that this member is in.
+      const size_t begin = listed.output.rfind('{', at);
+      const size_t end = listed.output.find('}', at);
+      const size_t size = listed.output.find("\"size_bytes\": ", begin);
+      EXPECT_LT(size, end);
+      // Freed memory may stay with the tenant.
+      const size_t leased = listed.output.find("\"state\": \"leased\"", begin);
+      if (leased < end) bytes += std::strtoull(listed.output.c_str() + size + 14, nullptr, 10);
+      at = end;
+    }
+    return bytes;
+  }
+
+  // Runs a program, with and without the preload, and expects the same.
+  void ExpectSame(const std::string& matter, const std::string& program = "BROKERED") {
+    const Finished plain = Run({Path(program), matter}, Via::kNone);
+    const Finished run = Run({Path(program), matter});
+    EXPECT_EQ(plain.status, 0) << plain.errors;
+    EXPECT_EQ(run.status, 0) << run.errors;
+    EXPECT_EQ(run.output, plain.output);
+    EXPECT_EQ(run.errors, plain.errors);
+    ExpectAllBack();
+  }
+};
+
+class SuspendedTest : public BrokeredTest {
+ protected:
+  void SetUp() override {
+    BrokeredTest::SetUp();
+    if (IsSkipped()) return;
+    stop_ = daemon_->state_dir() + "/stop";
+    progress_ = daemon_->state_dir() + "/progress";
+  }
+
+  // Runs a program in the background, until Stop().
+  void Begin(const std::string& what, const std::string& program = "BROKERED") {
+    const std::string script = absl::StrCat(Path(program), " ", what, " ", stop_, " > ", progress_);
+    name_ = Path(program).substr(Path(program).rfind('/') + 1);
+    program_ = testing::Child(Preloaded({"/bin/sh", "-c", absl::StrCat("exec ", script)}));
+    ASSERT_TRUE(testing::Eventually([&] { return Dots() > 0; }));
+    session_ = Session();
+  }
+
+  void Stop() { close(creat(stop_.c_str(), 0600)); }
+
+  size_t Dots() const {
+    std::ifstream file(progress_);
+    std::stringstream text;
+    text << file.rdbuf();
+    const std::string seen = text.str();
+    return static_cast<size_t>(std::count(seen.begin(), seen.end(), '.'));
+  }
+  // Returns the number of the program's session.
+  std::string Session() {
+    const Finished listed = Ctl({"ps"});
+    std::istringstream lines(listed.output);
+    std::string line;
+    while (std::getline(lines, line)) {
+      if (line.find(absl::StrCat(" ", name_, " ")) != std::string::npos) {
+        std::string number;
+        std::istringstream(line) >> number;
+        return number;
+      }
+    }
+    return "none in " + listed.output;
+  }
+  // The program goes on, and nothing that it has read was wrong.
+  void ExpectItEndsWell() {
+    const size_t before = Dots();
+    ASSERT_TRUE(testing::Eventually([&] { return Dots() > before; }));
+    Stop();
+    EXPECT_EQ(program_.Wait(), 0);
+    std::ifstream file(progress_);
+    std::stringstream text;
+    text << file.rdbuf();
+    EXPECT_NE(text.str().find(" wrong=0\n"), std::string::npos) << text.str();
+    ExpectAllBack();
+  }
+
+  std::string stop_, progress_, session_, name_;
+  testing::Child program_;
+};
+
+}  // namespace gpumem::preload
