@@ -11,17 +11,17 @@ under the preload. Parts (all by default, in this order):
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
-  broker  fill, race and kill in broker mode, and what pointers, IPC handles and captures answer there
+  broker  fill, race and kill in broker mode, and what pointers, IPC handles, captures and stream-ordered
+          memory answer there
   broker_same  same in broker mode
-  suspend programs in broker mode are suspended and resumed while they train, and two that do not fit
-          on the GPU together take turns
+  suspend programs in broker mode, with each of their allocators, are suspended and resumed while they
+          work, and two that do not fit on the GPU together take turns
   injection  same, of some programs, and fill, with the library loaded by the CUDA driver
              (CUDA_INJECTION64_PATH) in place of the preload
 speed and calls also measure another library that is preloaded in place of ours, if --peer names one.
 """
 import argparse
 import collections
-import json
 import pathlib
 import shutil
 import statistics
@@ -31,6 +31,8 @@ import tempfile
 import time
 
 from node import GIB, HERE, LIMIT, Node, Report
+from suspensions import suspend
+from workloads import compared
 
 SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_async torch_ipc "
         "torch_ipc_expandable torch_nccl triton_kernel cupy_pool cupy_async cupy_managed jax_default "
@@ -39,9 +41,8 @@ SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_as
 SAME_INJECTED = ("torch_default torch_expandable torch_async torch_graphs cupy_pool cupy_async "
                  "jax_default jax_cuda_async numba_kernel").split()
 
-
-def compared(results):
-    return {key: value for key, value in results.items() if not key.startswith("_")}
+MATTERS = {"brokered": ("pointers", "ipc", "deferred", "reset"), "async": ("pointers", "codes"),
+           "async_work": ("order",)}
 
 
 def same(node, report, names=tuple(SAME), mode=True, prefix=""):
@@ -86,12 +87,17 @@ def tool(name):
     return shutil.which(name, path=str(HERE))
 
 
+MATTERS = {"brokered": ("pointers", "ipc", "deferred", "reset"), "async": ("pointers", "codes"),
+           "async_work": ("order",)}
+
+
 def broker(node, report):
-    for matter in ("pointers", "ipc", "deferred", "reset") if tool("brokered") else ():
-        alone, held = (node.start([tool("brokered"), matter], mode).communicate(timeout=120)
-                       for mode in (False, "broker"))
-        report.tell(alone == held, f"brokered {matter}", f"{alone} {held}")
-        node.wait_empty(mode="broker")
+    for program, matters in MATTERS.items():
+        for matter in matters if tool(program) else ():
+            alone, held = (node.start([tool(program), matter], mode).communicate(timeout=120)
+                           for mode in (False, "broker"))
+            report.tell(alone == held, f"{program} {matter}", f"{alone} {held}")
+            node.wait_empty(mode="broker")
     fill(node, report, "broker", "brokered ")
     race(node, report, "broker")
     kill(node, report, "broker")
@@ -99,40 +105,6 @@ def broker(node, report):
 
 def broker_same(node, report):
     same(node, report, mode="broker", prefix="brokered ")
-
-
-def suspend(node, report):
-    alone = node.run("train_long", preload=False)
-    process = node.start([sys.executable, HERE / "workloads.py", "train_long"], "broker")
-    while node.usage("broker")["leased_bytes"] < 2 * GIB and process.poll() is None:
-        time.sleep(0.01)
-    words = []
-    for _ in range(3):
-        time.sleep(1)
-        sessions = json.loads(node.ctl("ps").stdout)["sessions"]
-        session = next(each for each in sessions if each["tenant"] == "brokered")
-        begin = time.perf_counter()
-        node.ctl("suspend", str(session["session_id"]), "--yes")
-        middle = time.perf_counter()
-        left = node.usage("broker")["leased_bytes"]
-        resumed = time.perf_counter()
-        node.ctl("resume", str(session["session_id"]))
-        words.append(f"out {middle - begin:.2f} s, {left / GIB:.2f} GiB left, "
-                     f"back {time.perf_counter() - resumed:.2f} s")
-    out, err = process.communicate(timeout=300)
-    held = json.loads(out.splitlines()[-1]) if process.returncode == 0 else {"failed": err[-600:]}
-    report.tell(compared(alone) == compared(held), "suspend train_long", f"{alone} {held} {words}")
-    node.wait_empty(mode="broker")
-    begin = time.perf_counter()
-    both = {mode: node.start([sys.executable, HERE / "workloads.py", "take_turns"], mode)
-            for mode in ("left", "right")}
-    for mode, process in both.items():
-        out, err = process.communicate(timeout=400)
-        ok = process.returncode == 0 and json.loads(out.splitlines()[-1])["wrong"] == 0
-        report.tell(ok, f"take_turns {mode}", f"{out} {err[-600:]}")
-    log = (node.work / "gpumemd.log").read_text()
-    report.tell(True, "take_turns", f"{time.perf_counter() - begin:.1f} s in all, "
-                f"{log.count('suspended')} lines of suspensions in the log")
 
 
 def injection(node, report):

@@ -25,6 +25,10 @@ def close(value):
     return float(f"{float(value):.3g}")
 
 
+def compared(results):
+    return {key: value for key, value in results.items() if not key.startswith("_")}
+
+
 def torch_module(config=None):
     if config is not None:
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = config
@@ -47,28 +51,73 @@ def train(torch, steps=20, width=2048):
     return {"loss": close(loss)}
 
 
-@workload
-def train_long():
-    torch = torch_module()
+def train_long(config=None):
+    torch = torch_module(config)
     ballast = torch.arange(2 << 30, device="cuda", dtype=torch.int8)
     results = train(torch, steps=2500)
     kept = torch.arange(2 << 30, device="cuda", dtype=torch.int8)
     return {**results, "kept": bool((ballast == kept).all())}
 
 
-@workload
-def take_turns():
-    """Holds most of the GPU, and looks at all of it again and again."""
-    torch = torch_module()
-    count = int(torch.cuda.mem_get_info()[1] * 0.55) // (1 << 30)
-    parts = [torch.full((1 << 30,), at, device="cuda", dtype=torch.int8) for at in range(count)]
-    wrong = 0
+WORKLOADS["train_long"] = train_long
+WORKLOADS["train_long_async"] = functools.partial(train_long, "backend:cudaMallocAsync")
+
+
+def rounds_of(seconds):
     begin = time.time()
     rounds = 0
-    while rounds < 20 or time.time() - begin < 15:
-        wrong += sum(int((part != at).any()) for at, part in enumerate(parts))
+    while rounds < 20 or time.time() - begin < seconds:
+        yield rounds
         rounds += 1
-    return {"wrong": wrong, "_rounds": rounds, "_gib": count}
+
+
+@workload
+def cupy_async_long():
+    """Memory of two streams that comes and goes, beside some that stays."""
+    import cupy
+    pool = cupy.cuda.MemoryAsyncPool()
+    cupy.cuda.set_allocator(pool.malloc)
+    kept = cupy.full(2 << 30, 7, dtype=cupy.int8)
+    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    wrong = 0
+    for at in rounds_of(12):
+        with streams[at % 2] as stream:
+            part = cupy.full(1 << 20, at % 100, dtype=cupy.float32)
+            wrong += int((part + part != 2 * (at % 100)).sum())
+            del part
+            stream.synchronize()
+    return {"wrong": wrong, "kept": bool((kept == 7).all()), "used": pool.used_bytes() >= kept.nbytes}
+
+
+@workload
+def jax_async_long():
+    os.environ.update(XLA_PYTHON_CLIENT_ALLOCATOR="cuda_async", XLA_PYTHON_CLIENT_MEM_FRACTION=".30")
+    import jax
+    import jax.numpy as jnp
+    if jax.default_backend() != "gpu":
+        raise ImportError("JAX sees no GPU")
+    kept = jnp.full((2048, 1 << 20), 7, dtype=jnp.int8)
+    double = jax.jit(lambda part: part + part)
+    wrong = 0
+    for at in rounds_of(12):
+        part = jnp.full((1024, 1024), at % 100, dtype=jnp.float32)
+        wrong += int((double(part) != 2 * (at % 100)).sum())
+    return {"wrong": wrong, "kept": bool((kept == 7).all())}
+
+
+def take_turns(config=None):
+    """Holds most of the GPU, and looks at all of it again and again."""
+    torch = torch_module(config)
+    count = int(torch.cuda.mem_get_info()[1] * 0.55) // (1 << 30)
+    parts = [torch.full((1 << 30,), at, device="cuda", dtype=torch.int8) for at in range(count)]
+    wrong = rounds = 0
+    for rounds in rounds_of(15):
+        wrong += sum(int((part != at).any()) for at, part in enumerate(parts))
+    return {"wrong": wrong, "_rounds": rounds + 1, "_gib": count}
+
+
+WORKLOADS["take_turns"] = take_turns
+WORKLOADS["take_turns_async"] = functools.partial(take_turns, "backend:cudaMallocAsync")
 
 
 def convolve(torch):
