@@ -149,6 +149,7 @@ CUresult BeginPoolAllocation(Pool* pool, uint64_t bytes, uint64_t* growth) {
       // Before the lock is given up, so that others do not count on the same idle memory.
       pool->live += bytes;
       ++pool->blocks;
+      if (*growth == 0) return CUDA_SUCCESS;
     }
     CUresult result =
         last ? ReserveWaiting(pool->device, *growth) : ReserveShared(pool->device, *growth);
