@@ -15,7 +15,7 @@
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
-#include "client/preload/brokered_pool.h"
+#include "client/preload/brokered/pool.h"
 #include "client/preload/credit.h"
 #include "client/preload/elf.h"
 #include "client/preload/gate.h"

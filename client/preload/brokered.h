@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Broker mode: memory of cuMemAlloc() and cuMemAllocPitch() is gpumem's (brokered_memory.h). That
-// of cuMemAllocAsync() is, too (brokered_pool.h).
+// of cuMemAllocAsync() is, too (brokered/pool.h).
 //
 // What cannot be gpumem's is the driver's, and charged, as in account mode: memory in contexts that
 // are not primary ones, and while streams are being captured.

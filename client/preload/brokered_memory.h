@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #include "client/preload/accountant.h"
-#include "client/preload/brokered_stream.h"
+#include "client/preload/brokered/stream_memory.h"
 
 #ifdef __cplusplus
 extern "C" {

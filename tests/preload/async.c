@@ -139,7 +139,7 @@ static void codes(void) {
   printf("legacy=%d ", (int)door.cuMemFreeAsync_(a, NULL));
   check(alloc_per_thread(&a, MIB, NULL), "per thread");
   printf("per_thread=%d ", (int)free_per_thread(a, NULL));
-  /* A capture has its own memory, and does not free that from outside. */
+  /* A capture has separate memory, and does not free that from outside. */
   a = get(MIB, stream);
   CUstream free_stream = stream_of(CU_STREAM_NON_BLOCKING);
   check(door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin");

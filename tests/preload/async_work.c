@@ -70,7 +70,7 @@ static void order(void) {
   check(door.cuStreamSynchronize_(one), "synchronize");
   check(door.cuStreamSynchronize_(other), "synchronize");
   printf("right=%d/%d ", count(second, bytes, 2) == bytes, count(third, bytes, 3) == bytes);
-  /* Freed on another stream than its own, which waits for that: not its own stream's either. */
+  /* Freed on another stream, which waits for the first: no stream may get it yet. */
   hold(one);
   check(door.cuMemsetD8Async_(second, 4, bytes, one), "set");
   check(door.cuEventRecord_(event, one), "record");
@@ -142,7 +142,7 @@ static void bad(CUresult result) {
   }
 }
 
-/* Each block begins and ends with its own address. Those in the slots are anybody's to free. */
+/* Each block begins and ends with its address. Any thread frees those in the slots. */
 static void* race_one(void* argument) {
   unsigned int seed = (unsigned int)(size_t)argument;
   check(door.cuCtxSetCurrent_(shared_context), "context");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream-ordered memory of one device (client/preload/brokered_stream.h), over a pool of libgpumem.
+// Stream-ordered memory of one device (client/preload/brokered/stream_memory.h), over a pool of
+// libgpumem.
 //
-// The pool is not the one of cuMemAlloc(): what is reserved and used there is no part of the
-// figures that programs read of a memory pool, and its memory never has work of streams pending.
+// The pool is not the one of cuMemAlloc(). Programs read figures of a memory pool, of which that
+// memory is no part. And no work of streams is pending on it.
 //
 // Thread-safe.
 #pragma once
@@ -13,7 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
-#include "client/preload/brokered_stream.h"
+#include "client/preload/brokered/stream_memory.h"
 #include "gpumem/gpumem.h"
 
 namespace gpumem::preload {

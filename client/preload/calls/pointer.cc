@@ -9,8 +9,8 @@
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
+#include "client/preload/brokered/pool.h"
 #include "client/preload/brokered_memory.h"
-#include "client/preload/brokered_pool.h"
 #include "client/preload/gate.h"
 #include "client/preload/pool.h"
 

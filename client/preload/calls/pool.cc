@@ -5,7 +5,7 @@
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
-#include "client/preload/brokered_pool.h"
+#include "client/preload/brokered/pool.h"
 #include "client/preload/graph.h"
 #include "client/preload/pool.h"
 

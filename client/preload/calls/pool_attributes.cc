@@ -5,7 +5,7 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/brokered.h"
-#include "client/preload/brokered_pool.h"
+#include "client/preload/brokered/pool.h"
 
 using gpumem::preload::Entry;
 using gpumem::preload::IsBrokered;

@@ -7,8 +7,8 @@
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
+#include "client/preload/brokered/pool.h"
 #include "client/preload/brokered_memory.h"
-#include "client/preload/brokered_pool.h"
 #include "client/preload/gate.h"
 #include "client/preload/pool.h"
 
@@ -47,13 +47,12 @@ uint64_t ContextOf(const Driver& driver, CUstream stream) {
   return known.context;
 }
 
-// Returns the context that a call with a stream is about; 0 without a current context: then the
-// driver answers.
+// Returns the context that a call with a stream is about; 0 without one: then the driver answers.
 uint64_t ContextFor(const Driver& driver, CUstream stream) {
+  if (!IsDefaultStream(stream)) return ContextOf(driver, stream);
   uint64_t context = 0;
   int device = -1;
-  if (!CurrentContext(driver, &context, &device)) return 0;
-  return IsDefaultStream(stream) ? context : ContextOf(driver, stream);
+  return CurrentContext(driver, &context, &device) ? context : 0;
 }
 
 bool IsOfPrimary(const Driver& driver, CUstream stream, int device) {

@@ -44,7 +44,7 @@ struct GpumemStreamMemory {
   /* Makes the highest figure of used, or of reserved bytes the present one. */
   void (*reset_high)(struct GpumemBrokeredDevice* device, int of_used);
 
-  /* Gives back what is not used, as long as that many bytes stay reserved. */
+  /* Gives back unused memory as long as that many bytes stay reserved. */
   void (*trim)(struct GpumemBrokeredDevice* device, uint64_t least_reserved);
 
   /* Flags of enum GpumemStreamReuse. Before the first call: all. */

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Broker mode: memory of cuMemAllocAsync() from a device's default pool is gpumem's
-// (brokered_stream.h).
+// (brokered/stream_memory.h).
 //
 // What cannot be gpumem's is the driver's, and charged, as in account mode: memory of other pools,
 // and of streams that are being captured or belong to no primary context.
@@ -31,7 +31,7 @@ bool IsOfAnyPrimary(const Driver& driver, CUstream stream);
 // True if a block of gpumem that begins at an address is of AllocateBrokered().
 bool IsStreamOrdered(uint64_t base);
 
-// Adds what is gpumem's to what the driver tells of a pool.
+// Adds gpumem's part to the driver's figure of a pool.
 void AddToAttribute(const Driver& driver, CUmemoryPool pool, CUmemPool_attribute attribute,
                     void* value);
 // The program has set an attribute of a pool.
