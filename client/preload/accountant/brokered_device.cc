@@ -10,12 +10,14 @@ gpumem_pool* IdlePool(const GpumemBrokeredDevice& device) {
   return device.pool.load(std::memory_order_acquire);
 }
 
-// Gives back the unused credit; or else the free memory of the device's other pool, for which it
-// waits until the work of streams is done. True if that was anything.
+// Gives back the unused credit; or else free memory of the device's other pool: what has no work
+// pending, or if that is nothing, all, which waits for the work. True if that was anything.
 int MakeRoom(const GpumemBrokeredDevice& device, gpumem_pool* other) {
   if (device.preload->make_room(&device.id) != 0) return 1;
   uint64_t released = 0;
-  if (other != nullptr) (void)gpumem_pool_free_all_blocks(other, &released);
+  if (other == nullptr) return 0;
+  if (gpumem_pool_trim(other, 0, &released) != GPUMEM_OK || released == 0)
+    (void)gpumem_pool_free_all_blocks(other, &released);
   return released > 0 ? 1 : 0;
 }
 
