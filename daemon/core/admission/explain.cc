@@ -8,6 +8,18 @@
 #include "daemon/core/admission/room.h"
 
 namespace gpumemd {
+namespace {
+
+// Returns who raises a limit of the tenant, and the beginning of the command. A user who divides a
+// tenant raises the parts' limits.
+absl::string_view HelpToRaise(const LedgerState& state, absl::string_view limited) {
+  const records::Tenant* tenant = state.FindTenant(limited);
+  return tenant != nullptr && tenant->made && tenant->made->by_session()
+             ? "raise the limit that it was made with (gpumemctl tenant update "
+             : "ask an operator for a higher limit (gpumemctl quota set ";
+}
+
+}  // namespace
 
 using gpumem::FormatBytes;
 
@@ -86,7 +98,7 @@ std::string Room::HelpFor(const Tenant& tenant, const Denial& denial) const {
       const std::string& limited =
           denial.limited_tenant.empty() ? tenant.name : denial.limited_tenant;
       const std::string raise =
-          absl::StrCat("ask an operator for a higher limit (gpumemctl quota set ", limited,
+          absl::StrCat(HelpToRaise(state_, limited), limited,
                        denial.cause == Denial::Cause::kTotalLimit ? " --total-limit"
                        : pinned                                   ? " --pinned-limit"
                        : tier                                     ? " --tier-limit"

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "daemon/core/ledger/testing/restart_fixture.h"
 
 namespace gpumemd {
@@ -210,7 +211,10 @@ TEST_F(MadeChildrenTest, ALastingOneOutlivesItsMakerAndIsItsUsers) {
             StatusCode::kAlreadyExists);
   const SessionId inside = Connect(child, 5);
   AcquireOne(inside, 2 * kGranule);
-  EXPECT_TRUE(absl::IsResourceExhausted(Ask(inside, kGranule).status()));
+  const absl::Status more = Ask(inside, kGranule).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(more));
+  EXPECT_TRUE(absl::StrContains(more.message(), "gpumemctl tenant update user-5:5.kept --limit"))
+      << more << ": no operator is needed";
   EXPECT_EQ(List(second), std::vector<std::string>{child});
   EXPECT_TRUE(List(other).empty()) << "another user's";
   EXPECT_TRUE(List(inside).empty()) << "not its own";

@@ -125,6 +125,7 @@ records::Tenant& MadeTenants::Make(absl::string_view name, MadeTenant made,
   if (!tenant.made->owner.empty()) {
     changes.insert(changes.begin(), absl::StrCat("owner: none -> ", tenant.made->owner));
   }
+  if (tenant.made->lasting) changes.insert(changes.begin(), "lasting: false -> true");
   auditor_.TenantChanged(AuditEvent::kTenantMade, tenant, tenant.made->session, by,
                          std::move(changes));
   return tenant;
