@@ -181,9 +181,10 @@ Tally LastingTenantStorm(const Orders& orders) {
         tally["inside"] += 1;
         tally["widened"] += Update(orders, *inner, last, 1 << 30) ? 1 : 0;
         tally["widened"] += End(orders, *inner, last) ? 1 : 0;
-        End(orders, *caller, last);
-        tally["reborn"] += Create(orders, *caller, name, true).ok() ? 1 : 0;
-        tally["entered_ended"] += Enter(orders, last).has_value() ? 1 : 0;
+        if (End(orders, *caller, last)) {
+          tally["reborn"] += Create(orders, *caller, name, true).ok() ? 1 : 0;
+          tally["entered_ended"] += Enter(orders, last).has_value() ? 1 : 0;
+        }
       }
     }
     ReachForOthers(orders, *caller, tally);
