@@ -104,11 +104,13 @@ TEST_F(OwnTenantsTest, AUsersTenantOutlivesTheCommandAndTheDaemon) {
   EXPECT_EQ(listed[0]["made"]["uid"], kAlice);
   EXPECT_EQ(listed[0]["quota"]["limit_bytes"], 8 * kMiB);
   EXPECT_EQ(Run(kAlice, {"hold", "--as", Small(kAlice), "--size", "8MiB", "--for", "1ms"}).code, 0);
-  EXPECT_EQ(Run(kAlice, {"hold", "--as", Small(kAlice), "--size", "12MiB", "--for", "1ms"}).code, 5);
+  EXPECT_EQ(Run(kAlice, {"hold", "--as", Small(kAlice), "--size", "12MiB", "--for", "1ms"}).code,
+            5);
   const Answer changed =
       Run(kAlice, {"tenant", "update", "small", "--limit", "16MiB", "--max-sessions", "2"});
   EXPECT_EQ(changed.code, 0) << changed.text;
-  EXPECT_EQ(Run(kAlice, {"hold", "--as", Small(kAlice), "--size", "12MiB", "--for", "1ms"}).code, 0);
+  EXPECT_EQ(Run(kAlice, {"hold", "--as", Small(kAlice), "--size", "12MiB", "--for", "1ms"}).code,
+            0);
   EXPECT_EQ(Run(kAlice, {"tenant", "update", Small(kAlice), "--clear", "max-sessions"}).code, 0);
   EXPECT_TRUE(List(kAlice)[0]["quota"]["max_sessions"].is_null());
 

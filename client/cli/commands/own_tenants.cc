@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -65,8 +66,9 @@ absl::Status ResolveOwnDevices(const Session& session, v1::Quota* quota) {
   const DeviceList devices(known.begin(), known.end());
   const auto resolve = [&](std::string* device) -> absl::Status {
     absl::StatusOr<std::string> uuid = ResolveDevice(devices, *device);
-    if (uuid.ok()) *device = *std::move(uuid);
-    return uuid.status();
+    if (!uuid.ok()) return uuid.status();
+    *device = *std::move(uuid);
+    return absl::OkStatus();
   };
   for (v1::DeviceLimit& limit : *quota->mutable_devices()) {
     if (auto status = resolve(limit.mutable_device_uuid()); !status.ok()) return status;
