@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/session/session.h"
-#include "client/session/tenants.h"
+#include "client/session/tenants/own_tenants.h"
 #include "gpumem/client.h"
 
 namespace gpumem {

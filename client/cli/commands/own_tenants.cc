@@ -19,7 +19,7 @@
 #include "client/cli/views/device_list.h"
 #include "client/cli/views/views.h"
 #include "client/session/session.h"
-#include "client/session/tenants.h"
+#include "client/session/tenants/own_tenants.h"
 
 namespace gpumem::cli {
 namespace {

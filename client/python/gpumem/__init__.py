@@ -37,8 +37,7 @@ from .pool import Pool, PoolStats
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket
 from .serving import Serving
-from .tenant import MadeTenant, TenantRemains
-from .usage import Device, DeviceQuota, DeviceUsage, Peer, Usage
+from .usage import Device, DeviceQuota, DeviceUsage, MadeTenant, Peer, TenantRemains, Usage
 from .watch import Notice, Quota, Watch
 
 __version__ = _gpumem.__version__

@@ -19,8 +19,7 @@ from .files import PathLike, Progress, PublishedFiles
 from .pool import Pool
 from .publication import Publication, PublicationInfo
 from .segment import Block, Layout, Segment, Ticket, placed, segments_of
-from .tenant import MakingTenants
-from .usage import Device, DeviceUsage, Peer, Usage
+from .usage import Device, DeviceUsage, MakingTenants, Peer, Usage
 from .watch import Quota, Watch
 
 MAX_AT_ONCE = 253  # segments, whose descriptors are sent in one message (SCM_RIGHTS of unix(7))

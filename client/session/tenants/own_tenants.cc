@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/session/tenants.h"
+#include "client/session/tenants/own_tenants.h"
 
 namespace gpumem::internal {
 
