@@ -169,7 +169,7 @@ void CaptureEnds() {
   const GateHold hold;
   uint64_t key = 0;
   while (TakeDeferred(&g_doomed, &key)) {
-    const CUstream stream = reinterpret_cast<CUstream>(key);
+    CUstream stream = reinterpret_cast<CUstream>(key);
     ForgetStream(stream);
     RealDriver().cuStreamDestroy_v2(stream);
   }

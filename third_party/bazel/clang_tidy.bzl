@@ -33,7 +33,7 @@ def _clang_tidy_aspect_impl(target, ctx):
     for src in srcs:
         if src.extension != "cc" or not src.is_source:
             continue
-        report = ctx.actions.declare_file("%s.%s.tidy" % (ctx.label.name, src.basename))
+        report = ctx.actions.declare_file("%s.%s.tidy" % (ctx.label.name, src.short_path.replace("/", "_")))
         what = ctx.actions.args()
         what.add(report)
         what.add(src)

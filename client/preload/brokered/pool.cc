@@ -63,7 +63,7 @@ bool IsOfPrimary(const Driver& driver, CUstream stream, int device) {
 // Returns the device whose default pool it is, or -1.
 int DeviceOfDefaultPool(const Driver& driver, CUmemoryPool pool) {
   for (int device = 0; device < kMaxDevices; ++device) {
-    const CUmemoryPool standard = DefaultPool(driver, device);
+    CUmemoryPool standard = DefaultPool(driver, device);
     if (standard == nullptr) break;
     if (standard == pool) return device;
   }
