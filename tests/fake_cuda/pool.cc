@@ -302,7 +302,7 @@ CUresult CUDAAPI cuMemGetDefaultMemPool(CUmemoryPool* pool_out, CUmemLocation* l
     return cuDeviceGetDefaultMemPool(pool_out, location->id);
   }
   Call call;
-  static CUmemoryPool const host = new CUmemPoolHandle_st{-1};
+  static CUmemoryPool host = new CUmemPoolHandle_st{-1};
   fake_cuda::Pools().insert(host);
   *pool_out = host;
   return call.Ready();
