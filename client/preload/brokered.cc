@@ -104,6 +104,13 @@ bool FreeBrokered(const Entry& entry, uint64_t address, CUstream stream, CUresul
     if (*result == CUDA_SUCCESS && !Broker()->free(address)) *result = CUDA_ERROR_INVALID_VALUE;
     return true;
   }
+  if (IsAnyCaptured() && !IsCaptured(entry.driver, stream)) {
+    uint64_t base = 0;
+    uint64_t bytes = 0;
+    if (!Broker()->find(address, &base, &bytes) || base != address) return false;
+    *result = RefusalOfCapture(entry.driver);
+    if (*result != CUDA_SUCCESS) return true;
+  }
   const int freed = Broker()->free_on_stream(address, stream);
   if (freed == 0) return false;
   // As the driver answers for memory from outside of the graph when the stream is being captured.
@@ -145,6 +152,12 @@ void DropBrokered(int device, bool may_wait) {
 }
 
 bool IsAnyCaptured() { return g_captures.load(std::memory_order_acquire) != 0; }
+
+bool IsCaptured(const Driver& driver, CUstream stream) {
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+         capture != CU_STREAM_CAPTURE_STATUS_NONE;
+}
 
 void CaptureBegins() { g_captures.fetch_add(1, std::memory_order_acq_rel); }
 

@@ -38,8 +38,9 @@ uint64_t HeldBrokered(int device);
 // memory is suspended, so that a suspended process can end.
 void DropBrokered(int device, bool may_wait);
 
-// True if any stream is being captured.
+// True if any stream is being captured, or this one is.
 bool IsAnyCaptured();
+bool IsCaptured(const Driver& driver, CUstream stream);
 // Captures of streams begin, and end. Frees that had to wait for the end are done then.
 void CaptureBegins();
 void CaptureEnds();

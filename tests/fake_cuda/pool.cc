@@ -56,6 +56,7 @@ CUresult AllocateAsync(CUdeviceptr* address, size_t bytes, CUmemoryPool pool, CU
     return AddAllocation(call.state, CaptureOf(call.state, stream), context->device, bytes,
                          address);
   }
+  if (ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   int device = context->device;
   if (call.state.streams.count(stream) != 0) device = stream->context->device;
   if (pool == nullptr) pool = call.state.devices[static_cast<size_t>(device)].current_pool;
@@ -86,6 +87,7 @@ CUresult FreeAsync(CUdeviceptr address, CUstream stream) {
     if (allocation.kind != Kind::kGraph) return CUDA_ERROR_INVALID_VALUE;
     return AddFree(graph, address);
   }
+  if (ForbiddenByCapture(call.state)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   switch (allocation.kind) {
     case Kind::kPool:
     case Kind::kDevice:

@@ -146,8 +146,17 @@ static void codes(void) {
   printf("node=%d ", (int)door.cuMemAllocAsync_(&b, MIB, stream));
   printf("node_free=%d ", (int)door.cuMemFreeAsync_(b, stream));
   printf("elsewhere=%d ", (int)door.cuMemFreeAsync_(a, free_stream));
-  a = get(MIB, free_stream);
   printf("end=%d ", (int)door.cuStreamEndCapture_(stream, &graph));
+  check(door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin");
+  printf("alloc_elsewhere=%d ", (int)door.cuMemAllocAsync_(&b, MIB, free_stream));
+  printf("legacy=%d ", (int)door.cuMemAllocAsync_(&b, MIB, NULL));
+  printf("end=%d ", (int)door.cuStreamEndCapture_(stream, &graph));
+  check(door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_RELAXED), "begin");
+  printf("relaxed=%d ", (int)door.cuMemAllocAsync_(&b, MIB, free_stream));
+  printf("relaxed_free=%d ", (int)door.cuMemFreeAsync_(b, free_stream));
+  printf("free_of_earlier=%d ", (int)door.cuMemFreeAsync_(a, free_stream));
+  printf("end=%d ", (int)door.cuStreamEndCapture_(stream, &graph));
+  a = get(MIB, free_stream);
   check(door.cuStreamBeginCapture_(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "begin");
   printf("outside=%d ", (int)door.cuMemFreeAsync_(a, stream));
   door.cuStreamEndCapture_(stream, &graph);

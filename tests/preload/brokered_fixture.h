@@ -106,6 +106,27 @@ class SuspendedTest : public BrokeredTest {
     }
     return "none in " + listed.output;
   }
+  // An operator suspends and resumes the program, which has `least` bytes of the pools. Meanwhile
+  // others use all of the limit, by one of the ways of tests/preload/ways.c.
+  void ExpectAnOperatorSuspendsIt(const std::string& way, uint64_t least) {
+    for (int round = 0; round < 4; ++round) {
+      const Finished suspended = Ctl({"suspend", session_, "--yes"});
+      ASSERT_EQ(suspended.status, 0) << suspended.errors;
+      EXPECT_EQ(Held("vmm"), 0u);
+      EXPECT_GE(Held("tier"), least);
+      EXPECT_EQ(Usage().leased_bytes, 16 * kMiB) << "the context";
+      // It stands still: no dot comes.
+      const size_t before = Dots();
+      const Finished other = Run({Path("WAYS_DLSYM"), way, std::to_string(32 * kMiB)});
+      EXPECT_EQ(other.values("got"), (std::vector<std::string>{"8", "8"})) << other.output;
+      EXPECT_LE(Dots(), before + 1);
+      ASSERT_TRUE(testing::Eventually([&] { return Usage().leased_bytes == 16 * kMiB; }));
+      const Finished resumed = Ctl({"resume", session_});
+      ASSERT_EQ(resumed.status, 0) << resumed.errors;
+      EXPECT_TRUE(testing::Eventually([&] { return Dots() > before + 1; }));
+    }
+    ExpectItEndsWell();
+  }
   // The program goes on, and nothing that it has read was wrong.
   void ExpectItEndsWell() {
     const size_t before = Dots();

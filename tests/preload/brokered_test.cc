@@ -134,23 +134,7 @@ TEST_F(BrokeredTest, ARunChoosesTheMode) {
 
 TEST_F(SuspendedTest, AnOperatorSuspendsAProgramThatKnowsNothingOfIt) {
   Begin("work");
-  for (int round = 0; round < 3; ++round) {
-    const Finished suspended = Ctl({"suspend", session_, "--yes"});
-    ASSERT_EQ(suspended.status, 0) << suspended.errors;
-    EXPECT_EQ(Held("vmm"), 0u);
-    EXPECT_GE(Held("tier"), 45 * kMiB);
-    EXPECT_EQ(Usage().leased_bytes, 16 * kMiB) << "the context";
-    // It stands still: no dot comes while others use all of the limit.
-    const size_t before = Dots();
-    const Finished other = Run({Path("WAYS_DLSYM"), "alloc", std::to_string(32 * kMiB)});
-    EXPECT_EQ(other.values("got"), (std::vector<std::string>{"8", "8"})) << other.output;
-    EXPECT_LE(Dots(), before + 1);
-    ASSERT_TRUE(Eventually([&] { return Usage().leased_bytes == 16 * kMiB; }));
-    const Finished resumed = Ctl({"resume", session_});
-    ASSERT_EQ(resumed.status, 0) << resumed.errors;
-    EXPECT_TRUE(Eventually([&] { return Dots() > before + 1; }));
-  }
-  ExpectItEndsWell();
+  ExpectAnOperatorSuspendsIt("alloc", 45 * kMiB);
 }
 
 TEST_F(SuspendedTest, ItCanEndMeanwhile) {

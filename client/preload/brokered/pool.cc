@@ -105,8 +105,8 @@ bool AllocateBrokered(const Entry& entry, const StreamAllocation& wanted, uint64
       !IsOfPrimary(driver, wanted.stream, wanted.device)) {
     return false;
   }
-  // The driver refuses the legacy stream while one is captured that waits for it.
-  if (wanted.stream == CU_STREAM_LEGACY && IsAnyCaptured()) return false;
+  // The driver refuses what the captures forbid. A captured stream gets memory of its graph.
+  if (IsAnyCaptured()) return false;
   if (!g_reuse_told[wanted.device].load(std::memory_order_acquire)) {
     TellReuse(driver, wanted, device);
   }

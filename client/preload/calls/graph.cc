@@ -40,13 +40,6 @@ CUresult BeginCapture(CUstream stream, Call call) {
   return result;
 }
 
-bool IsCaptured(const Driver& driver, CUstream stream, bool per_thread) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  CUresult result = per_thread ? driver.cuStreamIsCapturing_ptsz(stream, &status)
-                               : driver.cuStreamIsCapturing(stream, &status);
-  return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 // A capture that fails leaves no graph.
 template <typename Call>
 CUresult EndCapture(CUstream stream, CUgraph* graph, bool per_thread, Call call) {
@@ -54,9 +47,10 @@ CUresult EndCapture(CUstream stream, CUgraph* graph, bool per_thread, Call call)
   CUgraph captured = entry.outermost ? CapturedGraph(entry.driver, stream, per_thread) : nullptr;
   Graph taken;
   bool known = captured != nullptr && TakeGraph(reinterpret_cast<uint64_t>(captured), &taken);
-  bool was_captured = IsCaptured(entry.driver, stream, per_thread);
+  CUstream named = per_thread && stream == nullptr ? CU_STREAM_PER_THREAD : stream;
+  bool was_captured = IsCaptured(entry.driver, named);
   CUresult result = call(entry.driver);
-  if (was_captured && !IsCaptured(entry.driver, stream, per_thread)) {
+  if (was_captured && !IsCaptured(entry.driver, named)) {
     EndsCapture(stream);
     CaptureEnds();
   }

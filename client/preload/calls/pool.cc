@@ -179,9 +179,7 @@ CUresult NotePool(const Entry& entry, CUresult result, const CUmemoryPool* pool,
 template <typename Call>
 CUresult DestroyStream(const Entry& entry, CUstream stream, Call call) {
   if (!entry.outermost || !IsBrokered()) return call();
-  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  if (IsAnyCaptured() && entry.driver.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
-      capture != CU_STREAM_CAPTURE_STATUS_NONE) {
+  if (IsAnyCaptured() && IsCaptured(entry.driver, stream)) {
     // gpumem's pool needs an event of the stream. So one that another stream's capture has reached
     // stays until the end of it. A capture goes with the stream that it has begun on.
     if (EndsCapture(stream)) {
