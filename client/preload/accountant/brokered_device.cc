@@ -31,6 +31,17 @@ int MakeRoomForStreams(void* self, uint64_t) {
   return MakeRoom(*device, IdlePool(*device));
 }
 
+// Adds up a figure of the pools.
+template <typename Figure>
+uint64_t SumOf(const GpumemBrokeredDevice& device, Figure figure) {
+  uint64_t sum = 0;
+  for (gpumem_pool* const pool : PoolsOf(device)) {
+    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
+    if (gpumem_pool_get_stats(pool, &stats) == GPUMEM_OK) sum += figure(stats);
+  }
+  return sum;
+}
+
 }  // namespace
 
 gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device, uint64_t wait_ms,
@@ -57,22 +68,13 @@ gpumem_pool* PoolOfBlock(const Blocks::Block& block) {
 }
 
 uint64_t HeldBy(const GpumemBrokeredDevice& device) {
-  uint64_t held = 0;
-  for (gpumem_pool* const pool : PoolsOf(device)) {
-    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
-    if (gpumem_pool_get_stats(pool, &stats) == GPUMEM_OK) held += stats.reserved_bytes;
-  }
-  return held;
+  return SumOf(device, [](const gpumem_pool_stats& stats) { return stats.reserved_bytes; });
 }
 
 uint64_t UnusedOf(const GpumemBrokeredDevice& device) {
-  uint64_t unused = 0;
-  for (gpumem_pool* const pool : PoolsOf(device)) {
-    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
-    if (gpumem_pool_get_stats(pool, &stats) != GPUMEM_OK) continue;
-    unused += stats.reserved_bytes - std::min(stats.reserved_bytes, stats.used_bytes);
-  }
-  return unused;
+  return SumOf(device, [](const gpumem_pool_stats& stats) {
+    return stats.reserved_bytes - std::min(stats.reserved_bytes, stats.used_bytes);
+  });
 }
 
 bool TrimPools(const GpumemBrokeredDevice& device) {
