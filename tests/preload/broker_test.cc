@@ -72,6 +72,8 @@ TEST_F(BrokerTest, MemoryOfAKilledProcessComesBack) {
     holder.Signal(SIGKILL);
     holder.Wait();
     ExpectAllBack();
+    // The next holder needs all of it.
+    ASSERT_TRUE(Eventually([&] { return Usage().charged_bytes == 0; }));
   }
 }
 
