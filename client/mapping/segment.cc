@@ -86,6 +86,7 @@ absl::StatusOr<UniqueFd> Segment::State::FetchFd() {
   // process.
   share.set_scope(mapped.lease.tenant() == session->welcome().tenant() ? v1::TICKET_SCOPE_TENANT
                                                                        : v1::TICKET_SCOPE_ANY);
+  share.set_given_away(true);
   absl::StatusOr<v1::ShareResponse> ticket = session->Share(share, deadline);
   if (!ticket.ok()) return ticket.status();
   v1::OpenRequest open;

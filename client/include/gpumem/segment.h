@@ -82,7 +82,7 @@ class Segment {
   absl::StatusOr<int> pool_fd() const;
   // Kinds vmm and pinned: returns the descriptor for cuMemImportFromShareableHandle or mmap. The
   // first call asks the daemon for it. The Segment owns it; it is valid as long as the Segment, and
-  // until Client::Suspend.
+  // until Client::Suspend. From then on the daemon does not reuse the memory after its release.
   //   UNIMPLEMENTED        another kind
   //   FAILED_PRECONDITION  the segment is suspended
   absl::StatusOr<int> fd();

@@ -142,8 +142,7 @@ class Broker {
     absl::StatusOr<std::vector<LeaseView>> leases;
   };
   Progress Advance(const std::shared_ptr<Acquisition>& acquisition, bool may_block);
-  // Gives up a request whose client is gone. A waiting request is resumed; it answers CANCELLED and
-  // holds nothing.
+  // Gives up a request whose client is gone: a waiting one answers CANCELLED, and holds nothing.
   void GiveUp(const std::shared_ptr<Acquisition>& acquisition);
   // Runs a whole Acquire on the caller's thread. `deadline` bounds the wait for memory that is on
   // its way, and with spec.waits the wait for memory that others hold.
@@ -151,7 +150,8 @@ class Broker {
                                                  absl::Time deadline, Deliver deliver);
   absl::StatusOr<std::vector<LeaseView>> Open(const Call& call, absl::Span<const Secret> tickets,
                                               bool revocable, uint64_t request_id, Deliver deliver);
-  absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope);
+  absl::StatusOr<Secret> Share(const Call& call, LeaseId lease, TicketScope scope,
+                               bool given_away = false);
   // Releases the leases, and the leases that an earlier daemon granted to these requests. All of
   // them or none, unless another call of the session releases some of them at the same time.
   //   INVALID_ARGUMENT  more ids than a session can hold

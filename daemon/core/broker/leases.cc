@@ -28,10 +28,11 @@ absl::StatusOr<std::vector<LeaseView>> Broker::Open(const Call& call,
   return HandOver(*operation, deliver, /*may_block=*/true).leases;
 }
 
-absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScope scope) {
+absl::StatusOr<Secret> Broker::Share(const Call& call, LeaseId lease, TicketScope scope,
+                                     bool given_away) {
   const Secret candidate = random_();
   Update update(this);
-  return ledger_.leases().Share(call.session(), lease, scope, candidate);
+  return ledger_.leases().Share(call.session(), lease, scope, candidate, given_away);
 }
 
 absl::Status Broker::CheckNamed(SessionId session, size_t leases, size_t requests) const {

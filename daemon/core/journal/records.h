@@ -132,7 +132,7 @@ struct Segment {
   Kind kind = Kind::kVmm;
   bool made = false;  // its memory exists
   bool lost = false;
-  bool shared_out = false;  // it was given to another tenant's process
+  bool shared_out = false;  // it was given to another tenant's process, or to an unknown one
   bool revocable = false;
   TenantName tenant;
   DeviceUuid device_uuid;

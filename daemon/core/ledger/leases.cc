@@ -36,12 +36,12 @@ absl::Status Leases::Check(SessionId session_id, absl::Span<const LeaseId> lease
 }
 
 absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, TicketScope scope,
-                                     const Secret& candidate) {
+                                     const Secret& candidate, bool given_away) {
   absl::StatusOr<Session*> session = state_.LiveSession(session_id);
   if (!session.ok()) return session.status();
   if (!(*session)->leases.contains(lease_id)) return NoSuchLease(lease_id);
   const SegmentId id = state_.leases.at(lease_id).segment;
-  const Segment& segment = *state_.segments.at(id);
+  Segment& segment = *state_.segments.at(id);
   if (segment.lost) return LostSegment(id);
   if (TraitsOf(segment.kind).charge_only) {
     return absl::FailedPreconditionError(
@@ -54,6 +54,10 @@ absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, Tic
     return absl::FailedPreconditionError(
         "a segment of kind mempool cannot be shared with other tenants: the descriptor of its pool "
         "would open all memory of this tenant in the pool; use kind vmm or ipc");
+  }
+  if (given_away && !segment.shared_out) {
+    segment.shared_out = true;
+    changes_.Touch(id);
   }
   std::optional<Secret>& ticket = state_.leases.at(lease_id).tickets[static_cast<size_t>(scope)];
   if (!ticket) {

@@ -33,12 +33,14 @@ class Leases {
   absl::Status Check(SessionId session, absl::Span<const LeaseId> leases) const;
 
   // Returns the ticket of a lease: `candidate`, or the one it already has for this scope.
+  // `given_away`: processes that the ledger does not know will have the segment, so it is never
+  // reused.
   //   ABORTED              the session has ended
   //   NOT_FOUND            it has no such lease
   //   FAILED_PRECONDITION  the segment is lost; or it is of kind driver; or it is of kind mempool
   //                        and the scope kAny
   absl::StatusOr<Secret> Share(SessionId session, LeaseId lease, TicketScope scope,
-                               const Secret& candidate);
+                               const Secret& candidate, bool given_away = false);
 
   // `unmapped`: the session's process no longer maps the segment by this lease.
   void End(LeaseId id, bool unmapped);

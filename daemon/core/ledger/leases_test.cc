@@ -78,6 +78,19 @@ TEST_F(LeasesTest, RetainedSegmentIsReusedByTenantDeviceAndSize) {
   EXPECT_TRUE(AcquireOne(OpenSession("team"), 2 * kGranule).reused);
 }
 
+// A process that the daemon does not know may still map it.
+TEST_F(LeasesTest, SegmentThatWasGivenAwayIsNotReused) {
+  const SessionId session = OpenSession("team");
+  const auto item = AcquireOne(session, kGranule);
+  ASSERT_TRUE(ledger.leases()
+                  .Share(session, item.lease, TicketScope::kTenant, NewSecret(),
+                         /*given_away=*/true)
+                  .ok());
+  Release(session, {item});
+  EXPECT_EQ(StateOf(item), SegmentState::kReleasing);
+  EXPECT_FALSE(AcquireOne(session, kGranule).reused);
+}
+
 TEST_F(LeasesTest, RetainsNoMoreThanTheBound) {
   ledger.tenants().Configure({{"team", {.max_retained_bytes = 2 * kGranule}}}, {});
   const SessionId session = OpenSession("team");

@@ -221,7 +221,7 @@ struct Segment {
   absl::Time created;
   bool made = false;  // its memory exists
   bool lost = false;
-  bool shared_out = false;  // another tenant's process was given it
+  bool shared_out = false;  // a process of another tenant, or an unknown one, was given it
   // The last step of its revocation, and when the next step is due.
   enum class Revocation { kTold, kAskedToEnd, kEnded } revocation = Revocation::kTold;
   absl::Time due = absl::InfiniteFuture();

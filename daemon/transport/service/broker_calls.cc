@@ -114,7 +114,8 @@ grpc::ServerUnaryReactor* BrokerService::Share(Context* context, const Bytes* re
         }
         const TicketScope scope =
             share.scope() == v1::TICKET_SCOPE_ANY ? TicketScope::kAny : TicketScope::kTenant;
-        absl::StatusOr<Secret> ticket = broker_->Share(call, LeaseId{share.lease_id()}, scope);
+        absl::StatusOr<Secret> ticket =
+            broker_->Share(call, LeaseId{share.lease_id()}, scope, share.given_away());
         if (!ticket.ok()) return ticket.status();
         v1::ShareResponse answer;
         answer.set_ticket(ticket->data(), ticket->size());
