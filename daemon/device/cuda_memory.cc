@@ -41,6 +41,17 @@ int HostNodeOf(const CudaDriver& driver, CUdevice device) {
   return result == CUDA_SUCCESS ? std::max(node, 0) : 0;
 }
 
+// True if other devices of the machine can be let use memory of the location. Programs ask for that
+// whenever the driver says that it is possible.
+bool IsRdmaCapable(const CudaDriver& driver, const CUmemLocation& location) {
+  int capable = 0;
+  return location.type == CU_MEM_LOCATION_TYPE_DEVICE &&
+         driver.cuDeviceGetAttribute(&capable,
+                                     CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                                     location.id) == CUDA_SUCCESS &&
+         capable != 0;
+}
+
 }  // namespace
 
 CUmemLocation HostLocation(int numa_node) {
@@ -56,6 +67,7 @@ absl::StatusOr<UniqueFd> MakeCudaMemory(const CudaDriver& driver, const CUmemLoc
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = location;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.allocFlags.gpuDirectRDMACapable = IsRdmaCapable(driver, location) ? 1 : 0;
   CUmemGenericAllocationHandle handle = 0;
   CUresult result = driver.cuMemCreate(&handle, bytes, &properties, 0);
   if (result != CUDA_SUCCESS) {
