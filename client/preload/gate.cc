@@ -22,7 +22,9 @@ constexpr uint32_t kSlots = 64;
 Slot g_slots[kSlots];
 std::atomic<uint32_t> g_next_slot{0};
 std::atomic<void (*)()> g_wanted{nullptr};  // null: the gate is not in use
-std::atomic<uint32_t> g_closed{0};
+// Odd while it is closed. A thread that waits for the end of one closing does not sleep through the
+// next one, of which it has not told.
+std::atomic<uint32_t> g_turns{0};
 std::atomic<uint32_t> g_leavings{0};  // counted while it is closed, for the thread that closes it
 
 constinit thread_local int t_depth = 0;
@@ -43,11 +45,13 @@ Slot& OwnSlot() {
   return *t_slot;
 }
 
+bool IsOdd(uint32_t turns) { return turns % 2 != 0; }
+
 // The orders below are sequentially consistent: either the closing thread sees the entry, or the
 // entering one sees the closed gate.
 void CountOut(Slot& slot) {
   slot.left.fetch_add(1);
-  if (g_closed.load() == 0) return;
+  if (!IsOdd(g_turns.load())) return;
   g_leavings.fetch_add(1);
   WakeAll(&g_leavings);
 }
@@ -62,7 +66,7 @@ bool IsEmpty(const Slot& slot) {
 
 void UseGate(void (*wanted)()) { g_wanted.store(wanted); }
 
-bool GateHold::IsClosed() { return t_depth == 0 && g_closed.load() != 0; }
+bool GateHold::IsClosed() { return t_depth == 0 && IsOdd(g_turns.load()); }
 
 bool GateHold::Enter() {
   void (*wanted)() = g_wanted.load(std::memory_order_relaxed);
@@ -71,10 +75,11 @@ bool GateHold::Enter() {
   Slot& slot = OwnSlot();
   while (true) {
     slot.entered.fetch_add(1);
-    if (g_closed.load() == 0) return true;
+    const uint32_t turns = g_turns.load();
+    if (!IsOdd(turns)) return true;
     CountOut(slot);
     wanted();
-    Wait(&g_closed, 1);
+    Wait(&g_turns, turns);
   }
 }
 
@@ -83,7 +88,7 @@ void GateHold::Leave() {
 }
 
 void CloseGate() {
-  g_closed.store(1);
+  g_turns.fetch_or(1);
   for (Slot& slot : g_slots) {
     while (true) {
       const uint32_t seen = g_leavings.load();
@@ -94,8 +99,8 @@ void CloseGate() {
 }
 
 void OpenGate() {
-  g_closed.store(0);
-  WakeAll(&g_closed);
+  if (IsOdd(g_turns.load())) g_turns.fetch_add(1);
+  WakeAll(&g_turns);
 }
 
 uint64_t GatePasses() {
@@ -106,7 +111,7 @@ uint64_t GatePasses() {
 
 void AbandonGate() {
   g_wanted.store(nullptr);
-  g_closed.store(0);
+  g_turns.store(0);
   t_depth = 0;
 }
 

@@ -80,6 +80,17 @@ TEST_F(GateTest, HoldsThreadsUntilItIsOpenAndAsksForThem) {
   EXPECT_EQ(through, 8);
 }
 
+// A suspension that follows at once: the thread tells of its wish again.
+TEST_F(GateTest, AsksAgainIfItIsClosedAgainMeanwhile) {
+  UseGate([] {
+    OpenGate();
+    if (g_asked.fetch_add(1) == 0) CloseGate();
+  });
+  CloseGate();
+  { const GateHold hold; }
+  EXPECT_EQ(g_asked, 2);
+}
+
 TEST_F(GateTest, CanBeLeftAloneWhileItIsClosed) {
   CloseGate();
   {
