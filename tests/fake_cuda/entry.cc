@@ -93,6 +93,11 @@ namespace {
   X(cuMemExportToShareableHandle)           \
   X(cuMemImportFromShareableHandle)         \
   X(cuMemRetainAllocationHandle)            \
+  X(cuMemGetAccess)                         \
+  X(cuMemGetHandleForAddressRange)          \
+  X(cuMulticastCreate)                      \
+  X(cuMulticastBindMem)                     \
+  X(cuMulticastBindAddr)                    \
   X(cuMemGetAllocationPropertiesFromHandle) \
   X(cuMemAllocAsync)                        \
   X(cuMemAllocAsync_ptsz)                   \

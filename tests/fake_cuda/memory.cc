@@ -259,10 +259,7 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
       *static_cast<int*>(data) = allocation->kind == Kind::kDevice ? 1 : 0;
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      // As gpumem makes the physical memory that it maps.
-      *static_cast<uint64_t*>(data) = allocation->kind == Kind::kMapped
-                                          ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-                                          : CU_MEM_HANDLE_TYPE_NONE;
+      *static_cast<uint64_t*>(data) = static_cast<uint64_t>(fake_cuda::HandleTypesOf(base));
       return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(data) = allocation->pool;

@@ -6,6 +6,7 @@
 // do it does not export. Environment:
 //   FAKE_CUDA_DEVICES  how many devices there are; 1 by default
 //   FAKE_CUDA_MEMORY   the bytes of each; 1 GiB by default
+//   FAKE_CUDA_REFUSE_RETAIN  a file: while it exists, no handle is retained by an address
 //   FAKE_CUDA_PEAKS    a file for the most that each had in use, written when the process ends
 #pragma once
 
@@ -168,6 +169,9 @@ void EmptyContext(State& state, CUcontext context);
 
 // Closes memory of another process, in ipc.cc.
 CUresult CloseImport(State& state, uint64_t address);
+
+// Returns the handle types of the memory that is mapped at an address, in vmm.cc.
+int HandleTypesOf(uint64_t base);
 
 // Frees the mappings of a sparse array, in vmm.cc.
 void DropTiles(const void* array);

@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/fake_cuda/state.h"
+#include "tests/fake_cuda/vmm.h"
 
 using fake_cuda::Allocation;
 using fake_cuda::Call;
@@ -18,26 +20,22 @@ using fake_cuda::Kind;
 using fake_cuda::kPage;
 
 namespace fake_cuda {
-namespace {
 
-struct Physical {
-  int fd;
-  uint64_t size;
-  int device;  // -1: in host memory, or another process's
-  CUmemAllocationProp properties;
-  int handles = 1;
-  int mappings = 0;
-};
-
-// Handles and mappings, under the state's lock. A handle is the object's address.
-std::map<uint64_t, Physical*>& Mappings() {
-  static auto* const mappings = new std::map<uint64_t, Physical*>;
+std::map<uint64_t, Mapped>& Mappings() {
+  static auto* const mappings = new std::map<uint64_t, Mapped>;
   return *mappings;
 }
 std::set<Physical*>& Handles() {
   static auto* const handles = new std::set<Physical*>;
   return *handles;
 }
+
+Physical* FindHandle(CUmemGenericAllocationHandle handle) {
+  Physical* physical = reinterpret_cast<Physical*>(handle);
+  return Handles().count(physical) == 0 ? nullptr : physical;
+}
+
+namespace {
 
 // What sparse arrays have of it, by the array and the place in it, of which only the offset and the
 // level count. Stays, like an array's other memory, until it is unmapped.
@@ -47,16 +45,11 @@ std::map<Tile, Physical*>& Tiles() {
   return *tiles;
 }
 
-Physical* FindHandle(CUmemGenericAllocationHandle handle) {
-  Physical* physical = reinterpret_cast<Physical*>(handle);
-  return Handles().count(physical) == 0 ? nullptr : physical;
-}
-
 void DropPhysical(Physical* physical) {
   if (physical->handles == 0) Handles().erase(physical);
   if (physical->handles != 0 || physical->mappings != 0) return;
   if (physical->device >= 0) GiveMemory(physical->device, physical->size);
-  close(physical->fd);
+  if (physical->fd >= 0) close(physical->fd);
   delete physical;
 }
 
@@ -103,6 +96,11 @@ CUresult MapArray(const CUarrayMapInfo* list, unsigned int count) {
 }
 
 }  // namespace
+
+int HandleTypesOf(uint64_t base) {
+  const auto found = Mappings().find(base);
+  return found == Mappings().end() ? 0 : found->second.physical->properties.requestedHandleTypes;
+}
 
 void DropTiles(const void* array) {
   auto next = Tiles().lower_bound({array, 0});
@@ -216,7 +214,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
            0) == MAP_FAILED) {
     return CUDA_ERROR_UNKNOWN;
   }
-  Mappings()[ptr] = physical;
+  Mappings()[ptr] = {physical};
   ++physical->mappings;
   call.state.allocations[ptr] = Allocation{Kind::kMapped, size, physical->device};
   return CUDA_SUCCESS;
@@ -229,7 +227,8 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
   auto next = Mappings().lower_bound(ptr);
   if (next == Mappings().end() || next->first >= ptr + size) return CUDA_ERROR_INVALID_VALUE;
   while (next != Mappings().end() && next->first < ptr + size) {
-    auto [address, physical] = *next;
+    const uint64_t address = next->first;
+    Physical* const physical = next->second.physical;
     ++next;
     if (address + physical->size > ptr + size) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = fake_cuda::Unmap(call.state, address, physical);
@@ -244,16 +243,50 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
   CUresult ready = call.Ready();
   if (ready != CUDA_SUCCESS) return ready;
   if (desc == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
-  int protection = PROT_NONE;
+  // All of it must be mapped, and no mapping in part.
+  uint64_t end = ptr;
+  for (auto next = Mappings().find(ptr); end < ptr + size; ++next) {
+    if (next == Mappings().end() || next->first != end) return CUDA_ERROR_INVALID_VALUE;
+    end += next->second.physical->size;
+  }
+  if (end != ptr + size) return CUDA_ERROR_INVALID_VALUE;
   // Memory of another process is of a device, too.
   auto mapped = call.state.allocations.lower_bound(ptr);
   for (; mapped != call.state.allocations.end() && mapped->first < ptr + size; ++mapped) {
     mapped->second.device = desc[0].location.id;
   }
-  if (desc[0].flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection = PROT_READ;
-  if (desc[0].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection = PROT_READ | PROT_WRITE;
-  return mprotect(reinterpret_cast<void*>(ptr), size, protection) == 0 ? CUDA_SUCCESS
-                                                                       : CUDA_ERROR_INVALID_VALUE;
+  for (auto next = Mappings().find(ptr); next != Mappings().end() && next->first < end; ++next) {
+    int protection = PROT_NONE;
+    auto& access = next->second.access;
+    for (size_t i = 0; i < count; ++i) {
+      access[{desc[i].location.type, desc[i].location.id}] = desc[i].flags;
+    }
+    for (const auto& [location, flags] : access) {
+      if (flags == CU_MEM_ACCESS_FLAGS_PROT_READ) protection |= PROT_READ;
+      if (flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_READ | PROT_WRITE;
+    }
+    if (mprotect(reinterpret_cast<void*>(next->first), next->second.physical->size, protection) !=
+        0) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult CUDAAPI cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location,
+                                CUdeviceptr ptr) {
+  Call call;
+  CUresult ready = call.Ready();
+  if (ready != CUDA_SUCCESS) return ready;
+  auto next = Mappings().upper_bound(ptr);
+  if (flags == nullptr || location == nullptr || next == Mappings().begin()) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  --next;
+  if (ptr >= next->first + next->second.physical->size) return CUDA_ERROR_INVALID_VALUE;
+  const auto found = next->second.access.find({location->type, location->id});
+  *flags = found == next->second.access.end() ? CU_MEM_ACCESS_FLAGS_PROT_NONE : found->second;
+  return CUDA_SUCCESS;
 }
 
 CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream) {
@@ -264,36 +297,6 @@ CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned i
   return fake_cuda::MapArray(mapInfoList, count);
 }
 
-CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle,
-                                              CUmemGenericAllocationHandle handle,
-                                              CUmemAllocationHandleType handleType,
-                                              unsigned long long) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  const Physical* physical = FindHandle(handle);
-  if (physical == nullptr || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
-      (physical->properties.requestedHandleTypes & handleType) == 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  *static_cast<int*>(shareableHandle) = dup(physical->fd);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
-                                                void* osHandle, CUmemAllocationHandleType) {
-  Call call;
-  CUresult ready = call.Ready();
-  if (ready != CUDA_SUCCESS) return ready;
-  int fd = dup(static_cast<int>(reinterpret_cast<intptr_t>(osHandle)));
-  struct stat status;
-  if (fd < 0 || fstat(fd, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
-  Physical* physical = new Physical{fd, static_cast<uint64_t>(status.st_size), -1, {}};
-  Handles().insert(physical);
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
-  return CUDA_SUCCESS;
-}
-
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
   Call call;
   CUresult ready = call.Ready();
@@ -302,10 +305,13 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handl
   auto next = Mappings().upper_bound(at);
   if (next == Mappings().begin()) return CUDA_ERROR_INVALID_VALUE;
   --next;
-  if (at >= next->first + next->second->size) return CUDA_ERROR_INVALID_VALUE;
-  ++next->second->handles;
-  Handles().insert(next->second);
-  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(next->second);
+  Physical* const physical = next->second.physical;
+  if (at >= next->first + physical->size) return CUDA_ERROR_INVALID_VALUE;
+  const char* const refused = getenv("FAKE_CUDA_REFUSE_RETAIN");
+  if (refused != nullptr && access(refused, F_OK) == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  ++physical->handles;
+  Handles().insert(physical);
+  *handle = reinterpret_cast<CUmemGenericAllocationHandle>(physical);
   return CUDA_SUCCESS;
 }
 
