@@ -22,6 +22,7 @@
 #include "client/preload/lock.h"
 #include "client/preload/nvml.h"
 #include "client/preload/pool.h"
+#include "client/preload/vmm/brokered_vmm.h"
 
 namespace gpumem::preload {
 namespace {
@@ -133,6 +134,8 @@ void OpenBroker() {
       .gate_passes = &GatePasses,
       .synchronize = &Synchronize,
       .make_room = &MakeRoom,
+      .detach_physical = &DetachPhysical,
+      .attach_physical = &AttachPhysical,
   };
   if (g_accountant->broker == nullptr) return;
   const GpumemBroker* broker = g_accountant->broker(&kPreload);
@@ -232,6 +235,12 @@ uint64_t ChargedSize(uint64_t bytes) {
   uint64_t unit = bytes < (uint64_t{1} << 20) ? Credit::kUnit : Credit::kLargePage;
   uint64_t rounded = (bytes + unit - 1) / unit * unit;
   return rounded < bytes ? bytes : rounded;
+}
+
+CUresult OpenAccounting(int device) {
+  CUresult result;
+  DeviceToCharge(device, &result);
+  return result;
 }
 
 CUresult Reserve(int device, uint64_t bytes, Charge* charge) {

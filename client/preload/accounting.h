@@ -25,6 +25,9 @@ struct Charge {
 // as asked, without the part of a page that is still empty.
 uint64_t ChargedSize(uint64_t bytes);
 
+// Opens the plug-in, if that has not been done. CUDA_SUCCESS, or what Reserve() would refuse with.
+CUresult OpenAccounting(int device);
+
 // Reserves `bytes` on a device, as they are. A refusal is CUDA_ERROR_OUT_OF_MEMORY; before that,
 // the books of pools and graphs are brought up to date, and the plug-in may let the request wait:
 // no lock may be held. In a child after fork() of a process that has used memory,

@@ -4,6 +4,7 @@
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
+#include "client/preload/vmm/brokered_vmm.h"
 
 namespace gpumem::preload {
 
@@ -43,6 +44,7 @@ void AbandonBooks() {
   AbandonGraphs();
   AbandonContexts();
   AbandonBrokered();
+  AbandonPhysical();
 }
 
 }  // namespace gpumem::preload

@@ -86,6 +86,10 @@ bool SettleBooks(int device);
 bool SettlePools(int device);
 bool SettleGraphs(int device);
 
+// Waits for all work of the process, in all contexts that the program has made or retained. Calls
+// in other threads that make or destroy contexts wait meanwhile.
+CUresult SynchronizeContexts(const Driver& driver);
+
 // Returns the handle of a device's primary context; 0 if the program has not had it.
 uint64_t PrimaryOf(int device);
 

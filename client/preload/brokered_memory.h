@@ -31,12 +31,20 @@ struct GpumemPreload {
   /* Gives back what the process has reserved on a device and does not need. True if that was
    * anything. Called within allocate(). */
   int (*make_room)(const struct GpumemDeviceId* id);
+  /* Waits for all work of the process, and unmaps what the program has mapped of physical memory
+   * that is not pinned. Then maps it again. False if the driver refuses, in which case a part may
+   * be done; the next call of either continues. With the gate closed. */
+  int (*detach_physical)(void);
+  int (*attach_physical)(void);
 };
 
 /* What cuIpcGetMemHandle() and its relatives carry. */
 struct GpumemIpcHandle {
   unsigned char bytes[64]; /* CU_IPC_HANDLE_SIZE */
 };
+
+/* Physical memory, for cuMemCreate(). */
+struct GpumemPhysical;
 
 /* A device's pool. Never freed. */
 struct GpumemBrokeredDevice;
@@ -80,6 +88,20 @@ struct GpumemBroker {
 
   /* Frees everything on the device, before its primary context goes. */
   void (*drop)(struct GpumemBrokeredDevice* device);
+
+  /* Acquires physical memory of exactly so many bytes, and maps it at an address, for the process
+   * to take a handle from. Returns a GpumemAnswer; UNLIMITED: gpumem cannot serve it, but the
+   * driver may. `may_wait`: waits as long as the user allows, for a request that was refused.
+   * Outside the gate then: the process can be suspended for requests before it in the queue. */
+  int (*create_physical)(struct GpumemBrokeredDevice* device, uint64_t bytes, int may_wait,
+                         struct GpumemPhysical** physical, uint64_t* address);
+  /* The process has neither handles nor mappings of it any more. */
+  void (*release_physical)(struct GpumemPhysical* physical);
+  /* From now on it stays on the device, also while the process is suspended. */
+  void (*pin_physical)(struct GpumemPhysical* physical);
+  /* Pins it, and writes a descriptor that cuMemImportFromShareableHandle() takes in any process.
+   * The caller closes it. False if there is none. */
+  int (*export_physical)(struct GpumemPhysical* physical, int* fd);
 
   /* A thread has found the gate closed. Resumes the memory if the reason for the suspension leaves
    * that to the program; else returns at once. */

@@ -79,4 +79,19 @@ class Entry {
   static constinit thread_local int depth_;
 };
 
+// Lets the thread make calls that a capture in another thread forbids.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const Driver& driver) : driver_(driver) { Exchange(); }
+  ~RelaxedCapture() { Exchange(); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  void Exchange() { driver_.cuThreadExchangeStreamCaptureMode(&mode_); }
+
+  const Driver& driver_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
 }  // namespace gpumem::preload

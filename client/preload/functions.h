@@ -113,24 +113,30 @@
 
 // Answered from the tenant's limit, or as for the driver's memory in broker mode, or needed
 // to stay in between.
-#define GPUMEM_PRELOAD_SERVE(X) \
-  X(cuMemGetAddressRange)       \
-  X(cuMemGetAddressRange_v2)    \
-  X(cuPointerGetAttribute)      \
-  X(cuPointerGetAttributes)     \
-  X(cuIpcGetMemHandle)          \
-  X(cuIpcOpenMemHandle)         \
-  X(cuIpcOpenMemHandle_v2)      \
-  X(cuIpcCloseMemHandle)        \
-  X(cuMemPoolGetAttribute)      \
-  X(cuMemPoolSetAttribute)      \
-  X(cuMemPoolSetAccess)         \
-  X(cuMemGetInfo)               \
-  X(cuMemGetInfo_v2)            \
-  X(cuDeviceTotalMem)           \
-  X(cuDeviceTotalMem_v2)        \
-  X(cuGetProcAddress)           \
-  X(cuGetProcAddress_v2)
+#define GPUMEM_PRELOAD_SERVE(X)             \
+  X(cuMemGetAddressRange)                   \
+  X(cuMemGetAddressRange_v2)                \
+  X(cuPointerGetAttribute)                  \
+  X(cuPointerGetAttributes)                 \
+  X(cuIpcGetMemHandle)                      \
+  X(cuIpcOpenMemHandle)                     \
+  X(cuIpcOpenMemHandle_v2)                  \
+  X(cuIpcCloseMemHandle)                    \
+  X(cuMemPoolGetAttribute)                  \
+  X(cuMemPoolSetAttribute)                  \
+  X(cuMemPoolSetAccess)                     \
+  X(cuMemGetInfo)                           \
+  X(cuMemGetInfo_v2)                        \
+  X(cuDeviceTotalMem)                       \
+  X(cuDeviceTotalMem_v2)                    \
+  X(cuGetProcAddress)                       \
+  X(cuGetProcAddress_v2)                    \
+  X(cuMemSetAccess)                         \
+  X(cuMemExportToShareableHandle)           \
+  X(cuMemGetAllocationPropertiesFromHandle) \
+  X(cuMemGetHandleForAddressRange)          \
+  X(cuMulticastBindMem)                     \
+  X(cuMulticastBindAddr)
 
 // Use device memory, or let the GPU do so: held while the process's memory is suspended
 // (calls/gated.cc). Graphs are too, in calls/graph.cc. Copies of managed memory alone are not in
@@ -146,8 +152,10 @@
   X(cuLaunchKernelEx)                     \
   X(cuLaunchKernelEx_ptsz)                \
   X(cuLaunchKernel_ptsz)                  \
+  X(cuMemAddressFree)                     \
   X(cuMemBatchDecompressAsync)            \
   X(cuMemBatchDecompressAsync_ptsz)       \
+  X(cuMemGetAccess)                       \
   X(cuMemcpy)                             \
   X(cuMemcpy2D)                           \
   X(cuMemcpy2DAsync)                      \
@@ -277,20 +285,22 @@
   GPUMEM_PRELOAD_SERVE(X)
 
 // Called by the preload, and not replaced.
-#define GPUMEM_PRELOAD_CALLED(X)  \
-  X(cuCtxGetCurrent)              \
-  X(cuCtxGetDevice)               \
-  X(cuCtxPushCurrent_v2)          \
-  X(cuCtxPopCurrent_v2)           \
-  X(cuDeviceGetCount)             \
-  X(cuDeviceGetUuid)              \
-  X(cuDeviceGetUuid_v2)           \
-  X(cuDevicePrimaryCtxGetState)   \
-  X(cuDeviceGetMemPool)           \
-  X(cuDeviceGetDefaultMemPool)    \
-  X(cuDeviceGetGraphMemAttribute) \
-  X(cuStreamGetCtx)               \
-  X(cuStreamIsCapturing)          \
-  X(cuStreamIsCapturing_ptsz)     \
-  X(cuStreamGetCaptureInfo_v2)    \
+#define GPUMEM_PRELOAD_CALLED(X)       \
+  X(cuCtxGetCurrent)                   \
+  X(cuCtxGetDevice)                    \
+  X(cuCtxPushCurrent_v2)               \
+  X(cuCtxPopCurrent_v2)                \
+  X(cuDeviceGetCount)                  \
+  X(cuDeviceGetUuid)                   \
+  X(cuDeviceGetUuid_v2)                \
+  X(cuDevicePrimaryCtxGetState)        \
+  X(cuDeviceGetMemPool)                \
+  X(cuDeviceGetDefaultMemPool)         \
+  X(cuDeviceGetGraphMemAttribute)      \
+  X(cuMemGetAllocationGranularity)     \
+  X(cuThreadExchangeStreamCaptureMode) \
+  X(cuStreamGetCtx)                    \
+  X(cuStreamIsCapturing)               \
+  X(cuStreamIsCapturing_ptsz)          \
+  X(cuStreamGetCaptureInfo_v2)         \
   X(cuStreamGetCaptureInfo_v2_ptsz)

@@ -52,7 +52,6 @@ const std::vector<Passed>& PassedOn() {
         "cuArrayGetPlane",
         "cuMipmappedArrayGetLevel",
         "cuMemGetAllocationGranularity",
-        "cuMemGetAllocationPropertiesFromHandle",
         "cuStreamGetCtx",
         "cuStreamGetCtx_ptsz",
         "cuStreamGetCtx_v2",

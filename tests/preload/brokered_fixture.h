@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs in broker mode, with a daemon whose CUDA backend runs on the fake driver.
+// Programs in broker mode, with a daemon whose CUDA backend runs on the fake driver, and programs
+// that are suspended while they work.
 #pragma once
 
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "tests/preload/with_daemon.h"
@@ -28,8 +30,10 @@ class BrokeredTest : public DaemonTest {
         "[tenant_defaults]\nlimit = \"288MiB\"\npreload = \"broker\"\n"
         "[[tenant]]\nname = \"second\"\nswappable = true\nmin_residence = \"0s\"\n"
         "[[tenant]]\nname = \"first\"\npriority = 1\n"
+        "[[tenant]]\nname = \"few\"\nmax_segments = 8\n"
         "[[rule]]\ntenant = \"second\"\ndefault = true\n"
-        "[[rule]]\ntenant = \"first\"\ndefault = true\n",
+        "[[rule]]\ntenant = \"first\"\ndefault = true\n"
+        "[[rule]]\ntenant = \"few\"\ndefault = true\n",
         /*cuda=*/true);
   }
 
@@ -72,33 +76,38 @@ class SuspendedTest : public BrokeredTest {
     if (IsSkipped()) return;
     stop_ = daemon_->state_dir() + "/stop";
     progress_ = daemon_->state_dir() + "/progress";
+    errors_ = daemon_->state_dir() + "/errors";
   }
 
   // Runs a program in the background, until Stop().
   void Begin(const std::string& what, const std::string& program = "BROKERED") {
-    const std::string script = absl::StrCat(Path(program), " ", what, " ", stop_, " > ", progress_);
-    name_ = Path(program).substr(Path(program).rfind('/') + 1);
+    const std::string path = Path(program);
+    const std::string script =
+        absl::StrCat(path, " ", what, " ", stop_, " > ", progress_, " 2> ", errors_);
     program_ = testing::Child(Preloaded({"/bin/sh", "-c", absl::StrCat("exec ", script)}));
-    ASSERT_TRUE(testing::Eventually([&] { return Dots() > 0; }));
-    session_ = Session();
+    ASSERT_TRUE(testing::Eventually([&] { return Dots() > 0; })) << Text(errors_);
+    session_ = Session(path.substr(path.rfind('/') + 1));
   }
 
   void Stop() { close(creat(stop_.c_str(), 0600)); }
 
-  size_t Dots() const {
-    std::ifstream file(progress_);
+  static std::string Text(const std::string& path) {
+    std::ifstream file(path);
     std::stringstream text;
     text << file.rdbuf();
-    const std::string seen = text.str();
+    return text.str();
+  }
+  size_t Dots() const {
+    const std::string seen = Text(progress_);
     return static_cast<size_t>(std::count(seen.begin(), seen.end(), '.'));
   }
   // Returns the number of the program's session.
-  std::string Session() {
+  std::string Session(const std::string& name) {
     const Finished listed = Ctl({"ps"});
     std::istringstream lines(listed.output);
     std::string line;
     while (std::getline(lines, line)) {
-      if (line.find(absl::StrCat(" ", name_, " ")) != std::string::npos) {
+      if (line.find(" " + name + " ") != std::string::npos) {
         std::string number;
         std::istringstream(line) >> number;
         return number;
@@ -130,17 +139,15 @@ class SuspendedTest : public BrokeredTest {
   // The program goes on, and nothing that it has read was wrong.
   void ExpectItEndsWell() {
     const size_t before = Dots();
-    ASSERT_TRUE(testing::Eventually([&] { return Dots() > before; }));
+    ASSERT_TRUE(testing::Eventually([&] { return Dots() > before; }))
+        << Text(errors_) << daemon_->Log();
     Stop();
-    EXPECT_EQ(program_.Wait(), 0);
-    std::ifstream file(progress_);
-    std::stringstream text;
-    text << file.rdbuf();
-    EXPECT_NE(text.str().find(" wrong=0\n"), std::string::npos) << text.str();
+    EXPECT_EQ(program_.Wait(), 0) << Text(errors_);
+    EXPECT_NE(Text(progress_).find(" wrong=0\n"), std::string::npos) << Text(progress_);
     ExpectAllBack();
   }
 
-  std::string stop_, progress_, session_, name_;
+  std::string stop_, progress_, errors_, session_;
   testing::Child program_;
 };
 

@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "client/preload/accountant/blocks.h"
 #include "client/preload/accountant/brokered_device.h"
+#include "client/preload/accountant/physical.h"
 #include "client/preload/accountant/suspender.h"
 #include "client/preload/accountant/ticket_exchange.h"
 
@@ -42,10 +43,24 @@ class MemoryBroker {
         wait_ms_(wait_ms),
         find_(std::move(find)),
         preload_(preload),
-        suspender_(client, preload, [this] { return Pools(); }) {}
+        physical_(client, wait_ms, preload),
+        suspender_(
+            client, preload, [this] { return Pools(); }, &physical_) {}
 
   int Start() { return suspender_.Start(); }
   void Wanted() { suspender_.Wanted(); }
+  PhysicalMemory& physical() { return physical_; }
+
+  int CreatePhysical(const GpumemBrokeredDevice& device, uint64_t bytes, bool may_wait,
+                     GpumemPhysical** physical, uint64_t* address) {
+    const auto make_room = [&] {
+      const bool made = preload_.make_room(&device.id) != 0;
+      return TrimPools(device) || made;
+    };
+    const int answer = physical_.Create(device.uuid, bytes, may_wait, make_room, physical, address);
+    if (answer == GPUMEM_ACCOUNTANT_GONE) Tell();
+    return answer;
+  }
 
   GpumemBrokeredDevice* Device(const GpumemDeviceId& id) {
     const std::string* const uuid = find_(id);
@@ -257,6 +272,7 @@ class MemoryBroker {
   const uint64_t wait_ms_;
   const FindDevice find_;
   const GpumemPreload preload_;
+  PhysicalMemory physical_;
   Suspender suspender_;
   Blocks blocks_;
   TicketExchange exchange_;
@@ -314,9 +330,22 @@ constexpr GpumemBroker kTable = {
     },
     .close = [](uint64_t address) -> int { return g_broker->Close(address); },
     .unused = [](GpumemBrokeredDevice* device) { return UnusedOf(*device); },
-    .held = [](GpumemBrokeredDevice* device) { return HeldBy(*device); },
+    .held =
+        [](GpumemBrokeredDevice* device) {
+          return HeldBy(*device) + g_broker->physical().HeldOn(device->uuid);
+        },
     .trim = [](GpumemBrokeredDevice* device) -> int { return TrimPools(*device); },
     .drop = [](GpumemBrokeredDevice* device) { g_broker->Drop(device); },
+    .create_physical =
+        [](GpumemBrokeredDevice* device, uint64_t bytes, int may_wait, GpumemPhysical** physical,
+           uint64_t* address) {
+          return g_broker->CreatePhysical(*device, bytes, may_wait != 0, physical, address);
+        },
+    .release_physical = [](GpumemPhysical* memory) { g_broker->physical().Release(memory); },
+    .pin_physical = [](GpumemPhysical* memory) { g_broker->physical().Pin(memory); },
+    .export_physical = [](GpumemPhysical* memory, int* fd) -> int {
+      return g_broker->physical().Export(memory, fd);
+    },
     .wanted = [] { g_broker->Wanted(); },
     .stream_memory = &kStreamTable,
 };

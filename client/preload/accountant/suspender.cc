@@ -14,8 +14,8 @@
 namespace gpumem::preload {
 namespace {
 
-// How often the daemon is told that the program is at work.
-constexpr absl::Duration kActivityInterval = absl::Seconds(1);
+// How often the daemon is told that the program is at work, at most.
+constexpr absl::Duration kTickInterval = absl::Seconds(1);
 // How long one attempt to resume waits in the daemon's queue. Between two of them a request of an
 // operator is served.
 constexpr uint64_t kResumeWaitMs = 1000;
@@ -24,8 +24,8 @@ constexpr absl::Duration kResumeInterval = absl::Milliseconds(50);
 }  // namespace
 
 Suspender::Suspender(gpumem_client* client, const GpumemPreload& preload,
-                     std::function<std::vector<gpumem_pool*>()> pools)
-    : client_(client), preload_(preload), pools_(std::move(pools)) {}
+                     std::function<std::vector<gpumem_pool*>()> pools, PhysicalMemory* physical)
+    : client_(client), preload_(preload), pools_(std::move(pools)), physical_(physical) {}
 
 int Suspender::Start() {
   const gpumem_suspension_handlers handlers = {
@@ -44,7 +44,7 @@ int Suspender::Start() {
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([this] { ReportActivity(); }).detach();
+  std::thread([this] { Tick(); }).detach();
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return GPUMEM_OK;
 }
@@ -68,6 +68,8 @@ void Suspender::Serve(const gpumem_suspension_request& request) {
     if (suspended_) Resume(request.left_ms);
   } else if (suspended_) {
     by_operator_ = by_operator_ || request.cause == GPUMEM_SUSPENSION_OPERATOR;
+    // The driver may have refused to map what an attempt to resume has brought back.
+    (void)SuspendAll();
   } else {
     Suspend(request);
   }
@@ -75,21 +77,48 @@ void Suspender::Serve(const gpumem_suspension_request& request) {
 
 void Suspender::Suspend(const gpumem_suspension_request& request) {
   preload_.close_gate();
-  gpumem_suspend_options options = {.struct_size = sizeof(options)};
   suspended_ = true;
   by_operator_ = request.cause == GPUMEM_SUSPENSION_OPERATOR;
-  for (gpumem_pool* const pool : pools_()) {
-    if (gpumem_pool_suspend(pool, &options) == GPUMEM_OK) continue;
-    std::fprintf(stderr, "gpumem: not suspended: %s\n", gpumem_last_error());
-    // The program goes on. If it cannot have all back at once, also of this pool, it waits for the
-    // rest when it comes to the gate.
-    by_operator_ = false;
-    (void)Resume(0);
+  if (SuspendAll() == GPUMEM_OK) {
+    // The daemon resumes no session that has nothing suspended.
+    if (!HoldsAny()) (void)Resume(0);
     return;
   }
+  std::fprintf(stderr, "gpumem: not suspended: %s\n", gpumem_last_error());
+  // The program goes on. If it cannot have all back at once, it waits for the rest when it comes to
+  // the gate.
+  by_operator_ = false;
+  (void)Resume(0);
+}
+
+int Suspender::SuspendAll() {
+  unmapped_ = false;
+  const gpumem_suspend_options options = {.struct_size = sizeof(options)};
+  for (gpumem_pool* const pool : pools_()) {
+    int suspended = 0;
+    if (gpumem_pool_is_suspended(pool, &suspended) != GPUMEM_OK || suspended != 0) continue;
+    if (const int status = gpumem_pool_suspend(pool, &options); status != GPUMEM_OK) return status;
+  }
+  return physical_->Suspend();
+}
+
+bool Suspender::HoldsAny() {
+  for (gpumem_pool* const pool : pools_()) {
+    gpumem_pool_stats stats = {.struct_size = sizeof(stats)};
+    if (gpumem_pool_get_stats(pool, &stats) != GPUMEM_OK || stats.reserved_bytes > 0) return true;
+  }
+  return physical_->IsSuspended();
 }
 
 bool Suspender::Resume(uint64_t wait_ms) {
+  // All or none: two programs that hold a part each, and wait for the rest, would wait for ever.
+  // What is likely to be the largest first, so that there is rarely anything to be moved out again.
+  const int status = physical_->Resume(wait_ms);
+  if (status == GPUMEM_INTERNAL && !unmapped_) {
+    std::fprintf(stderr, "gpumem: the driver does not map resumed memory; trying on\n");
+  }
+  unmapped_ = status == GPUMEM_INTERNAL;
+  if (status != GPUMEM_OK) return false;
   const gpumem_resume_options options = {.struct_size = sizeof(options), .wait_ms = wait_ms};
   std::vector<std::pair<uint64_t, gpumem_pool*>> pools;
   for (gpumem_pool* const pool : pools_()) {
@@ -99,13 +128,10 @@ bool Suspender::Resume(uint64_t wait_ms) {
     (void)gpumem_pool_get_stats(pool, &stats);
     pools.emplace_back(stats.reserved_bytes, pool);
   }
-  // All or none: two programs that hold a part each, and wait for the rest, would wait for ever.
-  // The largest first, so that there is rarely anything to be moved out again.
   std::sort(pools.rbegin(), pools.rend());
-  for (size_t done = 0; done < pools.size(); ++done) {
-    if (gpumem_pool_resume(pools[done].second, &options) == GPUMEM_OK) continue;
-    const gpumem_suspend_options again = {.struct_size = sizeof(again)};
-    while (done-- > 0) (void)gpumem_pool_suspend(pools[done].second, &again);
+  for (const auto& [bytes, pool] : pools) {
+    if (gpumem_pool_resume(pool, &options) == GPUMEM_OK) continue;
+    (void)SuspendAll();
     return false;
   }
   suspended_ = false;
@@ -114,10 +140,16 @@ bool Suspender::Resume(uint64_t wait_ms) {
   return true;
 }
 
-void Suspender::ReportActivity() {
+void Suspender::MapAgain() {
+  absl::MutexLock lock(&mutex_);
+  if (suspended_ && unmapped_) Resume(0);
+}
+
+void Suspender::Tick() {
   uint64_t before = 0;
   while (true) {
-    absl::SleepFor(kActivityInterval);
+    absl::SleepFor(kTickInterval);
+    MapAgain();
     const uint64_t passes = preload_.gate_passes();
     if (passes != before) (void)gpumem_client_report_activity(client_);
     before = passes;

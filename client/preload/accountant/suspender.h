@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suspends and resumes the program's pools, without its help: it is held at the preload's gate.
+// Suspends and resumes the program's pools and its physical memory, without its help: it is held at
+// the preload's gate.
 //
 // Thread-safe.
 #pragma once
@@ -11,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "client/preload/accountant/physical.h"
 #include "client/preload/brokered_memory.h"
 #include "gpumem/gpumem.h"
 
@@ -20,7 +22,7 @@ class Suspender {
  public:
   // `pools` returns the process's pools, while the gate is closed. Never destroyed.
   Suspender(gpumem_client* client, const GpumemPreload& preload,
-            std::function<std::vector<gpumem_pool*>()> pools);
+            std::function<std::vector<gpumem_pool*>()> pools, PhysicalMemory* physical);
   Suspender(const Suspender&) = delete;
   Suspender& operator=(const Suspender&) = delete;
 
@@ -35,16 +37,26 @@ class Suspender {
  private:
   void Serve(const gpumem_suspension_request& request);
   void Suspend(const gpumem_suspension_request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Resumes all pools, or none. Returns false if it is still suspended.
+  // Suspends the parts that are not suspended. Returns a status of libgpumem. With the gate closed.
+  int SuspendAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // True if memory is suspended: all may have been freed before the gate was closed.
+  bool HoldsAny() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Resumes all parts, or none. Returns false if it is still suspended.
   bool Resume(uint64_t wait_ms) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ReportActivity();
+  // Once a second: tells the daemon if the program is at work, and maps memory that the driver has
+  // refused to map.
+  void Tick();
+  void MapAgain();
 
   gpumem_client* const client_;
   const GpumemPreload preload_;
   const std::function<std::vector<gpumem_pool*>()> pools_;
+  PhysicalMemory* const physical_;
   absl::Mutex mutex_;
   bool suspended_ ABSL_GUARDED_BY(mutex_) = false;
   bool by_operator_ ABSL_GUARDED_BY(mutex_) = false;
+  // The memory is back, and the driver does not map it. Threads at the gate do not ask again.
+  bool unmapped_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace gpumem::preload

@@ -162,6 +162,36 @@ CUresult EndPrimary(const Entry& entry, int device, bool reset, Call call) {
 
 }  // namespace
 
+CUresult SynchronizeContexts(const Driver& driver) {
+  // A capture in another thread would forbid it.
+  const RelaxedCapture relaxed(driver);
+  CUresult first = CUDA_SUCCESS;
+  const auto synchronize = [&](CUcontext context) {
+    CUcontext popped = nullptr;
+    CUresult result = driver.cuCtxPushCurrent_v2(context);
+    if (result == CUDA_SUCCESS) {
+      result = driver.cuCtxSynchronize();
+      driver.cuCtxPopCurrent_v2(&popped);
+    }
+    if (first == CUDA_SUCCESS) first = result;
+  };
+  for (int device = 0; device < DeviceCount(); ++device) {
+    unsigned int flags = 0;
+    int active = 0;
+    CUcontext primary = nullptr;
+    if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active == 0 ||
+        driver.cuDevicePrimaryCtxRetain(&primary, device) != CUDA_SUCCESS) {
+      continue;
+    }
+    synchronize(primary);
+    driver.cuDevicePrimaryCtxRelease_v2(device);
+  }
+  MutexLock lock(&g_contexts_mutex);
+  g_contexts.ForEach(
+      [&](uint64_t context, OwnContext) { synchronize(reinterpret_cast<CUcontext>(context)); });
+  return first;
+}
+
 uint64_t PrimaryOf(int device) {
   return Known(device) ? g_primary_of[device].load(std::memory_order_relaxed) : 0;
 }

@@ -13,6 +13,7 @@
 #include "client/preload/brokered_memory.h"
 #include "client/preload/gate.h"
 #include "client/preload/pool.h"
+#include "client/preload/vmm/brokered_vmm.h"
 
 namespace gpumem::preload {
 namespace {
@@ -34,7 +35,13 @@ void CorrectAttribute(const Entry& entry, CUdeviceptr address, CUpointer_attribu
                       void* data) {
   uint64_t base = 0;
   uint64_t bytes = 0;
-  if (!entry.outermost || data == nullptr || !FindBrokered(address, &base, &bytes)) return;
+  if (!entry.outermost || data == nullptr) return;
+  int types = CU_MEM_HANDLE_TYPE_NONE;
+  if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES && HandleTypesAt(address, &types)) {
+    *static_cast<int*>(data) = types;
+    return;
+  }
+  if (!FindBrokered(address, &base, &bytes)) return;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       *static_cast<CUdeviceptr*>(data) = base;
@@ -55,7 +62,7 @@ void CorrectAttribute(const Entry& entry, CUdeviceptr address, CUpointer_attribu
       break;
     }
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      if (IsStreamOrdered(base)) *static_cast<uint64_t*>(data) = CU_MEM_HANDLE_TYPE_NONE;
+      if (IsStreamOrdered(base)) *static_cast<int*>(data) = CU_MEM_HANDLE_TYPE_NONE;
       break;
     case CU_POINTER_ATTRIBUTE_CONTEXT: {
       int device = -1;

@@ -4,10 +4,12 @@
 
 #if GPUMEM_PRELOAD_BUILT
 #include <stdlib.h>
-#include <string.h>
 
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
+#include "client/preload/gate.h"
+#include "client/preload/vmm/brokered_vmm.h"
+#include "client/preload/vmm/ranges.h"
 
 namespace gpumem::preload {
 namespace {
@@ -31,44 +33,10 @@ struct Binding {
   Physical* physical;
 };
 
-// A list in malloc()ed memory.
-template <typename Item>
-struct List {
-  Item* items = nullptr;
-  size_t count = 0;
-  size_t capacity = 0;
-
-  bool MakeRoom() {
-    if (count < capacity) return true;
-    size_t more = capacity == 0 ? 16 : capacity * 2;
-    Item* moved = static_cast<Item*>(realloc(items, more * sizeof(Item)));
-    if (moved == nullptr) return false;
-    items = moved;
-    capacity = more;
-    return true;
-  }
-};
-
 Mutex g_vmm_mutex;
 HashMap<Physical*> g_handles;
-List<Mapping> g_mappings;  // by address
+Ranges<Mapping> g_mappings;
 List<Binding> g_bindings;
-
-// Returns the place of the first mapping that ends behind an address.
-size_t FindMapping(uint64_t address) {
-  size_t low = 0;
-  size_t high = g_mappings.count;
-  while (low < high) {
-    size_t middle = (low + high) / 2;
-    const Mapping& mapping = g_mappings.items[middle];
-    if (mapping.address + mapping.size <= address) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 // Requires g_vmm_mutex.
 void FreeIfUnused(Physical* physical) {
@@ -82,26 +50,16 @@ void RememberMapping(uint64_t address, uint64_t size, uint64_t handle) {
   Physical** physical = g_handles.Get(handle);
   // Not ours: imported, in which case the exporter is charged, or in host memory.
   if (physical == nullptr) return;
-  ++(*physical)->uses;  // without room for the mapping it stays charged
-  if (!g_mappings.MakeRoom()) return;
-  size_t at = FindMapping(address);
-  memmove(g_mappings.items + at + 1, g_mappings.items + at,
-          (g_mappings.count - at) * sizeof(Mapping));
-  g_mappings.items[at] = {address, size, *physical};
-  ++g_mappings.count;
+  ++(*physical)->uses;
+  g_mappings.Add({address, size, *physical});  // without room for it the memory stays charged
 }
 
 void ForgetMappings(uint64_t address, uint64_t size) {
   MutexLock lock(&g_vmm_mutex);
-  size_t first = FindMapping(address);
-  size_t last = first;
-  for (; last < g_mappings.count && g_mappings.items[last].address < address + size; ++last) {
-    --g_mappings.items[last].physical->uses;
-    FreeIfUnused(g_mappings.items[last].physical);
-  }
-  memmove(g_mappings.items + first, g_mappings.items + last,
-          (g_mappings.count - last) * sizeof(Mapping));
-  g_mappings.count -= last - first;
+  g_mappings.Remove(address, size, [](const Mapping& mapping) {
+    --mapping.physical->uses;
+    FreeIfUnused(mapping.physical);
+  });
 }
 
 uint64_t ArrayOf(const CUarrayMapInfo& place) {
@@ -161,6 +119,17 @@ void RememberBindings(const CUarrayMapInfo* list, unsigned int count) {
   }
 }
 
+// True if memory of gpumem is to be bound. It is not made for that: the driver would refuse it.
+bool BindsTokens(const CUarrayMapInfo* list, unsigned int count) {
+  for (unsigned int i = 0; list != nullptr && i < count; ++i) {
+    if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP &&
+        IsToken(list[i].memHandle.memHandle)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 void UnbindArray(uint64_t array) {
@@ -177,11 +146,14 @@ void AbandonVmm() {
 
 }  // namespace gpumem::preload
 
+using gpumem::preload::BindsTokens;
 using gpumem::preload::Charge;
 using gpumem::preload::Entry;
 using gpumem::preload::FreeIfUnused;
 using gpumem::preload::g_handles;
 using gpumem::preload::g_vmm_mutex;
+using gpumem::preload::GateHold;
+using gpumem::preload::IsToken;
 using gpumem::preload::MutexLock;
 using gpumem::preload::Physical;
 
@@ -194,8 +166,10 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
   if (!entry.outermost || prop == nullptr || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return entry.driver.cuMemCreate(handle, size, prop, flags);
   }
+  CUresult result;
+  if (gpumem::preload::CreatePhysical(entry, handle, size, prop, flags, &result)) return result;
   Charge charge;
-  CUresult result = gpumem::preload::Reserve(prop->location.id, size, &charge);
+  result = gpumem::preload::Reserve(prop->location.id, size, &charge);
   if (result != CUDA_SUCCESS) return result;
   Physical* physical = static_cast<Physical*>(malloc(sizeof(Physical)));
   result = physical == nullptr ? CUDA_ERROR_OUT_OF_MEMORY
@@ -213,6 +187,7 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
   Entry entry;
+  if (IsToken(handle)) return gpumem::preload::ReleasePhysical(handle);
   if (!entry.outermost) return entry.driver.cuMemRelease(handle);
   // With the lock held, because the driver may give the handle's value to another thread at once.
   MutexLock lock(&g_vmm_mutex);
@@ -228,6 +203,9 @@ CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
 CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
                           CUmemGenericAllocationHandle handle, unsigned long long flags) {
   Entry entry;
+  if (IsToken(handle)) {
+    return gpumem::preload::MapPhysical(entry.driver, ptr, size, offset, handle, flags);
+  }
   CUresult result = entry.driver.cuMemMap(ptr, size, offset, handle, flags);
   if (result == CUDA_SUCCESS && entry.outermost) {
     gpumem::preload::RememberMapping(ptr, size, handle);
@@ -237,28 +215,34 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset,
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
   Entry entry;
+  const GateHold hold;
   CUresult result = entry.driver.cuMemUnmap(ptr, size);
-  if (result == CUDA_SUCCESS && entry.outermost) gpumem::preload::ForgetMappings(ptr, size);
+  if (result != CUDA_SUCCESS || !entry.outermost) return result;
+  gpumem::preload::ForgetMappings(ptr, size);
+  gpumem::preload::ForgetPhysicalMappings(ptr, size);
   return result;
 }
 
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) {
   Entry entry;
+  if (entry.outermost && handle != nullptr &&
+      gpumem::preload::RetainPhysical(reinterpret_cast<uint64_t>(addr), handle)) {
+    return CUDA_SUCCESS;
+  }
   CUresult result = entry.driver.cuMemRetainAllocationHandle(handle, addr);
   if (result != CUDA_SUCCESS || !entry.outermost) return result;
   MutexLock lock(&g_vmm_mutex);
-  size_t at = gpumem::preload::FindMapping(reinterpret_cast<uint64_t>(addr));
-  if (at == gpumem::preload::g_mappings.count) return result;
-  const gpumem::preload::Mapping& mapping = gpumem::preload::g_mappings.items[at];
-  if (mapping.address > reinterpret_cast<uint64_t>(addr)) return result;
-  ++mapping.physical->handles;
-  g_handles.Put(*handle, mapping.physical);
+  const auto* const mapping = gpumem::preload::g_mappings.At(reinterpret_cast<uint64_t>(addr));
+  if (mapping == nullptr) return result;
+  ++mapping->physical->handles;
+  g_handles.Put(*handle, mapping->physical);
   return result;
 }
 
 CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count,
                                     CUstream hStream) {
   Entry entry;
+  if (BindsTokens(mapInfoList, count)) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = entry.driver.cuMemMapArrayAsync(mapInfoList, count, hStream);
   if (result == CUDA_SUCCESS && entry.outermost) {
     gpumem::preload::RememberBindings(mapInfoList, count);
@@ -269,6 +253,7 @@ CUresult CUDAAPI cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int co
 CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned int count,
                                          CUstream hStream) {
   Entry entry;
+  if (BindsTokens(mapInfoList, count)) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = entry.driver.cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream);
   if (result == CUDA_SUCCESS && entry.outermost) {
     gpumem::preload::RememberBindings(mapInfoList, count);
