@@ -42,7 +42,7 @@ dist_programs() {
   install_schemas "$DIST/share/gpumem/schema"
 
   bazel build --config=dist-bundled //client:libgpumem.so "${PRELOAD_TARGETS[@]}" \
-    //tests/preload:{async,async_work,bench,brokered,holder,ways_dlsym} \
+    //tests/preload:{async,async_work,bench,brokered,holder,physical,ways_dlsym} \
     //tests/bench:gpumem_bench //tests/demo:gpumem_demo //tests/foreign:gpumem_foreign \
     //tests/gpu:gpumem_gpu_test
   bin=$(bazel_bin --config=dist-bundled)
@@ -50,8 +50,8 @@ dist_programs() {
     "$bin/tests/foreign/gpumem_foreign" "$bin/tests/gpu/gpumem_gpu_test" "$DIST/bin/"
   drop_build_folders "$DIST"/bin/gpumem_{bench,demo,foreign,gpu_test}
   install -D -t "$DIST/share/gpumem/preload" "$ROOT"/tests/gpu/preload/*.py \
-    "$bin"/tests/preload/{async,async_work,bench,brokered,holder,ways_dlsym}
-  drop_build_folders "$DIST"/share/gpumem/preload/{async,async_work,bench,brokered,holder,ways_dlsym}
+    "$bin"/tests/preload/{async,async_work,bench,brokered,holder,physical,ways_dlsym}
+  drop_build_folders "$DIST"/share/gpumem/preload/{async,async_work,bench,brokered,holder,physical,ways_dlsym}
   install -D "$ROOT/tests/foreign/foreign.py" "$DIST/share/gpumem/foreign.py"
   install -t "$DIST/share/gpumem" "$ROOT"/tests/gpu/{frameworks,framework_parts,gpumem_library}.py
   install -D -t "$DIST/share/gpumem/python" "$ROOT"/tests/gpu/python/*.{py,sh}

@@ -11,7 +11,7 @@ under the preload. Parts (all by default, in this order):
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
-  broker  fill, race and kill in broker mode, and what pointers, IPC handles, captures and stream-ordered
+  broker  fill, race and kill in broker mode, and what pointers, handles, captures and stream-ordered
           memory answer there
   broker_same  same in broker mode
   suspend programs in broker mode, with each of their allocators, are suspended and resumed while they
@@ -42,7 +42,7 @@ SAME_INJECTED = ("torch_default torch_expandable torch_async torch_graphs cupy_p
                  "jax_default jax_cuda_async numba_kernel").split()
 
 MATTERS = {"brokered": ("pointers", "ipc", "deferred", "reset"), "async": ("pointers", "codes"),
-           "async_work": ("order",)}
+           "async_work": ("order",), "physical": ("facts", "export", "captured", "reset")}
 
 
 def same(node, report, names=tuple(SAME), mode=True, prefix=""):
@@ -88,7 +88,7 @@ def tool(name):
 
 
 MATTERS = {"brokered": ("pointers", "ipc", "deferred", "reset"), "async": ("pointers", "codes"),
-           "async_work": ("order",)}
+           "async_work": ("order",), "physical": ("facts", "export", "captured", "reset")}
 
 
 def broker(node, report):

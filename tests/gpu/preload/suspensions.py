@@ -11,7 +11,8 @@ PROGRAM = [sys.executable, pathlib.Path(__file__).resolve().parent / "workloads.
 GIB = 1 << 30
 
 # Each holds more than 2 GiB, and works for some seconds.
-LONG = "train_long train_long_async cupy_async_long jax_async_long".split()
+LONG = ("train_long train_long_async train_long_expandable cupy_async_long "
+        "jax_long_default jax_long_platform jax_long_vmm jax_long_cuda_async").split()
 
 
 def results_of(process, limit):
@@ -69,5 +70,5 @@ def turns(node, report, name):
 def suspend(node, report):
     for name in LONG:
         suspend_one(node, report, name)
-    for name in ("take_turns", "take_turns_async"):
+    for name in ("take_turns", "take_turns_async", "take_turns_expandable"):
         turns(node, report, name)

@@ -61,6 +61,7 @@ def train_long(config=None):
 
 WORKLOADS["train_long"] = train_long
 WORKLOADS["train_long_async"] = functools.partial(train_long, "backend:cudaMallocAsync")
+WORKLOADS["train_long_expandable"] = functools.partial(train_long, "expandable_segments:True")
 
 
 def rounds_of(seconds):
@@ -89,22 +90,6 @@ def cupy_async_long():
     return {"wrong": wrong, "kept": bool((kept == 7).all()), "used": pool.used_bytes() >= kept.nbytes}
 
 
-@workload
-def jax_async_long():
-    os.environ.update(XLA_PYTHON_CLIENT_ALLOCATOR="cuda_async", XLA_PYTHON_CLIENT_MEM_FRACTION=".30")
-    import jax
-    import jax.numpy as jnp
-    if jax.default_backend() != "gpu":
-        raise ImportError("JAX sees no GPU")
-    kept = jnp.full((2048, 1 << 20), 7, dtype=jnp.int8)
-    double = jax.jit(lambda part: part + part)
-    wrong = 0
-    for at in rounds_of(12):
-        part = jnp.full((1024, 1024), at % 100, dtype=jnp.float32)
-        wrong += int((double(part) != 2 * (at % 100)).sum())
-    return {"wrong": wrong, "kept": bool((kept == 7).all())}
-
-
 def take_turns(config=None):
     """Holds most of the GPU, and looks at all of it again and again."""
     torch = torch_module(config)
@@ -118,6 +103,7 @@ def take_turns(config=None):
 
 WORKLOADS["take_turns"] = take_turns
 WORKLOADS["take_turns_async"] = functools.partial(take_turns, "backend:cudaMallocAsync")
+WORKLOADS["take_turns_expandable"] = functools.partial(take_turns, "expandable_segments:True")
 
 
 def convolve(torch):
@@ -269,19 +255,42 @@ def cupy_managed():
     return cupy_sums(cupy)
 
 
-def jax_sums(allocator, **more):
-    os.environ.update(XLA_PYTHON_CLIENT_ALLOCATOR=allocator, XLA_PYTHON_CLIENT_MEM_FRACTION=".10",
-                      **more)
+def jax_module(allocator, fraction):
+    os.environ.update(XLA_PYTHON_CLIENT_ALLOCATOR=allocator,
+                      XLA_PYTHON_CLIENT_MEM_FRACTION=fraction)
     import jax
-    import jax.numpy as jnp
     if jax.default_backend() != "gpu":
         raise ImportError("JAX sees no GPU")
+    return jax
+
+
+def jax_long(allocator):
+    """Works on 2 GiB for some seconds, and looks at all of them at the end."""
+    jax = jax_module(allocator, ".30")
+    jnp = jax.numpy
+    parts = [jnp.full((1 << 27,), at, dtype=jnp.int32) for at in range(4)]
+    weights = jnp.eye(2048, dtype=jnp.float32) * 0.5
+    step = jax.jit(lambda x: x @ weights + 1)
+    x = jnp.zeros((2048, 2048), dtype=jnp.float32)
+    for _ in rounds_of(12):
+        for _ in range(100):
+            x = step(x)
+        x.block_until_ready()
+    # It converges to 2 in each element.
+    return {"mean": close(x.mean()),
+            "kept": all(bool((part == at).all()) for at, part in enumerate(parts))}
+
+
+def jax_sums(allocator):
+    jax = jax_module(allocator, ".10")
+    jnp = jax.numpy
     a = jnp.arange(1 << 20, dtype=jnp.float32).reshape(1024, 1024) / 1e6
     return {"matmul": close(jax.jit(lambda x: x @ x)(a).sum())}
 
 
 for _allocator in ("default", "platform", "vmm", "cuda_async"):
     WORKLOADS[f"jax_{_allocator}"] = functools.partial(jax_sums, _allocator)
+    WORKLOADS[f"jax_long_{_allocator}"] = functools.partial(jax_long, _allocator)
 
 
 @workload
