@@ -74,7 +74,7 @@ void LowerMemory(const Nvml& nvml, void* device, Memory* memory) {
 }
 
 // Asks NVML for the processes, and adds to this one's memory what it has of gpumem's pool. In a PID
-// namespace of its own the process does not find itself.
+// namespace apart the process does not find itself.
 template <typename Process>
 int TellProcesses(int (*Nvml::*ask)(void*, unsigned int*, Process*), void* device,
                   unsigned int* count, Process* processes) {

@@ -3,6 +3,7 @@
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,7 +30,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle,
       (physical->properties.requestedHandleTypes & handleType) == 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  *static_cast<int*>(shareableHandle) = dup(physical->fd);
+  *static_cast<int*>(shareableHandle) = fcntl(physical->fd, F_DUPFD_CLOEXEC, 0);
   return CUDA_SUCCESS;
 }
 

@@ -3,6 +3,7 @@
  * the program ends with 4 and says which did not. */
 #pragma once
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -90,6 +91,7 @@ static inline pid_t spawn(const char* what, int fd, int preloaded) {
   pid_t child = fork();
   if (child != 0) return child;
   if (!preloaded) unsetenv("LD_PRELOAD");
+  fcntl(fd, F_SETFD, 0);
   execl(self, self, what, number, NULL);
   _exit(5);
 }

@@ -122,8 +122,8 @@ bool PhysicalMemory::Export(GpumemPhysical* physical, int* fd) {
   int borrowed = -1;
   gpumem_segment* const of = physical->kept != nullptr ? physical->kept : physical->segment;
   if (gpumem_segment_get_fd(of, &borrowed) != GPUMEM_OK) return false;
-  // Inherited by programs that the process starts, as the driver's descriptors are.
-  *fd = dup(borrowed);
+  // Closed in programs that the process starts, as the driver's descriptors are.
+  *fd = fcntl(borrowed, F_DUPFD_CLOEXEC, 0);
   return *fd >= 0;
 }
 

@@ -46,7 +46,7 @@ class PhysicalMemory {
   void Pin(GpumemPhysical* physical);
   bool Export(GpumemPhysical* physical, int* fd);
 
-  // Returns the bytes of a device's memory, also of what is suspended.
+  // Returns the bytes of a device's memory, also of suspended memory.
   uint64_t HeldOn(const std::string& device_uuid);
 
   // Suspends all that is not suspended, and brings all back. With the gate closed. Return a status

@@ -112,7 +112,8 @@ bool Suspender::HoldsAny() {
 
 bool Suspender::Resume(uint64_t wait_ms) {
   // All or none: two programs that hold a part each, and wait for the rest, would wait for ever.
-  // What is likely to be the largest first, so that there is rarely anything to be moved out again.
+  // The part that is likely to be the largest first, so that there is rarely anything to be moved
+  // out again.
   const int status = physical_->Resume(wait_ms);
   if (status == GPUMEM_INTERNAL && !unmapped_) {
     std::fprintf(stderr, "gpumem: the driver does not map resumed memory; trying on\n");
