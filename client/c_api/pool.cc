@@ -18,6 +18,7 @@ using gpumem::c_api::GiveNumber;
 using gpumem::c_api::NullError;
 using gpumem::c_api::Read;
 using gpumem::c_api::Text;
+using gpumem::c_api::Texts;
 using gpumem::c_api::Time;
 using gpumem::c_api::ToKind;
 using gpumem::c_api::ToMilliseconds;
@@ -56,6 +57,8 @@ absl::StatusOr<gpumem::PoolOptions> ToPoolOptions(const gpumem_pool_options* fro
   if (!kind.ok()) return kind.status();
   auto reuse = ToPolicy(c->reuse);
   if (!reuse.ok()) return reuse.status();
+  auto map_devices = Texts(c->map_devices, c->map_device_count);
+  if (!map_devices.ok()) return map_devices.status();
   gpumem::PoolOptions options = {
       .device = Text(c->device),
       .kind = *kind,
@@ -64,6 +67,7 @@ absl::StatusOr<gpumem::PoolOptions> ToPoolOptions(const gpumem_pool_options* fro
       .wait = Time(c->wait_ms),
       .gives_under_pressure = c->keeps_under_pressure == 0,
       .revocable = c->revocable != 0,
+      .map_devices = *std::move(map_devices),
       .thread_caches = c->without_thread_caches == 0,
   };
   if (c->on_revocation != nullptr) {

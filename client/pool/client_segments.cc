@@ -21,13 +21,15 @@ constexpr uint64_t kStep = uint64_t{2} << 20;
 class ClientSegments : public SegmentSource {
  public:
   ClientSegments(std::shared_ptr<Client> client, AcquireIn acquire, MoveIn move,
-                 const DeviceInfo& device, Kind kind, bool revocable)
+                 const DeviceInfo& device, Kind kind, bool revocable,
+                 std::vector<DeviceName> map_devices)
       : client_(std::move(client)),
         acquire_(std::move(acquire)),
         move_(std::move(move)),
         device_(device),
         kind_(kind),
-        revocable_(revocable) {}
+        revocable_(revocable),
+        map_devices_(std::move(map_devices)) {}
 
   uint64_t granularity() const override {
     const bool own_steps = internal::TraitsOf(kind_).pooled && device_.pool_granularity_bytes > 0;
@@ -162,7 +164,11 @@ class ClientSegments : public SegmentSource {
 
  private:
   AcquireOptions Options(uint64_t bytes) const {
-    return {.bytes = bytes, .device = device_.uuid, .kind = kind_, .revocable = revocable_};
+    return {.bytes = bytes,
+            .device = device_.uuid,
+            .kind = kind_,
+            .map_devices = map_devices_,
+            .revocable = revocable_};
   }
 
   // Returns the segments. They keep their addresses until they are released.
@@ -253,6 +259,7 @@ class ClientSegments : public SegmentSource {
   const DeviceInfo device_;
   const Kind kind_;
   const bool revocable_;
+  const std::vector<DeviceName> map_devices_;
   mutable absl::Mutex mutex_;
   struct Leased {
     Segment segment;
@@ -269,9 +276,10 @@ class ClientSegments : public SegmentSource {
 
 std::unique_ptr<SegmentSource> MakeClientSegments(std::shared_ptr<Client> client, AcquireIn acquire,
                                                   MoveIn move, const DeviceInfo& device, Kind kind,
-                                                  bool revocable) {
+                                                  bool revocable,
+                                                  std::vector<DeviceName> map_devices) {
   return std::make_unique<ClientSegments>(std::move(client), std::move(acquire), std::move(move),
-                                          device, kind, revocable);
+                                          device, kind, revocable, std::move(map_devices));
 }
 
 }  // namespace gpumem::internal

@@ -24,6 +24,7 @@ using MoveIn =
 // addresses, if this process has that many.
 std::unique_ptr<SegmentSource> MakeClientSegments(std::shared_ptr<Client> client, AcquireIn acquire,
                                                   MoveIn move, const DeviceInfo& device, Kind kind,
-                                                  bool revocable);
+                                                  bool revocable,
+                                                  std::vector<DeviceName> map_devices);
 
 }  // namespace gpumem::internal

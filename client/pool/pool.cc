@@ -126,7 +126,7 @@ class Pool::Impl {
         on_revocation_(options.on_revocation),
         listener_(std::move(listener)),
         engine_(internal::MakeClientSegments(std::move(client), std::move(acquire), std::move(move),
-                                             device_, kind, options.revocable),
+                                             device_, kind, options.revocable, options.map_devices),
                 std::move(streams), options) {}
   ~Impl() { listener_->Disable(); }  // the listener calls the engine
 
@@ -193,6 +193,10 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
                      " cannot be revocable, because CUDA keeps it until all processes that used it "
                      "have ended; use kind vmm"));
   }
+  absl::StatusOr<MapOptions> placed =
+      internal::Placement(welcome, options.map_devices, /*address=*/nullptr, /*read_only=*/false);
+  if (!placed.ok()) return placed.status();
+  if (absl::Status status = internal::CheckPlacement(kind, *placed); !status.ok()) return status;
   auto streams = StreamsOf(welcome, *device, kind);
   if (!streams.ok()) return streams.status();
   auto listener = std::make_shared<internal::PressureListener>(client.get());

@@ -250,6 +250,18 @@ TEST(PoolTest, LeasesAreRevocableOnlyInARevocablePool) {
   daemon.AwaitWatches(1);
 }
 
+// Before anything is leased, and also in a process that sees no GPU.
+TEST(PoolTest, MapsForGpusAlone) {
+  FakeDaemon daemon;
+  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  const std::shared_ptr<Client> shared = *std::move(client);
+  EXPECT_EQ(Pool::Create(shared, {.map_devices = {FakeDaemon::kDevice}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Pool::Create(shared, {.map_devices = {"GPU-1"}}).status().code(),
+            absl::StatusCode::kNotFound);
+}
+
 TEST(PoolTest, OfKindMempoolIsNotRevocable) {
   FakeDaemon daemon;
   auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});

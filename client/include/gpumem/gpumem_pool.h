@@ -43,6 +43,8 @@ struct gpumem_pool_options {
   void (*on_revocation)(void* revocation_context, const uint64_t* lease_ids, size_t count,
                         uint64_t until_end_ms);
   void* revocation_context;
+  const char* const* map_devices; /* the GPUs that will use the memory; null: the pool's */
+  size_t map_device_count;
 };
 int gpumem_pool_create(gpumem_client* client, const struct gpumem_pool_options* options,
                        gpumem_pool** pool);

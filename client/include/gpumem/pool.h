@@ -120,6 +120,8 @@ struct PoolOptions {
   // and free the blocks before the end, or the process is ended. The leases are all the session's
   // revoked ones. Must not destroy the pool. Empty: none.
   std::function<void(const Revocation&)> on_revocation;
+  // The GPUs that will use the memory, as in AcquireOptions. Empty: the pool's device.
+  std::vector<DeviceName> map_devices;
   // True if threads cache freed blocks. False: every call takes the pool's lock, and the peaks of
   // PoolStats are exact at every moment.
   bool thread_caches = true;

@@ -25,17 +25,18 @@ int DestroyShared(Handle& handle) {
 }
 
 // (client, device, kind, reuse, per_thread_default_stream, without_thread_caches, limit,
-//  release_threshold, grow, wait_ms, keeps_under_pressure, revocable) -> Handle
+//  release_threshold, grow, wait_ms, keeps_under_pressure, revocable, map_devices) -> Handle
 PyObject* Create(PyObject*, PyObject* args) {
   Use client;
   gpumem_pool_options options = {};
   options.struct_size = sizeof(options);
+  TextList map_devices;
   int kind, per_thread, without_caches, keeps, revocable;
-  if (!PyArg_ParseTuple(args, "O&ziIppO&O&O&O&pp", Use::Parse<Holds::kClient>, &client,
+  if (!PyArg_ParseTuple(args, "O&ziIppO&O&O&O&ppO&", Use::Parse<Holds::kClient>, &client,
                         &options.device, &kind, &options.reuse, &per_thread, &without_caches,
                         ToUint64, &options.limit_bytes, ToUint64, &options.release_threshold_bytes,
                         ToUint64, &options.grow_bytes, ToUint64, &options.wait_ms, &keeps,
-                        &revocable)) {
+                        &revocable, TextList::Parse, &map_devices)) {
     return nullptr;
   }
   options.kind = kind;
@@ -43,6 +44,8 @@ PyObject* Create(PyObject*, PyObject* args) {
   options.without_thread_caches = without_caches;
   options.keeps_under_pressure = keeps;
   options.revocable = revocable;
+  options.map_devices = map_devices.data();
+  options.map_device_count = map_devices.size();
   gpumem_pool* pool = nullptr;
   const int status =
       WithoutGil([&] { return gpumem_pool_create(client.get<gpumem_client>(), &options, &pool); });

@@ -66,7 +66,8 @@ class Pool(Placed):
     Ctrl-C ends the wait, except with per_thread_default_stream. reuse: which memory freed on
     another stream may be reused ("same_stream", "follow_event_dependencies", "allow_opportunistic",
     "allow_internal_dependencies"); None: all. Any thread may use it. Streams are cudaStream_t as
-    numbers; on the host backend mere names.
+    numbers; on the host backend mere names. map_devices: the devices whose GPUs will use the
+    memory; empty: the pool's.
 
     Raises NotFoundError, UnimplementedError, InvalidArgumentError, UnavailableError.
     """
@@ -76,11 +77,11 @@ class Pool(Placed):
                  release_threshold: Optional[int] = None, wait: float = 0,
                  reuse: Optional[Sequence[str]] = None, per_thread_default_stream: bool = False,
                  thread_caches: bool = True, gives_under_pressure: bool = True,
-                 revocable: bool = False) -> None:
+                 revocable: bool = False, map_devices: Sequence[str] = ()) -> None:
         handle = _gpumem.pool_create(
             client.handle, to_device(device), to_kind(kind), _to_reuse(reuse),
             per_thread_default_stream, not thread_caches, limit or 0, release_threshold or 0, grow,
-            to_ms(wait), not gives_under_pressure, revocable)
+            to_ms(wait), not gives_under_pressure, revocable, map_devices)
         if release_threshold == 0:
             _gpumem.pool_set_release_threshold(handle, 0)
         # Another thread would have another default stream.
