@@ -74,14 +74,16 @@ struct GpumemBroker {
   int (*share)(uint64_t base, struct GpumemIpcHandle* handle);
   /* True for a handle of share(). */
   int (*is_shared)(const struct GpumemIpcHandle* handle);
-  /* Opens it; again, if it is open already, at the same address. close() undoes one of them, and is
-   * false if none is open at the address. */
-  int (*open)(const struct GpumemIpcHandle* handle, uint64_t* address);
+  /* Opens it for a device, which may be another one than the memory's; again, if it is open
+   * already, at the same address. close() undoes one of them, and is false if none is open at the
+   * address. */
+  int (*open)(struct GpumemBrokeredDevice* device, const struct GpumemIpcHandle* handle,
+              uint64_t* address);
   int (*close)(uint64_t address);
 
   /* Returns the bytes that the pool holds without use. */
   uint64_t (*unused)(struct GpumemBrokeredDevice* device);
-  /* Returns the bytes of the device that the pool holds, or has suspended. */
+  /* Returns the bytes of the device that the process holds, or has suspended. */
   uint64_t (*held)(struct GpumemBrokeredDevice* device);
   /* Gives back what unused() counts. True if that was anything. */
   int (*trim)(struct GpumemBrokeredDevice* device);

@@ -124,7 +124,6 @@
   X(cuIpcCloseMemHandle)                    \
   X(cuMemPoolGetAttribute)                  \
   X(cuMemPoolSetAttribute)                  \
-  X(cuMemPoolSetAccess)                     \
   X(cuMemGetInfo)                           \
   X(cuMemGetInfo_v2)                        \
   X(cuDeviceTotalMem)                       \

@@ -20,11 +20,14 @@ namespace gpumem::preload {
 
 class BrokeredTest : public DaemonTest {
  protected:
+  explicit BrokeredTest(int devices = 1) : devices_(devices) {}
+
   void SetUp() override {
     DaemonTest::SetUp();
     if (IsSkipped()) return;
     // Of the device's memory.
     environment["FAKE_CUDA_MEMORY"] = std::to_string(304 * kMiB);
+    environment["FAKE_CUDA_DEVICES"] = std::to_string(devices_);
     StartDaemon(
         "[tier]\ncapacity = \"1GiB\"\n"
         "[tenant_defaults]\nlimit = \"288MiB\"\npreload = \"broker\"\n"
@@ -67,6 +70,8 @@ class BrokeredTest : public DaemonTest {
     EXPECT_EQ(run.errors, plain.errors);
     ExpectAllBack();
   }
+
+  const int devices_;
 };
 
 class SuspendedTest : public BrokeredTest {

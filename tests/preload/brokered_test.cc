@@ -132,6 +132,23 @@ TEST_F(BrokeredTest, ARunChoosesTheMode) {
   }
 }
 
+class TwoGpusTest : public BrokeredTest {
+ protected:
+  TwoGpusTest() : BrokeredTest(/*devices=*/2) {}
+};
+
+// As after cuCtxEnablePeerAccess() in a program without gpumem.
+TEST_F(TwoGpusTest, EachMayUseTheOthersMemory) {
+  const Finished run = Run({Path("PEERS")});
+  ASSERT_EQ(run.status, 0) << run.errors;
+  EXPECT_EQ(run.value("alloc"), "3/3");
+  EXPECT_EQ(run.value("ordered"), "3/3");
+  EXPECT_EQ(run.value("opened_on_second"), "0/3");
+  EXPECT_EQ(run.value("opened_on_first"), "3/0");
+  EXPECT_EQ(run.value("close"), "0/0");
+  ExpectAllBack();
+}
+
 TEST_F(SuspendedTest, AnOperatorSuspendsAProgramThatKnowsNothingOfIt) {
   Begin("work");
   ExpectAnOperatorSuspendsIt("alloc", 45 * kMiB);

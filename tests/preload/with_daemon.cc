@@ -16,6 +16,7 @@ void DaemonTest::StartDaemon(const std::string& config, bool cuda) {
     // For daemons alone: this process has started already, and looks for no library.
     setenv("LD_LIBRARY_PATH", environment["LD_LIBRARY_PATH"].c_str(), 1);
     setenv("FAKE_CUDA_MEMORY", environment["FAKE_CUDA_MEMORY"].c_str(), 1);
+    setenv("FAKE_CUDA_DEVICES", environment["FAKE_CUDA_DEVICES"].c_str(), 1);
   } else {
     environment["FAKE_CUDA_HOST_UUIDS"] = "1";
   }

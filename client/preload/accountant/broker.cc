@@ -91,7 +91,9 @@ class MemoryBroker {
   int AllocateOnStream(GpumemBrokeredDevice* device, uint64_t bytes, void* stream,
                        uint64_t* address) {
     void* data = nullptr;
-    const auto make = [&] { return MakePool(client_, device, wait_ms_, /*of_streams=*/true); };
+    const auto make = [&] {
+      return MakePool(client_, device, UsersOf(*device), wait_ms_, /*of_streams=*/true);
+    };
     const int status = device->stream_memory.Allocate(make, bytes, stream, &data);
     if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
       return GPUMEM_ACCOUNTANT_NO_MEMORY;
@@ -175,16 +177,22 @@ class MemoryBroker {
     return offered.ok();
   }
 
-  bool Open(const GpumemIpcHandle& handle, uint64_t* address) {
+  bool Open(const GpumemBrokeredDevice& device, const GpumemIpcHandle& handle, uint64_t* address) {
+    const auto key = std::pair(BytesOf(handle), &device);
+    const char* const user = device.uuid.c_str();
+    gpumem_open_options options = {.struct_size = sizeof(options)};
+    options.map_devices = &user;
+    options.map_device_count = 1;
     absl::MutexLock lock(&opening_);
-    Opened& opened = opened_[BytesOf(handle)];
+    Opened& opened = opened_[key];
     if (opened.times == 0) {
       gpumem_block block = {};
       const absl::StatusOr<std::string> ticket = TicketExchange::Fetch(handle);
       if (!ticket.ok() ||
-          gpumem_client_open_block(client_, ticket->c_str(), nullptr, &opened.block) != GPUMEM_OK ||
+          gpumem_client_open_block(client_, ticket->c_str(), &options, &opened.block) !=
+              GPUMEM_OK ||
           gpumem_shared_block_get(opened.block, &block) != GPUMEM_OK) {
-        opened_.erase(BytesOf(handle));
+        opened_.erase(key);
         return false;
       }
       opened.address = reinterpret_cast<uintptr_t>(block.data);
@@ -238,9 +246,22 @@ class MemoryBroker {
     absl::MutexLock lock(&device->mutex);
     pool = device->pool.load(std::memory_order_relaxed);
     if (pool != nullptr) return pool;
-    pool = Made(MakePool(client_, device, wait_ms_, /*of_streams=*/false));
+    pool = Made(MakePool(client_, device, UsersOf(*device), wait_ms_, /*of_streams=*/false));
     device->pool.store(pool, std::memory_order_release);
     return pool;
+  }
+
+  // Returns the process's GPUs that can use a device's memory. Each may, as in a program that has
+  // called cuCtxEnablePeerAccess() for all of its contexts.
+  std::vector<std::string> UsersOf(const GpumemBrokeredDevice& home) {
+    std::vector<std::string> users = {home.uuid};
+    const std::vector<GpumemBrokeredDevice*> seen = Devices();
+    if (seen.size() == 1) return users;
+    for (std::string& uuid : WithPeerAccess(client_, home.uuid)) {
+      const auto is = [&](const GpumemBrokeredDevice* device) { return device->uuid == uuid; };
+      if (std::any_of(seen.begin(), seen.end(), is)) users.push_back(std::move(uuid));
+    }
+    return users;
   }
 
   gpumem_pool* Made(gpumem_pool* pool) {
@@ -280,7 +301,9 @@ class MemoryBroker {
   absl::Mutex mutex_;
   std::map<std::string, GpumemBrokeredDevice*> devices_ ABSL_GUARDED_BY(mutex_);  // by UUID
   absl::Mutex opening_;  // held while others are asked
-  std::map<HandleBytes, Opened> opened_ ABSL_GUARDED_BY(opening_);
+  // By handle, and the device that it was opened for.
+  std::map<std::pair<HandleBytes, const GpumemBrokeredDevice*>, Opened> opened_
+      ABSL_GUARDED_BY(opening_);
 };
 
 MemoryBroker* g_broker = nullptr;
@@ -325,9 +348,8 @@ constexpr GpumemBroker kTable = {
     .is_shared = [](const GpumemIpcHandle* handle) -> int {
       return TicketExchange::IsOurs(*handle);
     },
-    .open = [](const GpumemIpcHandle* handle, uint64_t* address) -> int {
-      return g_broker->Open(*handle, address);
-    },
+    .open = [](GpumemBrokeredDevice* device, const GpumemIpcHandle* handle,
+               uint64_t* address) -> int { return g_broker->Open(*device, *handle, address); },
     .close = [](uint64_t address) -> int { return g_broker->Close(address); },
     .unused = [](GpumemBrokeredDevice* device) { return UnusedOf(*device); },
     .held =

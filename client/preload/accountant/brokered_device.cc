@@ -44,11 +44,35 @@ uint64_t SumOf(const GpumemBrokeredDevice& device, Figure figure) {
 
 }  // namespace
 
-gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device, uint64_t wait_ms,
-                      bool of_streams) {
+std::vector<std::string> WithPeerAccess(gpumem_client* client, const std::string& home) {
+  std::vector<std::string> users;
+  gpumem_device_list* devices = nullptr;
+  size_t count = 0;
+  if (gpumem_client_list_devices(client, &devices, &count) != GPUMEM_OK) return users;
+  for (size_t i = 0; i < count; ++i) {
+    gpumem_device device = {.struct_size = sizeof(device)};
+    if (gpumem_device_list_get(devices, i, &device) != GPUMEM_OK) continue;
+    for (size_t j = 0; j < device.peer_count; ++j) {
+      gpumem_peer peer = {.struct_size = sizeof(peer)};
+      if (gpumem_device_list_get_peer(devices, i, j, &peer) == GPUMEM_OK && peer.access != 0 &&
+          home == peer.uuid) {
+        users.push_back(device.uuid);
+      }
+    }
+  }
+  (void)gpumem_device_list_destroy(devices);
+  return users;
+}
+
+gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device,
+                      const std::vector<std::string>& users, uint64_t wait_ms, bool of_streams) {
+  std::vector<const char*> uuids;
+  for (const std::string& user : users) uuids.push_back(user.c_str());
   gpumem_pool* pool = nullptr;
   gpumem_pool_options options = {.struct_size = sizeof(options)};
   options.device = device->uuid.c_str();
+  options.map_devices = uuids.data();
+  options.map_device_count = uuids.size();
   options.wait_ms = wait_ms;
   if (gpumem_pool_create(client, &options, &pool) != GPUMEM_OK) return nullptr;
   (void)gpumem_pool_set_out_of_memory_callback(

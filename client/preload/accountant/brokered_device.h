@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "absl/synchronization/mutex.h"
@@ -30,10 +31,13 @@ struct GpumemBrokeredDevice {
 
 namespace gpumem::preload {
 
-// Makes a pool on the device; null with an error of libgpumem. What the process does not need
-// beside it is given back before it refuses a request.
-gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device, uint64_t wait_ms,
-                      bool of_streams);
+// Returns the UUIDs of other GPUs that can use a device's memory.
+std::vector<std::string> WithPeerAccess(gpumem_client* client, const std::string& home);
+
+// Makes a pool on the device, for the GPUs that will use its memory; null with an error of
+// libgpumem. What the process does not need beside it is given back before it refuses a request.
+gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device,
+                      const std::vector<std::string>& users, uint64_t wait_ms, bool of_streams);
 
 // Returns the pools that there are.
 absl::InlinedVector<gpumem_pool*, 2> PoolsOf(const GpumemBrokeredDevice& device);

@@ -16,7 +16,6 @@ namespace gpumem::preload {
 namespace {
 
 // Devices whose default pool other devices may use. They could not use gpumem's memory.
-std::atomic<bool> g_has_peers[kMaxDevices];
 // Devices whose plug-in has been told the program's choice of reuse.
 std::atomic<bool> g_reuse_told[kMaxDevices];
 
@@ -100,8 +99,7 @@ bool AllocateBrokered(const Entry& entry, const StreamAllocation& wanted, uint64
   // Errors of arguments are the driver's to tell.
   if (!IsBrokered() || wanted.bytes == 0) return false;
   GpumemBrokeredDevice* const device = BrokeredDevice(wanted.device);
-  if (device == nullptr || g_has_peers[wanted.device].load(std::memory_order_acquire) ||
-      wanted.pool != DefaultPool(driver, wanted.device) ||
+  if (device == nullptr || wanted.pool != DefaultPool(driver, wanted.device) ||
       !IsOfPrimary(driver, wanted.stream, wanted.device)) {
     return false;
   }
@@ -167,19 +165,6 @@ void NotePoolAttribute(const Driver& driver, CUmemoryPool pool, CUmemPool_attrib
     default:
       g_reuse_told[ordinal].store(false, std::memory_order_release);
       break;
-  }
-}
-
-void NotePoolAccess(const Driver& driver, CUmemoryPool pool, const CUmemAccessDesc* access,
-                    size_t count) {
-  const int device = DeviceOfDefaultPool(driver, pool);
-  if (device < 0) return;
-  for (size_t i = 0; i < count; ++i) {
-    const bool other =
-        access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || access[i].location.id != device;
-    if (other && access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-      g_has_peers[device].store(true, std::memory_order_release);
-    }
   }
 }
 

@@ -36,10 +36,6 @@ void AddToAttribute(const Driver& driver, CUmemoryPool pool, CUmemPool_attribute
                     void* value);
 // The program has set an attribute of a pool.
 void NotePoolAttribute(const Driver& driver, CUmemoryPool pool, CUmemPool_attribute attribute);
-// The program has given devices access to a pool. If they are others than the pool's, its further
-// memory is the driver's.
-void NotePoolAccess(const Driver& driver, CUmemoryPool pool, const CUmemAccessDesc* access,
-                    size_t count);
 
 // Gives back what the pool does not use, as long as `least` bytes stay. Returns how many of these
 // the driver's part of the pool has to keep.

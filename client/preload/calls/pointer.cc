@@ -92,10 +92,11 @@ CUresult OpenHandle(const Entry& entry, CUdeviceptr* address, const CUipcMemHand
   // Before the process's first allocation: it may be the reader of another one's memory.
   CUresult result = EnsureContext(device);
   if (result != CUDA_SUCCESS) return result;
-  if (!IsBrokered() || Broker()->is_shared(&ours) == 0) return call(address, handle, flags);
+  GpumemBrokeredDevice* const user = BrokeredDevice(device);
+  if (user == nullptr || Broker()->is_shared(&ours) == 0) return call(address, handle, flags);
   const GateHold hold;
   uint64_t opened = 0;
-  if (Broker()->open(&ours, &opened) == 0) return CUDA_ERROR_INVALID_HANDLE;
+  if (Broker()->open(user, &ours, &opened) == 0) return CUDA_ERROR_INVALID_HANDLE;
   *address = opened;
   return CUDA_SUCCESS;
 }

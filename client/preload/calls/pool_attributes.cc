@@ -32,15 +32,6 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute at
   return result;
 }
 
-CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
-  Entry entry;
-  CUresult result = entry.driver.cuMemPoolSetAccess(pool, map, count);
-  if (result == CUDA_SUCCESS && entry.outermost) {
-    gpumem::preload::NotePoolAccess(entry.driver, pool, map, count);
-  }
-  return result;
-}
-
 }  // extern "C"
 
 #endif  // GPUMEM_PRELOAD_BUILT
