@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What two GPUs may do with memory of the first one, in broker mode: that of cuMemAlloc() and of
- * cuMemAllocAsync() in the process itself, and that of an IPC handle in another process, whose
- * context is on the second GPU. Prints CUmemAccess_flags: 3 is read and write. */
+/* Prints what two GPUs may do with memory of the first one, in broker mode: CUmemAccess_flags, of
+ * which 3 is read and write. That is memory of cuMemAlloc() and cuMemAllocAsync() in the process
+ * itself, and of an IPC handle in another one that uses the second GPU. */
 #if !GPUMEM_WITH_CUDA
 int main(void) { return 77; }
 #else
