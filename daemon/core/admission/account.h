@@ -90,6 +90,13 @@ class Account {
     return bytes;
   }
 
+  // Of a device's account: bytes that are free by the charges, and that the driver does not have.
+  uint64_t elsewhere() const { return elsewhere_; }
+  void SetElsewhere(uint64_t bytes) {
+    ++version_;
+    elsewhere_ = bytes;
+  }
+
   // Counts a change on which waiting requests depend and that moves no bytes.
   void MarkChanged() {
     for (Account* each = this; each != nullptr; each = each->parent_) ++each->version_;
@@ -249,6 +256,7 @@ class Account {
   std::array<uint64_t, kSegmentStates> bytes_{};
   std::array<uint64_t, kSegmentStates> segments_{};
   uint64_t version_ = 1;
+  uint64_t elsewhere_ = 0;
   uint64_t charged_ = 0;
   uint64_t count_ = 0;
   uint64_t peak_ = 0;

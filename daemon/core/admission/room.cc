@@ -31,8 +31,8 @@ uint64_t Room::Obtainable(const Tenant& tenant, size_t device, const Coming& com
     return account.charged() - Recoverable(account) + more(account);
   };
   const auto left = [](uint64_t limit, uint64_t used) { return limit - std::min(limit, used); };
-  uint64_t least =
-      left(state_.devices[device].capacity_bytes, held(state_.device_accounts[device]));
+  const Account& all = state_.device_accounts[device];
+  uint64_t least = left(state_.devices[device].capacity_bytes, held(all) + all.elsewhere());
   for (const Tenant* each = &tenant; each != nullptr; each = each->parent) {
     least = std::min(least, left(state_.LimitOn(*each, device), held(each->accounts[device])));
     if (IsHostMemory(state_.devices[device]) || !each->quota.total_limit_bytes) continue;
@@ -43,7 +43,6 @@ uint64_t Room::Obtainable(const Tenant& tenant, size_t device, const Coming& com
   if (tenant.quota.revocable) return least;
   const Account& own = tenant.accounts[device];
   const uint64_t guaranteed = own.unused_guarantees();
-  const Account& all = state_.device_accounts[device];
   const uint64_t uncommitted = left(state_.devices[device].capacity_bytes, all.need() + more(all));
   return std::min(least, Plus(guaranteed, uncommitted));
 }
@@ -149,7 +148,7 @@ std::vector<Standing> Room::StandingsOf(const Request& request, uint32_t reused)
   Standing on_device = {.cause = Denial::Cause::kCapacity,
                         .device = device,
                         .asked = asked,
-                        .used = all.charged() - taken,
+                        .used = all.charged() - taken + all.elsewhere(),
                         .recoverable = Recoverable(all) - from_retained,
                         .revocable = all.revocable(),
                         .revoking = all.revoking(),

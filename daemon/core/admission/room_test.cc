@@ -137,6 +137,21 @@ TEST_F(RoomTest, DriverGetsRetainedMemoryOfTheTenantFirst) {
   EXPECT_FALSE(ledger.operations().MakeRoomOnDevice(session, 0, 1));
 }
 
+TEST_F(RoomTest, WhatTheDriverDoesNotHaveIsNotGranted) {
+  const SessionId session = OpenSession("team");
+  const auto held = Acquire(session, kCapacity - 4 * kGranule);
+  ledger.operations().NoteElsewhere(0, 5 * kGranule);  // more than is left: nothing is known
+  ledger.operations().NoteElsewhere(0, 3 * kGranule);
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, 3 * kGranule).status()));
+  const auto small = Acquire(session, 2 * kGranule);
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule).status()));
+  Release(session, small);
+  EXPECT_TRUE(Ask(session, 2 * kGranule).ok());
+  ledger.operations().ForgetElsewhere();
+  EXPECT_TRUE(Ask(session, 2 * kGranule).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(Ask(session, kGranule).status()));
+}
+
 TEST_F(RoomTest, ScrubbedMemoryIsNotReused) {
   ledger.tenants().Configure({{"a", {.scrub = true}}}, {});
   const SessionId a = OpenSession("a");

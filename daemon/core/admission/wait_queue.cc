@@ -27,7 +27,8 @@ QueueLine::Left WaitQueue::LeftAt(size_t limit) const {
     return {.room = left(state_.bounds.max_segments, state_.segments.size())};
   const Account& account = state_.device_accounts[limit];
   const uint64_t capacity = state_.devices[limit].capacity_bytes;
-  return {.use = left(capacity, account.firm()), .need = left(capacity, account.need())};
+  return {.use = left(capacity, account.firm() + account.elsewhere()),
+          .need = left(capacity, account.need())};
 }
 
 Claims WaitQueue::ClaimsBefore(const QueuePlace& place, const Request& request) const {

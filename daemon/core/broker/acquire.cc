@@ -17,6 +17,8 @@ namespace {
 
 // Bounds the attempts: two requests that each get half of the driver's memory would retry forever.
 constexpr int kDriverAttempts = 4;
+// How long requests wait because of one refusal of the driver before one of them asks it again.
+constexpr absl::Duration kElsewhereHolds = absl::Seconds(1);
 
 }  // namespace
 
@@ -130,15 +132,25 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     Update update(this);
     more = ledger_.operations().MakeRoomOnDevice(it.session, device, asked);
   }
-  TimedLock lock(&mutex_);
-  auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return ledger_.state().releasing(device) == 0;
-  };
-  if (!more || it.attempt++ == kDriverAttempts ||
-      !mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.release_deadline)) {
+  if (more && it.attempt++ != kDriverAttempts) {
+    auto given_back = [this, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return ledger_.state().releasing(device) == 0;
+    };
+    TimedLock lock(&mutex_);
+    if (mutex_.AwaitWithDeadline(absl::Condition(&given_back), it.release_deadline)) {
+      return std::nullopt;
+    }
+  }
+  Update update(this);
+  if (!it.spec.waits || it.wait_until <= now_()) {
     return Denied(it,
                   ledger_.operations().DriverDenial(it.session, device, asked, created.message()));
   }
+  // It waits for memory of others, as it would if the ledger had known.
+  ledger_.operations().NoteElsewhere(device, asked);
+  ask_driver_again_ = now_() + kElsewhereHolds;
+  times_changed_ = true;
+  it.attempt = 1;
   return std::nullopt;
 }
 

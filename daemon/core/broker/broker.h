@@ -353,8 +353,7 @@ class Broker {
   mutable TimedMutex mutex_;
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);
-  // metadata_: of all existing publications. ended_metadata_: of ended ones, to be closed outside
-  // the mutex.
+  // Of all existing publications; of ended ones, to be closed outside the mutex.
   absl::flat_hash_map<PublicationId, std::shared_ptr<const Metadata>> metadata_
       ABSL_GUARDED_BY(mutex_);
   std::vector<std::pair<PublicationId, std::shared_ptr<const Metadata>>> ended_metadata_
@@ -375,10 +374,10 @@ class Broker {
   absl::flat_hash_map<std::pair<std::string, size_t>, absl::Time> quiet_until_
       ABSL_GUARDED_BY(mutex_);
   bool times_changed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time ask_driver_again_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Time watched_expiry_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
   absl::Time watched_swap_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
-  // Of the heartbeat: whether anything has changed since the last one, and its time.
-  bool changed_ ABSL_GUARDED_BY(mutex_) = false;
+  bool changed_ ABSL_GUARDED_BY(mutex_) = false;  // since the last heartbeat
   absl::Time last_heartbeat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // When others were last asked to give back, by denied tenant, pressed tenant and device.
   struct Pressed {

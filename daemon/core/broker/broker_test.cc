@@ -25,6 +25,7 @@ namespace broker_test {
 using ::testing::HasSubstr;
 
 constexpr uint64_t kGranule = 2 << 20;
+constexpr auto kDelivered = [](const Broker::Handover&) { return absl::OkStatus(); };
 
 class Observer : public BrokerObserver {
  public:
@@ -196,8 +197,7 @@ TEST_F(BrokerTest, MemoryThatDoesNotReturnInTimeIsADenial) {
   };
   Release(*Acquire(6));
   const auto denied = broker_->Acquire(CallOf(session_), {.bytes = 10 * kGranule},
-                                       absl::Now() + absl::Milliseconds(20),
-                                       [](const Broker::Handover&) { return absl::OkStatus(); });
+                                       absl::Now() + absl::Milliseconds(20), kDelivered);
   EXPECT_EQ(denied.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(DenialOf(denied.status()).has_value());
   gate_.Open();
@@ -220,6 +220,32 @@ TEST_F(BrokerTest, ADriverThatIsFullGetsRetainedMemoryFirst) {
   EXPECT_EQ(destroyed_, 1);
 }
 
+// The charges leave room for 4 granules. The driver has 3.
+TEST_F(BrokerTest, ARequestThatWaitsWaitsForAFullDriverToo) {
+  const auto held = Acquire(6);
+  plan_ = [this](const DeviceOp& op) {
+    if (op.type == DeviceOp::Type::kDestroy) ++destroyed_;
+    if (op.type == DeviceOp::Type::kCreate && op.bytes > 3 * kGranule && destroyed_ == 0) {
+      ++refused_;
+      return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
+    }
+    return absl::OkStatus();
+  };
+  const Broker::NewSession other = Open("b");
+  absl::StatusOr<std::vector<LeaseView>> granted;
+  std::thread asks([&] {
+    granted = broker_->Acquire(CallOf(other), {.bytes = 4 * kGranule, .waits = true},
+                               absl::Now() + absl::Seconds(60), kDelivered);
+  });
+  while (broker_->views().ListWaiting("", "")->empty()) std::this_thread::yield();
+  // The driver is asked again now and then.
+  while (refused_ < 2) std::this_thread::yield();
+  Release(*held);
+  asks.join();
+  EXPECT_TRUE(granted.ok()) << granted.status();
+  broker_->ProcessGone(other.id);
+}
+
 TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
   plan_ = [this](const DeviceOp& op) {
     if (op.type != DeviceOp::Type::kCreate) return absl::OkStatus();
@@ -236,6 +262,9 @@ TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
   EXPECT_EQ(creates_, 1) << "nothing could have come back";
   EXPECT_EQ(broker_->views().GetTenant("a")->denials, 1u);
   EXPECT_EQ(Held(), 0u);
+  const auto waited = broker_->Acquire(CallOf(session_), {.bytes = kGranule, .waits = true},
+                                       absl::Now() + absl::Milliseconds(20), kDelivered);
+  EXPECT_EQ(waited.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(BrokerTest, ConcurrentRequestsStayWithinTheCapacity) {

@@ -36,7 +36,7 @@ constexpr uint64_t kPressTurns = 8;
 absl::Time Broker::NextTime() const {
   return std::min({ledger_.revocations().NextOverdue(), ledger_.publications().NextExpiry(),
                    ledger_.admission().NextSwap(), acquiring_.NextDue(), attaching_.NextDue(),
-                   NextHeartbeat()});
+                   NextHeartbeat(), ask_driver_again_});
 }
 
 absl::Time Broker::NextHeartbeat() const {
@@ -153,6 +153,10 @@ std::vector<Revocations::Overdue> Broker::RunDueTimers() {
   for (size_t i = 0; i < over.size(); ++i) {
     const std::shared_ptr<Acquisition> waiting = acquiring_.Take(over[i]);
     Resume(waiting, Denied(*waiting, denials[i]));
+  }
+  if (ask_driver_again_ <= now) {
+    ask_driver_again_ = absl::InfiniteFuture();
+    ledger_.operations().ForgetElsewhere();
   }
   EndOverduePublications(now);
   ledger_.admission().RunSwaps();

@@ -228,6 +228,19 @@ bool Operations::MakeRoomOnDevice(SessionId session, size_t device, uint64_t byt
   return account.bytes(SegmentState::kReleasing) > 0;
 }
 
+void Operations::NoteElsewhere(size_t device, uint64_t bytes) {
+  Account& account = state_.device_accounts[device];
+  const DeviceInfo& info = state_.devices[device];
+  const uint64_t left = info.capacity_bytes - account.charged();
+  if (left >= bytes) account.SetElsewhere(left - bytes + info.granularity_bytes);
+}
+
+void Operations::ForgetElsewhere() {
+  for (Account& account : state_.device_accounts) {
+    if (account.elsewhere() > 0) account.SetElsewhere(0);
+  }
+}
+
 absl::Status Operations::DriverDenial(SessionId session, size_t device, uint64_t bytes,
                                       absl::string_view driver_says) {
   Tenant& tenant = *state_.sessions.at(session)->tenant;

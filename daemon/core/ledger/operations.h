@@ -96,6 +96,11 @@ class Operations {
   // Dooms retained segments because the driver had no memory for `bytes` on the device. Takes those
   // of the session's tenant first. False if no segment is retained or releasing there.
   bool MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes);
+  // The driver had no memory for `bytes` on the device, although the charges leave room for them:
+  // processes that the ledger does not know hold it. Until ForgetElsewhere() requests find less
+  // room there than that.
+  void NoteElsewhere(size_t device, uint64_t bytes);
+  void ForgetElsewhere();
   // Returns a denial by the driver, counted like any other.
   absl::Status DriverDenial(SessionId session, size_t device, uint64_t bytes,
                             absl::string_view driver_says);
