@@ -95,9 +95,9 @@ class Node:
         return subprocess.Popen(command, env=self.environment(preload), stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def run(self, name, preload, limit=300):
+    def run(self, name, preload, limit=300, program="workloads.py"):
         """Returns the workload's results, or {"failed": why}."""
-        process = self.start([sys.executable, HERE / "workloads.py", name], preload)
+        process = self.start([sys.executable, HERE / program, name], preload)
         try:
             out, err = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:

@@ -18,6 +18,7 @@ under the preload. Parts (all by default, in this order):
           work, and two that do not fit on the GPU together take turns
   injection  same, of some programs, and fill, with the library loaded by the CUDA driver
              (CUDA_INJECTION64_PATH) in place of the preload
+  gpus    programs that use two GPUs, in both modes
 speed and calls also measure another library that is preloaded in place of ours, if --peer names one.
 """
 import argparse
@@ -31,6 +32,7 @@ import tempfile
 import time
 
 from node import GIB, HERE, LIMIT, Node, Report
+from several_gpus import gpus
 from suspensions import suspend
 from workloads import compared
 
@@ -265,7 +267,7 @@ def main():
     options = parser.parse_args()
     parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls,
              "broker": broker, "broker_same": broker_same,
-             "suspend": suspend, "injection": injection}
+             "suspend": suspend, "injection": injection, "gpus": gpus}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
     node = Node(options.release.resolve(), work, options.peer, options.peer_env, options.rounds)
