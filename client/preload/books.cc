@@ -4,6 +4,7 @@
 #if GPUMEM_PRELOAD_BUILT
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
+#include "client/preload/calls/late_frees.h"
 #include "client/preload/vmm/brokered_vmm.h"
 
 namespace gpumem::preload {
@@ -33,7 +34,8 @@ void RecordTable::Abandon() {
 bool SettleBooks(int device) {
   bool pools = SettlePools(device);
   bool graphs = SettleGraphs(device);
-  return pools || graphs;
+  bool frees = SettleFrees();
+  return pools || graphs || frees;
 }
 
 void AbandonBooks() {
@@ -41,6 +43,7 @@ void AbandonBooks() {
   g_arrays.Abandon();
   AbandonVmm();
   AbandonPools();
+  AbandonFrees();
   AbandonGraphs();
   AbandonContexts();
   AbandonBrokered();

@@ -298,6 +298,10 @@
   X(cuDeviceGetGraphMemAttribute)      \
   X(cuMemGetAllocationGranularity)     \
   X(cuThreadExchangeStreamCaptureMode) \
+  X(cuEventCreate)                     \
+  X(cuEventRecord)                     \
+  X(cuEventQuery)                      \
+  X(cuEventDestroy_v2)                 \
   X(cuStreamGetCtx)                    \
   X(cuStreamIsCapturing)               \
   X(cuStreamIsCapturing_ptsz)          \

@@ -296,6 +296,28 @@ static void forked(void) {
   printf("child=%d\n", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
+/* A stream that has not come to a free of cuMemAlloc() memory. */
+static void late(void) {
+  start();
+  void* host = NULL;
+  CUstream stream;
+  CUdeviceptr block, more = 0;
+  door.cuMemAllocHost_(&host, sizeof(uint32_t));
+  uint32_t* word = host;
+  *word = 0;
+  door.cuStreamCreate_(&stream, 1);
+  door.cuMemAlloc_(&block, 128 * MIB);
+  printf("wait=%d ",
+         (int)door.cuStreamWaitValue32_(stream, (CUdeviceptr)word, 1, CU_STREAM_WAIT_VALUE_EQ));
+  printf("free=%d ", (int)door.cuMemFreeAsync_(block, stream));
+  printf("taken=%lld ", taken());
+  printf("code=%d ", (int)door.cuMemAlloc_(&more, 200 * MIB));
+  __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+  door.cuStreamSynchronize_(stream);
+  printf("code=%d ", (int)door.cuMemAlloc_(&more, 200 * MIB));
+  printf("taken=%lld\n", taken());
+}
+
 int main(int argc, char** argv) {
   static const struct {
     const char* name;
@@ -305,6 +327,7 @@ int main(int argc, char** argv) {
                {"released", contexts_released},
                {"looked_at", contexts_looked_at},
                {"forked", forked},
+               {"late", late},
                {"within", within},
                {"again", again}};
   alarm(60); /* where threads wait for each other, an error must not last for ever */

@@ -59,6 +59,16 @@ TEST_F(RacesTest, OnlyWhatTheProgramItselfDoesAndTheDriverGrantsCounts) {
   EXPECT_EQ(run.values("free"), (std::vector<std::string>{"0", "900", "0"})) << run.output;
 }
 
+TEST_F(RacesTest, AFreeOnAStreamCountsOnceTheStreamHasComeToIt) {
+  Finished run = Run({Path("RACES"), "late"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.value("wait"), "0");
+  EXPECT_EQ(run.value("free"), "0");
+  EXPECT_EQ(run.values("code"), (std::vector<std::string>{"2", "0"})) << run.output;
+  EXPECT_EQ(run.values("taken"), (std::vector<std::string>{"128", "200"})) << run.output;
+  EXPECT_LE(peak(), 256 * kMiB);
+}
+
 TEST_F(RacesTest, WhatAHandleStoodForIsForgotten) {
   environment["FAKE_CUDA_DEVICES"] = "2";
   Finished run = Run({Path("RACES"), "again"});

@@ -6,6 +6,7 @@
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
 #include "client/preload/brokered/pool.h"
+#include "client/preload/calls/late_frees.h"
 #include "client/preload/graph.h"
 #include "client/preload/pool.h"
 
@@ -141,11 +142,12 @@ CUresult FreeAsync(CUdeviceptr address, CUstream stream) {
     }
     return result;
   }
-  // Memory of cuMemAlloc(), which goes when the stream comes to it.
+  // Memory of cuMemAlloc().
   Record record;
   bool known = g_pointers.Take(address, &record);
   CUresult result = call();
-  if (known && result == CUDA_SUCCESS) Refund(record.charge);
+  if (known && result == CUDA_SUCCESS)
+    RefundInOrder(driver, record.charge, NamedStream<Variant>(stream));
   if (known && result != CUDA_SUCCESS) g_pointers.Put(address, record);
   return result;
 }
