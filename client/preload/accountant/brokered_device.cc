@@ -56,7 +56,7 @@ std::vector<std::string> WithPeerAccess(gpumem_client* client, const std::string
       gpumem_peer peer = {.struct_size = sizeof(peer)};
       if (gpumem_device_list_get_peer(devices, i, j, &peer) == GPUMEM_OK && peer.access != 0 &&
           home == peer.uuid) {
-        users.push_back(device.uuid);
+        users.emplace_back(device.uuid);
       }
     }
   }

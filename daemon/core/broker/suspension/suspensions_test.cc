@@ -28,7 +28,6 @@
 namespace gpumemd {
 namespace suspensions_test {
 
-using ::testing::ElementsAre;
 using ::testing::SizeIs;
 using Cause = SuspensionRequests::Cause;
 
