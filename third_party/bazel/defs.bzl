@@ -147,7 +147,7 @@ def gpumem_daemon_test(
         **kwargs
     )
 
-def gpumem_cc_shared_library(name, exports, deps, linkopts = [], **kwargs):
+def gpumem_cc_shared_library(name, exports, deps, linkopts = [], plugin = False, **kwargs):
     """lib*.so holding the whole of deps, exporting only what the version script allows.
 
     Args:
@@ -155,6 +155,7 @@ def gpumem_cc_shared_library(name, exports, deps, linkopts = [], **kwargs):
       exports: the linker version script.
       deps: libraries; all their code goes in, used or not (see whole_archive in .bazelrc).
       linkopts: more linker flags; -soname, for one.
+      plugin: some of the functions that it calls are those of the program that loads it.
       **kwargs: as for cc_binary.
     """
     native.cc_binary(
@@ -162,7 +163,7 @@ def gpumem_cc_shared_library(name, exports, deps, linkopts = [], **kwargs):
         linkshared = True,
         linkopts = [
             "-Wl,--version-script=$(location %s)" % exports,
-            "-Wl,-z,defs",
+        ] + ([] if plugin else ["-Wl,-z,defs"]) + [
             # Calls inside the library stay inside it, whatever the program defines.
             "-Wl,-Bsymbolic",
         ] + linkopts + _when_bundled(_BUNDLE_OF_LIB),

@@ -8,14 +8,15 @@ readonly BUILD_PACKAGES=(
   bazel-bootstrap g++ pkgconf python3 libpython3-dev
   protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libabsl-dev
   libboost-dev libcli11-dev libtoml11-dev libspdlog-dev libssl-dev libxxhash-dev
-  libzydis-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
+  libslurm-dev libzydis-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 # For the time of the tree's last change.
 readonly TIME_PACKAGES=(dpkg-dev git)
 readonly WHEEL_PACKAGES=(python3-pip python3-wheel)
 readonly TEST_PACKAGES=(
   "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" binutils crun curl dpkg-dev git iproute2 jq mypy
-  prometheus python3-jsonschema python3-numpy python3-pytest python3-yaml
+  munge prometheus python3-jsonschema python3-numpy python3-pytest python3-yaml slurm-client
+  slurmctld slurmd
 )
 # Even a program that is linked shared contains parts of these: headers or archives.
 readonly INSIDE_PACKAGES=(

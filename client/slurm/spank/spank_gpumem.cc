@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// spank_gpumem.so, gpumem's plug-in of Slurm (spank(7)): the option --gpumem, and what happens on a
+// node before and after a job.
+//
+// slurmd, slurmstepd, srun, sbatch and salloc load it. So it has no gRPC, no threads and no state:
+// what speaks to gpumemd and slurmctld is a program, gpumem-slurm, which may fail without harm to
+// slurmd. Prolog and epilog run it with the job's facts; it says on its standard error what it
+// did, which goes into slurmd's log.
+//
+// Arguments in plugstack.conf: helper=PATH of gpumem-slurm, and others, which all go to it.
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "client/slurm/spank/option.h"
+
+// Its functions that a plug-in defines are C's, and it does not say so.
+extern "C" {
+#include <slurm/spank.h>
+}
+
+// SPANK_PLUGIN is for C: constants of C++ have internal linkage.
+extern "C" {
+extern const char plugin_name[] = "gpumem";
+extern const char plugin_type[] = "spank";
+extern const unsigned int plugin_version = SLURM_VERSION_NUMBER;
+extern const unsigned int spank_plugin_version = 1;
+}
+
+namespace gpumem::slurm {
+namespace {
+
+constexpr char kDefaultHelper[] = "/usr/libexec/gpumem/gpumem-slurm";
+
+// Of --gpumem in this process; a process of Slurm has one job.
+Option* given = nullptr;
+
+int OnOption(int, const char* text, int) {
+  static Option option;
+  const std::string wrong = ParseOption(text == nullptr ? "" : text, &option);
+  if (!wrong.empty()) {
+    slurm_error("--gpumem: %s", wrong.c_str());
+    return -1;
+  }
+  given = &option;
+  return 0;
+}
+
+spank_option& TheOption() {
+  static char name[] = "gpumem";
+  static char argument[] = "SIZE[,guarantee=SIZE,priority=N,wait=TIME]";
+  static char usage[] = "GPU memory on each node: guaranteed to the job, and no more (such as 40G)";
+  static spank_option option = {name, argument, usage, 1, 0, OnOption};
+  return option;
+}
+
+// Writes the helper's words into slurmd's log, by lines.
+void Log(int fd) {
+  std::string text;
+  char bytes[512];
+  for (ssize_t size = 0;
+       (size = read(fd, bytes, sizeof bytes)) > 0 || (size < 0 && errno == EINTR);) {
+    if (size > 0 && text.size() < 64 * 1024) text.append(bytes, static_cast<size_t>(size));
+  }
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    slurm_info("gpumem: %s", text.substr(at, end - at).c_str());
+    at = end + 1;
+  }
+}
+
+// Runs a program and waits for it. Returns its exit code; -1 if it did not run or was killed.
+int Run(std::vector<std::string> args) {
+  std::vector<char*> argv;
+  for (std::string& arg : args) argv.push_back(arg.data());
+  argv.push_back(nullptr);
+  int words[2];
+  if (pipe2(words, O_CLOEXEC) != 0) return -1;
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&actions, words[1], STDOUT_FILENO);
+  posix_spawn_file_actions_adddup2(&actions, words[1], STDERR_FILENO);
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, argv[0], &actions, nullptr, argv.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(words[1]);
+  int status = -1;
+  if (error != 0) {
+    slurm_error("gpumem: %s: %s", argv[0], strerror(error));
+  } else {
+    Log(words[0]);
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+  }
+  close(words[0]);
+  return error == 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+// Runs the helper for the job of this context. Returns 0, or -1 if it failed.
+int RunHelper(const char* command, spank_t spank, int ac, char** av) {
+  uint32_t job = 0;
+  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) {
+    slurm_error("gpumem: %s: Slurm names no job", command);
+    return -1;
+  }
+  std::vector<std::string> args = {kDefaultHelper, command, "job=" + std::to_string(job)};
+  char* text = nullptr;
+  if (spank_option_getopt(spank, &TheOption(), &text) == ESPANK_SUCCESS && text != nullptr) {
+    args.push_back(std::string("option=") + text);
+  }
+  for (int i = 0; i < ac; ++i) {
+    const std::string_view arg = av[i];
+    if (arg.substr(0, 7) == "helper=") {
+      args[0] = arg.substr(7);
+    } else {
+      args.emplace_back(arg);
+    }
+  }
+  const int code = Run(args);
+  if (code != 0) slurm_error("gpumem: %s of job %u failed (%d)", command, job, code);
+  return code == 0 ? 0 : -1;
+}
+
+// Sets a variable of the job's processes, unless the user has.
+void SetDefault(spank_t spank, const char* name, const std::string& value) {
+  spank_setenv(spank, name, value.c_str(), 0);
+}
+
+}  // namespace
+}  // namespace gpumem::slurm
+
+extern "C" {
+
+int slurm_spank_init(spank_t spank, int, char**) {
+  if (spank_context() == S_CTX_SLURMD || spank_context() == S_CTX_JOB_SCRIPT) return 0;
+  return spank_option_register(spank, &gpumem::slurm::TheOption()) == ESPANK_SUCCESS ? 0 : -1;
+}
+
+// In slurmstepd, before the job's processes.
+int slurm_spank_user_init(spank_t spank, int, char**) {
+  const gpumem::slurm::Option* given = gpumem::slurm::given;
+  if (given == nullptr || !given->wait_ms) return 0;
+  gpumem::slurm::SetDefault(spank, "GPUMEM_POOL_WAIT", std::to_string(*given->wait_ms) + "ms");
+  gpumem::slurm::SetDefault(spank, "GPUMEM_PRELOAD_WAIT_MS", std::to_string(*given->wait_ms));
+  return 0;
+}
+
+int slurm_spank_job_prolog(spank_t spank, int ac, char** av) {
+  return gpumem::slurm::RunHelper("prolog", spank, ac, av);
+}
+
+int slurm_spank_job_epilog(spank_t spank, int ac, char** av) {
+  return gpumem::slurm::RunHelper("epilog", spank, ac, av);
+}
+
+}  // extern "C"

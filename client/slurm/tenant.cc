@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/slurm/tenant.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/connection.h"
+#include "common/bytes.h"
+#include "proto/gpumem/v1/admin.pb.h"
+
+namespace gpumem::slurm {
+namespace {
+
+using v1::Admin;
+
+constexpr absl::Duration kPause = absl::Milliseconds(100);
+constexpr absl::Duration kStep = absl::Seconds(10);
+constexpr int kMostNamed = 4;  // processes in a report
+
+// Calls of the daemon that survive its restarts: each of them may be made twice.
+class Daemon {
+ public:
+  explicit Daemon(const Node& node)
+      : runtime_dir_(node.runtime_dir), deadline_(absl::Now() + node.patience) {}
+
+  absl::Time deadline() const { return deadline_; }
+
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> Call(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*,
+                                                                    const Request&, Response*),
+                                const Request& request) {
+    while (true) {
+      absl::Status status = Connect();
+      if (status.ok()) {
+        absl::StatusOr<Response> response = cli::Call(*admin_, method, request);
+        if (response.ok()) return response;
+        status = response.status();
+      }
+      // The daemon is gone, or does not answer in its step's time.
+      if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+      admin_ = nullptr;
+      if (absl::Now() + kPause >= deadline_) return absl::UnavailableError(status.message());
+      absl::SleepFor(kPause);
+    }
+  }
+
+ private:
+  absl::Status Connect() {
+    if (admin_ != nullptr) return absl::OkStatus();
+    const absl::Duration left = std::max(deadline_ - absl::Now(), absl::Seconds(1));
+    auto admin = cli::ConnectAdmin(runtime_dir_, left + kStep);
+    if (admin.ok()) admin_ = *std::move(admin);
+    return admin.status();
+  }
+
+  const std::string runtime_dir_;
+  const absl::Time deadline_;
+  std::unique_ptr<cli::AdminConnection> admin_;
+};
+
+std::vector<std::string> DevicesOf(const v1::Quota& quota) {
+  std::vector<std::string> devices;
+  for (const v1::DeviceLimit& limit : quota.devices()) devices.push_back(limit.device_uuid());
+  return devices;
+}
+
+// Returns what the tenant is now, if an earlier call has made it.
+const v1::TenantInfo* Find(const v1::ListTenantsResponse& tenants, const std::string& tenant) {
+  for (const v1::TenantInfo& info : tenants.tenants()) {
+    if (info.usage().tenant() == tenant && info.has_made()) return &info;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<v1::EndTenantResponse> End(Daemon& daemon, const std::string& tenant) {
+  v1::EndTenantRequest request;
+  request.set_tenant(tenant);
+  request.set_owner(kOwner);
+  const absl::Duration left = std::max(daemon.deadline() - absl::Now(), absl::ZeroDuration());
+  request.set_wait_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(left)));
+  auto ended = daemon.Call(&Admin::Stub::EndTenant, request);
+  if (absl::IsNotFound(ended.status())) {
+    v1::EndTenantResponse gone;
+    gone.set_gone(true);
+    return gone;
+  }
+  return ended;
+}
+
+std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResponse& sessions) {
+  std::map<int32_t, std::string> commands;
+  for (const v1::SessionInfo& session : sessions.sessions()) {
+    commands[session.pid()] = session.command();
+  }
+  std::vector<std::string> what, who;
+  for (const v1::HeldBytes& device : held.devices()) {
+    what.push_back(absl::StrCat(FormatBytes(device.bytes()), " on ", device.device_uuid()));
+  }
+  for (const v1::HeldBySession& session : held.sessions()) {
+    if (who.size() == kMostNamed) {
+      who.push_back("...");
+      break;
+    }
+    who.push_back(absl::StrCat("pid ", session.pid(), " ", commands[session.pid()]));
+  }
+  return absl::StrCat(what.empty() ? "no memory" : absl::StrJoin(what, ", "), " held by ",
+                      who.empty() ? "no process" : absl::StrJoin(who, ", "));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node) {
+  Daemon daemon(node);
+  auto status = daemon.Call(&Admin::Stub::GetStatus, v1::GetStatusRequest());
+  if (!status.ok()) return status.status();
+  return std::vector<v1::Device>(status->devices().begin(), status->devices().end());
+}
+
+absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,
+                                                    const JobGres& gres, const Terms& terms) {
+  Daemon daemon(node);
+  auto status = daemon.Call(&Admin::Stub::GetStatus, v1::GetStatusRequest());
+  if (!status.ok()) return status.status();
+  const std::vector<v1::Device> gpus =
+      Gpus(std::vector<v1::Device>(status->devices().begin(), status->devices().end()));
+  auto tenants = daemon.Call(&Admin::Stub::ListTenants, v1::ListTenantsRequest());
+  if (!tenants.ok()) return tenants.status();
+
+  if (const v1::TenantInfo* known = Find(*tenants, tenant); known != nullptr) {
+    if (!known->made().ending()) {
+      if (known->made().owner() == kOwner) return DevicesOf(known->quota());
+      return absl::AlreadyExistsError(absl::StrCat("tenant ", tenant, " is not Slurm's"));
+    }
+    // The job was here before (requeue), and something of it has stayed.
+    auto ended = End(daemon, tenant);
+    if (!ended.ok()) return ended.status();
+    if (!ended->gone()) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          "tenant ", tenant, " has not ended: ", Report(*ended, v1::ListSessionsResponse())));
+    }
+  }
+
+  auto quotas = Quotas(gres, terms, gpus, *tenants);
+  if (!quotas.ok()) return quotas.status();
+  absl::Status refused;
+  for (const v1::Quota& quota : *quotas) {
+    v1::CreateTenantRequest request;
+    request.set_tenant(tenant);
+    request.set_owner(kOwner);
+    request.set_parent(node.parent);
+    *request.mutable_quota() = quota;
+    auto made = daemon.Call(&Admin::Stub::CreateTenant, request);
+    if (made.ok()) return DevicesOf(quota);
+    refused = made.status();
+    if (!absl::IsFailedPrecondition(refused)) break;  // not for want of room on that GPU
+  }
+  return refused;
+}
+
+absl::StatusOr<std::string> EndTenant(const Node& node, const std::string& tenant) {
+  Daemon daemon(node);
+  auto ended = End(daemon, tenant);
+  if (!ended.ok()) return ended.status();
+  if (ended->gone()) return "";
+  v1::ListSessionsRequest request;
+  request.set_tenant(tenant);
+  auto sessions = daemon.Call(&Admin::Stub::ListSessions, request);
+  return Report(*ended, sessions.ok() ? *sessions : v1::ListSessionsResponse());
+}
+
+}  // namespace gpumem::slurm

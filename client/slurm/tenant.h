@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// A job's tenant on a node: made before the job, ended after it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "client/slurm/gres.h"
+#include "client/slurm/placement.h"
+#include "proto/gpumem/v1/memory.pb.h"
+
+namespace gpumem::slurm {
+
+// The mark of tenants that are Slurm's. An operator's are never touched.
+inline constexpr char kOwner[] = "slurm";
+
+struct Node {
+  std::string runtime_dir;
+  std::string parent;       // of tenants that are made; empty: none
+  absl::Duration patience;  // of a whole call, a daemon that restarts meanwhile included
+};
+
+// Returns the daemon's devices. Statuses as MakeTenant.
+absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);
+
+// Makes a tenant of this name, or finds that it was made before. If an earlier one of that name
+// still ends, waits for it. Returns the UUIDs of its GPUs.
+//   UNAVAILABLE          no daemon answers in time
+//   FAILED_PRECONDITION  its guarantee cannot be kept on any GPU
+//   ALREADY_EXISTS       it is configured or another's, or has not ended in time
+//   Quotas' statuses, and others of the daemon
+absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,
+                                                    const JobGres& gres, const Terms& terms);
+
+// Ends the tenant and waits for its memory. Returns what it still holds after that, in words;
+// empty: nothing, or there is no such tenant.
+//   UNAVAILABLE        no daemon answers in time
+//   PERMISSION_DENIED  the tenant is not Slurm's
+absl::StatusOr<std::string> EndTenant(const Node& node, const std::string& tenant);
+
+}  // namespace gpumem::slurm
