@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs of a real Slurm, and the GPU memory that they may have.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "tests/slurm/cluster.h"
+#include "tests/support/child.h"
+#include "tests/support/expect_status.h"
+
+namespace gpumem {
+namespace {
+
+using nlohmann::json;
+using testing::Cluster;
+using ::testing::ElementsAre;
+using testing::Eventually;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::kUsers;
+
+class SlurmTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    if (cluster_ != nullptr && HasFailure()) std::fputs(cluster_->Logs().c_str(), stderr);
+  }
+
+  // False if the test cannot go on: it is skipped, or has failed.
+  bool Start(const Cluster::Options& options = {}) {
+    auto cluster = Cluster::Start(options);
+    if (absl::IsFailedPrecondition(cluster.status())) {
+      Skip(std::string(cluster.status().message()));
+      return false;
+    }
+    EXPECT_OK(cluster);
+    if (!cluster.ok()) return false;
+    cluster_ = *std::move(cluster);
+    return true;
+  }
+
+  static void Skip(const std::string& why) { GTEST_SKIP() << why; }
+
+  // A command that holds so many MiB until it is killed.
+  std::string Hold(int mib) const {
+    return absl::StrCat(cluster_->Program("gpumemctl"), " hold --size ", mib, "MiB");
+  }
+  bool WaitForCharge(int node, uint64_t mib) const {
+    return Eventually([&] { return cluster_->Charged(node) == mib << 20; }, absl::Seconds(60));
+  }
+  // Nothing is left of any job on the nodes.
+  void ExpectNothingLeft() {
+    EXPECT_TRUE(cluster_->WaitForQuiet());
+    for (int node = 1; node <= testing::kNodes; ++node) {
+      EXPECT_THAT(cluster_->Tenants(node), IsEmpty());
+      EXPECT_EQ(cluster_->Charged(node), 0u);
+      EXPECT_EQ(cluster_->NodeField(node, "State"), "IDLE") << cluster_->NodeField(node, "Reason");
+    }
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+};
+
+TEST_F(SlurmTest, AJobIsATenantWithItsMemory) {
+  if (!Start()) return;
+  const auto whoami =
+      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "-w", "node1", "--gpumem=1G",
+                                   cluster_->Program("gpumemctl"), "-o", "json", "whoami"});
+  ASSERT_EQ(whoami.code, 0) << whoami.output;
+  const json who = json::parse(whoami.output);
+  EXPECT_EQ(who["tenant"], "job-1");
+  EXPECT_EQ(who["identity"]["uid"], kUsers[0]);
+
+  const uint32_t job = cluster_->Submit(
+      kUsers[0], {"-w", "node2", "--gpumem=1G,guarantee=512M,priority=-7,wait=3s"}, Hold(512));
+  ASSERT_NE(job, 0u);
+  ASSERT_TRUE(WaitForCharge(2, 512)) << cluster_->Output(job);
+  const json quota = cluster_->Gpumemctl(2, {"quota", "get", absl::StrCat("job-", job)});
+  EXPECT_EQ(quota["quota"]["total_limit_bytes"], 1 << 30);
+  EXPECT_EQ(quota["quota"]["devices"][0]["limit_bytes"], 1 << 30);
+  EXPECT_EQ(quota["quota"]["guarantees"][0]["guarantee_bytes"], 512 << 20);
+  EXPECT_EQ(quota["quota"]["priority"], -7);
+  EXPECT_THAT(cluster_->Tenants(1), IsEmpty());
+  EXPECT_EQ(cluster_->AsUser(kUsers[0], {"scancel", absl::StrCat(job)}).code, 0);
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, ARequestOfGenericResourcesIsEnough) {
+  if (!Start()) return;
+  const uint32_t job = cluster_->Submit(kUsers[0], {"--gres=gpumem:1536", "-N2"}, Hold(1536));
+  ASSERT_NE(job, 0u);
+  ASSERT_TRUE(WaitForCharge(1, 1536)) << cluster_->Output(job);
+  // On every node of the job, and the batch script runs on the first alone.
+  EXPECT_THAT(cluster_->Tenants(1), ElementsAre(absl::StrCat("job-", job)));
+  EXPECT_THAT(cluster_->Tenants(2), ElementsAre(absl::StrCat("job-", job)));
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, AJobWithoutGpuMemoryIsNotTouched) {
+  if (!Start()) return;
+  cluster_->Kill(1, "gpumemd");
+  const auto hello =
+      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "-w", "node1", "echo", "hello"});
+  EXPECT_EQ(hello.output, "hello\n");
+  ASSERT_OK(cluster_->Run(1, "gpumemd"));
+  const auto who = cluster_->AsUser(
+      kUsers[0], {"srun", "--quiet", "-w", "node1", cluster_->Program("gpumemctl"), "whoami"});
+  EXPECT_THAT(who.output, HasSubstr(absl::StrCat("user-", kUsers[0])));
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, AboveItsLimitAJobIsDeniedByName) {
+  if (!Start()) return;
+  const auto denied =
+      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "-w", "node1", "--gpumem=1G",
+                                   cluster_->Program("gpumemctl"), "hold", "--size", "1026MiB"});
+  EXPECT_EQ(denied.code, 5) << denied.output;
+  EXPECT_THAT(denied.output, HasSubstr("job-1"));
+  EXPECT_THAT(denied.output, HasSubstr("1.00 GiB"));
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, SubmissionsThatCannotBeAreRefused) {
+  if (!Start()) return;
+  const auto refused = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), "sbatch");
+    options.push_back("--wrap=true");
+    const auto result = cluster_->AsUser(kUsers[0], options);
+    EXPECT_NE(result.code, 0) << result.output;
+    return result.output;
+  };
+  const std::string too_large = "Requested node configuration is not available";
+  EXPECT_THAT(refused({"--gpumem=4097"}), HasSubstr(too_large)) << "in Slurm's words";
+  EXPECT_THAT(refused({"--gres=gpumem:4097"}), HasSubstr(too_large));
+  EXPECT_THAT(refused({"--gpumem=1x"}), HasSubstr("\"1x\" is no size"));
+  EXPECT_THAT(refused({"--gpumem=1G,guarantee=2G"}), HasSubstr("above the size"));
+  EXPECT_THAT(refused({"--gpumem=1G", "--gres=gpumem:5"}), HasSubstr("another amount of gpumem"));
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, JobsShareTheBytesOfAGpu) {
+  if (!Start()) return;
+  const auto submit = [&](const std::string& size, int mib) {
+    return cluster_->Submit(kUsers[0], {"-w", "node1", absl::StrCat("--gpumem=", size)}, Hold(mib));
+  };
+  const uint32_t large = submit("3G", 3072), small = submit("1G", 1024);
+  ASSERT_TRUE(WaitForCharge(1, 4096)) << cluster_->Output(large) << cluster_->Output(small);
+  const uint32_t next = submit("2G", 2048);
+  ASSERT_TRUE(Eventually([&] { return cluster_->JobField(next, "Reason") == "Resources"; }));
+  // The small one's end is not enough, the large one's is.
+  cluster_->AsRoot({"scancel", absl::StrCat(small)});
+  ASSERT_TRUE(WaitForCharge(1, 3072));
+  EXPECT_EQ(cluster_->JobField(next, "JobState"), "PENDING");
+  cluster_->AsRoot({"scancel", absl::StrCat(large)});
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(next);
+  EXPECT_EQ(cluster_->JobField(next, "JobState"), "RUNNING");
+  cluster_->AsRoot({"scancel", absl::StrCat(next)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, EachTaskOfAnArrayIsATenant) {
+  if (!Start()) return;
+  const uint32_t array =
+      cluster_->Submit(kUsers[0], {"--array=0-3", "--gpumem=2G"},
+                       absl::StrCat(cluster_->Program("gpumemctl"),
+                                    " -o json whoami >$SLURM_JOB_ID.who; ", Hold(2048)));
+  ASSERT_NE(array, 0u);
+  ASSERT_TRUE(WaitForCharge(1, 4096) && WaitForCharge(2, 4096));
+  std::vector<std::string> tenants = cluster_->Tenants(1);
+  for (const std::string& other : cluster_->Tenants(2)) tenants.push_back(other);
+  EXPECT_EQ(tenants.size(), 4u);
+  for (std::string tenant : tenants) {
+    std::ifstream who(absl::StrCat(cluster_->shared(), "/", tenant.substr(strlen("job-")), ".who"));
+    EXPECT_EQ(json::parse(who)["tenant"], tenant);
+  }
+  cluster_->AsRoot({"scancel", absl::StrCat(array)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, PartsOfAHeterogeneousJobHaveTheirOwn) {
+  if (!Start()) return;
+  const auto both =
+      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "-w", "node1", "--gpumem=1G",
+                                   cluster_->Program("gpumemctl"), "quota", ":", "-w", "node2",
+                                   "--gpumem=2G", cluster_->Program("gpumemctl"), "quota"});
+  EXPECT_EQ(both.code, 0) << both.output;
+  EXPECT_THAT(both.output, HasSubstr("TENANT job-1 "));
+  EXPECT_THAT(both.output, HasSubstr("TENANT job-2 "));
+  EXPECT_THAT(both.output, HasSubstr("1.00 GiB"));
+  EXPECT_THAT(both.output, HasSubstr("2.00 GiB"));
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, ARequeuedJobHasItsMemoryAgain) {
+  if (!Start()) return;
+  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
+  EXPECT_EQ(cluster_->AsRoot({"scontrol", "requeue", absl::StrCat(job)}).code, 0);
+  ASSERT_TRUE(cluster_->WaitForState(job, "PENDING"));
+  ASSERT_TRUE(WaitForCharge(1, 0));
+  EXPECT_THAT(cluster_->Tenants(1), IsEmpty());
+  cluster_->AsRoot({"scontrol", "update", absl::StrCat("JobId=", job), "StartTime=now"});
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
+  EXPECT_EQ(cluster_->JobField(job, "Restarts"), "1");
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, SlurmdMayDieDuringAJob) {
+  if (!Start()) return;
+  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
+  ASSERT_OK(cluster_->Restart(1, "slurmd"));
+  EXPECT_EQ(cluster_->Charged(1), uint64_t{2048} << 20);
+  EXPECT_THAT(cluster_->Tenants(1), ElementsAre(absl::StrCat("job-", job)));
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, GpumemdMayDieDuringAJob) {
+  if (!Start()) return;
+  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
+  ASSERT_OK(cluster_->Restart(1, "gpumemd"));
+  EXPECT_THAT(cluster_->Tenants(1), ElementsAre(absl::StrCat("job-", job)));
+  // A step that begins now is the same tenant, with the same limit.
+  const auto step =
+      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "--overlap", absl::StrCat("--jobid=", job),
+                                   cluster_->Program("gpumemctl"), "quota"});
+  EXPECT_THAT(step.output, HasSubstr(absl::StrCat("TENANT job-", job)));
+  EXPECT_THAT(step.output, HasSubstr("2.00 GiB"));
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, APrologWaitsForADaemonThatRestarts) {
+  if (!Start()) return;
+  cluster_->Kill(1, "gpumemd");
+  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
+  ASSERT_TRUE(cluster_->WaitForState(job, "RUNNING"));
+  ASSERT_OK(cluster_->Run(1, "gpumemd"));
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, WithoutADaemonTheNodeIsDrainedAndTheJobKept) {
+  if (!Start({.plugin_args = "patience=0s"})) return;
+  cluster_->Kill(1, "gpumemd");
+  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
+  ASSERT_TRUE(Eventually([&] {
+    return absl::StrContains(cluster_->NodeField(1, "State"), "DRAIN") &&
+           cluster_->JobField(job, "JobState") == "PENDING";
+  })) << cluster_->NodeField(1, "State")
+      << cluster_->JobField(job, "JobState");
+  EXPECT_EQ(cluster_->NodeField(2, "State"), "IDLE");
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+}
+
+TEST_F(SlurmTest, MemoryThatDoesNotComeBackDrainsTheNode) {
+  if (!Start({.plugin_args = "patience=1s"})) return;
+  // Of root, who can leave the job's control group: Slurm does not know it any more.
+  const uint32_t job = cluster_->Submit(
+      0, {"-w", "node1", "--gpumem=2G"},
+      absl::StrCat(Hold(1024), " & pid=$!; until ", cluster_->Program("gpumemctl"),
+                   " quota | grep -q '1.00 GiB'; do :; done; ",
+                   "echo $pid >/sys/fs/cgroup/freezer/cgroup.procs; echo left $pid"));
+  ASSERT_NE(job, 0u);
+  ASSERT_TRUE(Eventually([&] {
+    return absl::StrContains(cluster_->NodeField(1, "State"), "DRAIN");
+  })) << cluster_->Output(job);
+  const std::string node = cluster_->AsRoot({"scontrol", "show", "node", "node1"}).output;
+  EXPECT_THAT(node, HasSubstr(absl::StrCat("Reason=gpumem: job-", job, ": 1.00 GiB on HOST-")));
+  const std::string output = cluster_->Output(job);
+  const size_t left = output.find("left ");
+  ASSERT_NE(left, std::string::npos) << output;
+  const std::string pid = output.substr(left + 5, output.find('\n', left) - left - 5);
+  EXPECT_THAT(node, HasSubstr(absl::StrCat("held by pid ", pid, " gpumemctl"))) << node;
+  EXPECT_EQ(cluster_->OnNode(1, {"/bin/kill", "-KILL", pid}).code, 0);
+  ASSERT_TRUE(WaitForCharge(1, 0));
+  ASSERT_TRUE(Eventually([&] { return cluster_->Tenants(1).empty(); }));
+  cluster_->AsRoot({"scontrol", "update", "NodeName=node1", "State=RESUME"});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, ShardsKeepAJobWithinAGpu) {
+  if (!Start({.gpus = 2, .gres = "shard"})) return;
+  std::vector<uint32_t> jobs;
+  for (int i = 0; i < 3; ++i) {
+    jobs.push_back(cluster_->Submit(kUsers[i], {"-w", "node1", "--gpumem=2500M"}, Hold(2500)));
+  }
+  ASSERT_TRUE(WaitForCharge(1, 5000)) << cluster_->Output(jobs[0]) << cluster_->Output(jobs[1]);
+  // There are 3192 MiB left, on two GPUs.
+  EXPECT_EQ(cluster_->JobField(jobs[2], "JobState"), "PENDING");
+  const json devices = cluster_->Gpumemctl(1, {"status"})["devices"];
+  EXPECT_EQ(devices[0]["charged_bytes"], uint64_t{2500} << 20);
+  EXPECT_EQ(devices[1]["charged_bytes"], uint64_t{2500} << 20);
+  cluster_->AsRoot({"scancel", absl::StrCat(jobs[0])});
+  ASSERT_TRUE(Eventually([&] { return cluster_->JobField(jobs[2], "JobState") == "RUNNING"; }));
+  ASSERT_TRUE(WaitForCharge(1, 5000)) << cluster_->Output(jobs[2]);
+  for (const uint32_t job : jobs) cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, TheConfigurationIsPrintedByTheNode) {
+  if (!Start()) return;
+  const auto gres = cluster_->OnNode(1, {cluster_->Program("gpumem-slurm"), "gres"});
+  EXPECT_EQ(gres.output,
+            "# slurm.conf\nGresTypes=gpumem\nNodeName=node1 Gres=gpumem:4096\n"
+            "# gres.conf\nNodeName=node1 Name=gpumem Count=4096\n");
+}
+
+}  // namespace
+}  // namespace gpumem
