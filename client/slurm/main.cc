@@ -3,6 +3,7 @@
 // runs it; so can the scripts that slurm.conf names as Prolog and Epilog.
 //
 // Exit codes: 0 done, 1 failed (Slurm drains the node), 2 wrong arguments.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/slurm/controller.h"
 #include "client/slurm/gres.h"
@@ -129,17 +131,25 @@ int Prolog(const Arguments& arguments) {
 }
 
 int Epilog(const Arguments& arguments) {
-  const absl::StatusOr<std::string> left = EndTenant(arguments.node, TenantOf(arguments.job));
-  if (left.ok() && left->empty()) return 0;
-  if (absl::IsUnavailable(left.status())) {
+  const absl::Time begin = absl::Now();
+  const absl::StatusOr<Ended> ended = EndTenant(arguments.node, TenantOf(arguments.job));
+  if (ended.ok() && ended->left.empty()) {
+    if (ended->existed) {
+      Say(absl::StrCat(TenantOf(arguments.job), ": its memory was back after ",
+                       absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
+    }
+    return 0;
+  }
+  if (absl::IsUnavailable(ended.status())) {
     // A node without a daemon, and a job that has nothing of it.
     const auto details = GresOfJob(arguments.job, arguments.node_name);
     if (details.ok() && ParseGres(*details, arguments.gres).mib == 0) return 0;
   }
-  const std::string reason = absl::StrCat("gpumem: ", TenantOf(arguments.job), ": ",
-                                          left.ok() ? *left : std::string(left.status().message()));
+  const std::string reason =
+      absl::StrCat(TenantOf(arguments.job), ": ",
+                   ended.ok() ? ended->left : std::string(ended.status().message()));
   Say(reason);
-  const absl::Status drained = DrainNode(arguments.node_name, reason);
+  const absl::Status drained = DrainNode(arguments.node_name, absl::StrCat("gpumem: ", reason));
   if (drained.ok()) return 0;
   Say(drained.message());
   return 1;  // Slurm drains it then

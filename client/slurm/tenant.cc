@@ -77,19 +77,14 @@ const v1::TenantInfo* Find(const v1::ListTenantsResponse& tenants, const std::st
   return nullptr;
 }
 
+//   NOT_FOUND  there is no such tenant, or it is gone
 absl::StatusOr<v1::EndTenantResponse> End(Daemon& daemon, const std::string& tenant) {
   v1::EndTenantRequest request;
   request.set_tenant(tenant);
   request.set_owner(kOwner);
   const absl::Duration left = std::max(daemon.deadline() - absl::Now(), absl::ZeroDuration());
   request.set_wait_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(left)));
-  auto ended = daemon.Call(&Admin::Stub::EndTenant, request);
-  if (absl::IsNotFound(ended.status())) {
-    v1::EndTenantResponse gone;
-    gone.set_gone(true);
-    return gone;
-  }
-  return ended;
+  return daemon.Call(&Admin::Stub::EndTenant, request);
 }
 
 std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResponse& sessions) {
@@ -138,8 +133,8 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
     }
     // The job was here before (requeue), and something of it has stayed.
     auto ended = End(daemon, tenant);
-    if (!ended.ok()) return ended.status();
-    if (!ended->gone()) {
+    if (!ended.ok() && !absl::IsNotFound(ended.status())) return ended.status();
+    if (ended.ok() && !ended->gone()) {
       return absl::AlreadyExistsError(absl::StrCat(
           "tenant ", tenant, " has not ended: ", Report(*ended, v1::ListSessionsResponse())));
     }
@@ -162,15 +157,17 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
   return refused;
 }
 
-absl::StatusOr<std::string> EndTenant(const Node& node, const std::string& tenant) {
+absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
   auto ended = End(daemon, tenant);
+  if (absl::IsNotFound(ended.status())) return Ended();
   if (!ended.ok()) return ended.status();
-  if (ended->gone()) return "";
+  if (ended->gone()) return Ended{.existed = true};
   v1::ListSessionsRequest request;
   request.set_tenant(tenant);
   auto sessions = daemon.Call(&Admin::Stub::ListSessions, request);
-  return Report(*ended, sessions.ok() ? *sessions : v1::ListSessionsResponse());
+  return Ended{.existed = true,
+               .left = Report(*ended, sessions.ok() ? *sessions : v1::ListSessionsResponse())};
 }
 
 }  // namespace gpumem::slurm

@@ -35,10 +35,14 @@ absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);
 absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,
                                                     const JobGres& gres, const Terms& terms);
 
-// Ends the tenant and waits for its memory. Returns what it still holds after that, in words;
-// empty: nothing, or there is no such tenant.
+struct Ended {
+  bool existed = false;  // there was such a tenant
+  std::string left;      // what it still holds after the wait, and who, in words; empty: nothing
+};
+
+// Ends the tenant and waits for its memory.
 //   UNAVAILABLE        no daemon answers in time
 //   PERMISSION_DENIED  the tenant is not Slurm's
-absl::StatusOr<std::string> EndTenant(const Node& node, const std::string& tenant);
+absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant);
 
 }  // namespace gpumem::slurm

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cluster of Slurm on this machine, with the programs that Debian installs: munged, slurmctld and
-// two nodes, each with a slurmd and a gpumemd. Nothing of it is left when the object is destroyed.
+// two nodes, each with a slurmd and a gpumemd that gpumem-keeper keeps. Nothing of it is left when
+// the object is destroyed.
 //
 //   auto cluster = Cluster::Start({});
 //   if (absl::IsFailedPrecondition(cluster.status())) GTEST_SKIP() << cluster.status().message();
@@ -21,24 +22,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tests/slurm/cluster_files.h"
 #include "tests/support/namespaces.h"
 
 namespace gpumem::testing {
 
-// Users that the cluster knows.
-inline constexpr uid_t kUsers[] = {20001, 20002, 20003};
 inline constexpr int kNodes = 2;
 
 class Cluster {
  public:
   using Result = Namespaces::Result;
 
-  struct Options {
-    int gpus = 1;                 // of a node, of 4 GiB each
-    std::string gres = "gpumem";  // that counts MiB; or "shard"
-    std::string plugin_args;      // more arguments of the plug-in
-    std::string slurm_conf;       // more lines
-  };
+  using Options = ClusterOptions;
 
   // Returns when both nodes are idle.
   //   FAILED_PRECONDITION  Slurm is not installed, or this user or this machine does not let it; a
@@ -74,10 +69,11 @@ class Cluster {
   // Returns the bytes that all tenants on a node are charged.
   uint64_t Charged(int node) const;
 
-  // Kills "slurmd" or "gpumemd" of a node (SIGKILL) and starts another one.
-  absl::Status Restart(int node, const std::string& daemon);
-  // The halves of that. Run returns when it serves.
-  void Kill(int node, const std::string& daemon);
+  // Kills "slurmd" or "gpumemd" of a node (SIGKILL), and waits until another one serves.
+  absl::Status Crash(int node, const std::string& daemon);
+  // Ends one for good: slurmd by SIGKILL, gpumemd as an operator does.
+  void Stop(int node, const std::string& daemon);
+  // Starts one, and waits until it serves.
   absl::Status Run(int node, const std::string& daemon);
 
   // The same folder on all nodes; users may write to it.
@@ -90,7 +86,6 @@ class Cluster {
 
  private:
   Cluster() = default;
-  void WriteFiles(const Options& options) const;
   absl::Status Boot(const Options& options);
 
   std::unique_ptr<Namespaces> namespaces_;

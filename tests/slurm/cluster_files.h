@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files of a cluster (cluster.h): configurations, users, scripts and programs.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace gpumem::testing {
+
+// Users that the cluster knows.
+inline constexpr uid_t kUsers[] = {20001, 20002, 20003};
+
+struct ClusterOptions {
+  int gpus = 1;                 // of a node, of 4 GiB each
+  std::string gres = "gpumem";  // that counts MiB; or "shard"
+  std::string plugin_args;      // more arguments of the plug-in
+  std::string slurm_conf;       // more lines
+};
+
+// Writes them all into the folder: machine.sh (the network, the nodes' namespaces), controller.sh
+// (munged, slurmctld), node.sh, end.sh, and what they read.
+void WriteClusterFiles(const std::string& folder, const ClusterOptions& options);
+
+// Returns a file's text; empty: there is none.
+std::string ReadText(const std::string& path);
+
+}  // namespace gpumem::testing
