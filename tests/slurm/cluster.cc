@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -59,7 +60,11 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) 
   if (!namespaces.ok()) return namespaces.status();
   std::unique_ptr<Cluster> cluster(new Cluster);
   cluster->namespaces_ = *std::move(namespaces);
-  if (absl::Status is_up = cluster->Boot(options); !is_up.ok()) return is_up;
+  const absl::Status is_up = cluster->Boot(options);
+  if (absl::IsInternal(is_up)) {
+    return absl::InternalError(absl::StrCat(is_up.message(), "\n", cluster->Logs()));
+  }
+  if (!is_up.ok()) return is_up;
   return cluster;
 }
 
@@ -194,7 +199,7 @@ absl::Status Cluster::Crash(int node, const std::string& daemon) {
     return Run(node, daemon);
   }
   const nlohmann::json before = Gpumemctl(node, {"status"});
-  if (!before.is_object()) return absl::InternalError(Logs());
+  if (!before.is_object()) return absl::InternalError(daemon + " does not serve");
   namespaces_->Run({"/bin/kill", "-KILL", absl::StrCat(before["pid"].get<int>())});
   const bool is_up = Eventually(
       [&] {
@@ -202,13 +207,13 @@ absl::Status Cluster::Crash(int node, const std::string& daemon) {
         return now.is_object() && now["pid"] != before["pid"];
       },
       kPatience);
-  return is_up ? absl::OkStatus() : absl::InternalError(Logs());
+  return is_up ? absl::OkStatus() : absl::InternalError(daemon + " does not serve");
 }
 
 absl::Status Cluster::Run(int node, const std::string& daemon) {
   const std::string home = absl::StrCat(folder(), "/node", node);
   if (!Eventually([&] { return access((home + "/holder").c_str(), F_OK) == 0; })) {
-    return absl::InternalError(Logs());
+    return absl::InternalError(daemon + " does not serve");
   }
   const std::string command =
       daemon == "slurmd"
@@ -216,6 +221,13 @@ absl::Status Cluster::Run(int node, const std::string& daemon) {
           : absl::StrCat(Program("gpumem-keeper"), " -- ", Program("gpumemd"),
                          " --backend host --config ", folder(),
                          "/gpumemd.toml --runtime-dir /run/gpumem --state-dir ", home, "/state");
+  // slurmctld takes a slurmd that was killed for well until it misses it.
+  const auto starts = [&] {
+    const std::vector<std::string> parts =
+        absl::StrSplit(ReadText(home + "/slurmd.log"), "slurmd started on ");
+    return parts.size();
+  };
+  const size_t before = starts();
   OnNode(node, {"/bin/sh", "-c",
                 absl::StrCat("(echo 0 >/sys/fs/cgroup/freezer/cgroup.procs; "
                              "exec setsid /bin/sh -c 'echo $$ >$0; exec ",
@@ -225,10 +237,11 @@ absl::Status Cluster::Run(int node, const std::string& daemon) {
       [&] {
         if (daemon == "gpumemd") return Gpumemctl(node, {"status"}).is_object();
         const std::string state = NodeField(node, "State");
-        return state == "IDLE" || state == "MIXED" || state == "ALLOCATED";
+        return starts() > before && !state.empty() && !absl::StrContains(state, "DOWN") &&
+               !absl::StrContains(state, "UNKNOWN") && !absl::StrContains(state, "NOT_RESPONDING");
       },
       kPatience);
-  if (!is_up) return absl::InternalError(absl::StrCat(daemon, " does not serve\n", Logs()));
+  if (!is_up) return absl::InternalError(daemon + " does not serve");
   return absl::OkStatus();
 }
 

@@ -113,6 +113,7 @@ PrologFlags=Alloc
 SchedulerParameters=bf_interval=1
 ReturnToService=2
 KillWait=5
+SlurmdTimeout=30
 SlurmdParameters=config_overrides
 SlurmctldDebug=verbose
 SlurmdDebug=verbose
