@@ -3,9 +3,15 @@
 // runs it; so can the scripts that slurm.conf names as Prolog and Epilog.
 //
 // Exit codes: 0 done, 1 failed (Slurm drains the node), 2 wrong arguments.
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -41,6 +47,7 @@ constexpr char kHelp[] =
     "  max_priority=N   The highest priority that a job may ask for (0)\n"
     "  parent=TENANT    Put the jobs' tenants under this one\n"
     "  patience=TIME    How long to wait for the daemon, and for memory (30s)\n"
+    "  state_dir=DIR    Keep what is chosen for a job in this folder (/run/gpumem-slurm)\n"
     "  runtime_dir=DIR  The folder of the daemon's sockets\n";
 
 struct Arguments {
@@ -49,6 +56,7 @@ struct Arguments {
   std::string gres = "gpumem";
   std::string option;
   int max_priority = 0;
+  std::string state_dir;
   Node node;
 };
 
@@ -71,6 +79,7 @@ std::string Parse(int argc, char** argv, Arguments* arguments) {
                                                {"max_priority", "0"},
                                                {"parent", ""},
                                                {"patience", "30s"},
+                                               {"state_dir", "/run/gpumem-slurm"},
                                                {"runtime_dir", DaemonRuntimeDir()}};
   for (int i = 2; i < argc; ++i) {
     const std::pair<std::string, std::string> words =
@@ -84,6 +93,7 @@ std::string Parse(int argc, char** argv, Arguments* arguments) {
   }
   arguments->node_name = values["node"];
   arguments->gres = values["gres"];
+  arguments->state_dir = values["state_dir"];
   arguments->option = values["option"];
   if (!absl::SimpleAtoi(values["max_priority"], &arguments->max_priority)) {
     return absl::StrCat("max_priority=", values["max_priority"], ": no number");
@@ -98,6 +108,20 @@ std::string Parse(int argc, char** argv, Arguments* arguments) {
 }
 
 std::string TenantOf(uint32_t job) { return absl::StrCat("job-", job); }
+
+// The file from which the plug-in knows the job's GPUs.
+std::string StateFile(const Arguments& arguments) {
+  return absl::StrCat(arguments.state_dir, "/", TenantOf(arguments.job));
+}
+
+bool WriteChosenGpus(const Arguments& arguments, const std::string& gpus) {
+  // Processes of the job's user read it.
+  if (mkdir(arguments.state_dir.c_str(), 0755) != 0 && errno != EEXIST) return false;
+  std::ofstream file(StateFile(arguments), std::ios::trunc);
+  file << gpus << "\n";
+  file.close();
+  return file.good();
+}
 
 int Prolog(const Arguments& arguments) {
   absl::StatusOr<std::string> details = GresOfJob(arguments.job, arguments.node_name);
@@ -125,12 +149,18 @@ int Prolog(const Arguments& arguments) {
     Say(absl::StrCat(TenantOf(arguments.job), ": ", devices.status().message()));
     return 1;
   }
+  // Of GPUs that Slurm has chosen it tells the job itself.
+  if (gres.gpus.empty() && !WriteChosenGpus(arguments, absl::StrJoin(*devices, ","))) {
+    Say(absl::StrCat(StateFile(arguments), ": ", strerror(errno)));
+    return 1;
+  }
   Say(absl::StrCat(TenantOf(arguments.job), ": ", FormatBytes(gres.mib * kMiB), " on ",
                    absl::StrJoin(*devices, ", ")));
   return 0;
 }
 
 int Epilog(const Arguments& arguments) {
+  unlink(StateFile(arguments).c_str());
   const absl::Time begin = absl::Now();
   const absl::StatusOr<Ended> ended = EndTenant(arguments.node, TenantOf(arguments.job));
   if (ended.ok() && ended->left.empty()) {

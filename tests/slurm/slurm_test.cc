@@ -28,6 +28,7 @@ using testing::Eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kUsers;
+using ::testing::StartsWith;
 
 class SlurmTest : public ::testing::Test {
  protected:
@@ -212,7 +213,8 @@ TEST_F(SlurmTest, ARequeuedJobHasItsMemoryAgain) {
   ASSERT_TRUE(cluster_->WaitForState(job, "PENDING"));
   ASSERT_TRUE(WaitForCharge(1, 0));
   EXPECT_THAT(cluster_->Tenants(1), IsEmpty());
-  cluster_->AsRoot({"scontrol", "update", absl::StrCat("JobId=", job), "StartTime=now"});
+  // Slurm would wait two minutes. slurmd refuses a job that starts in the second of its end.
+  cluster_->AsRoot({"scontrol", "update", absl::StrCat("JobId=", job), "StartTime=now+3seconds"});
   ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
   EXPECT_EQ(cluster_->JobField(job, "Restarts"), "1");
   cluster_->AsRoot({"scancel", absl::StrCat(job)});
@@ -315,6 +317,22 @@ TEST_F(SlurmTest, ShardsKeepAJobWithinAGpu) {
   ASSERT_TRUE(WaitForCharge(1, 5000)) << cluster_->Output(jobs[2]);
   for (const uint32_t job : jobs) cluster_->AsRoot({"scancel", absl::StrCat(job)});
   ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, AJobSeesTheGpuThatItsMemoryIsOn) {
+  if (!Start({.gpus = 2})) return;
+  // The first job takes the first GPU. No other has room for the second one.
+  const std::string script =
+      absl::StrCat("echo $CUDA_VISIBLE_DEVICES; exec ", Hold(3072), " --device most-free");
+  const uint32_t first = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=3G"}, script);
+  ASSERT_TRUE(WaitForCharge(1, 3072)) << cluster_->Output(first);
+  const uint32_t second = cluster_->Submit(kUsers[1], {"-w", "node1", "--gpumem=3G"}, script);
+  ASSERT_TRUE(WaitForCharge(1, 6144)) << cluster_->Output(second);
+  EXPECT_THAT(cluster_->Output(first), StartsWith("HOST-00000000-"));
+  EXPECT_THAT(cluster_->Output(second), StartsWith("HOST-00000001-"));
+  cluster_->AsRoot({"scancel", absl::StrCat(first), absl::StrCat(second)});
+  ExpectNothingLeft();
+  EXPECT_EQ(cluster_->OnNode(1, {"/bin/ls", "/run/gpumem-slurm"}).output, "");
 }
 
 TEST_F(SlurmTest, TheConfigurationIsPrintedByTheNode) {

@@ -19,6 +19,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,10 @@ namespace gpumem::slurm {
 namespace {
 
 constexpr char kDefaultHelper[] = "/usr/libexec/gpumem/gpumem-slurm";
+
+// Each file there is called job-ID, and has the UUIDs of the job's GPUs, with commas.
+constexpr char kDefaultStateFolder[] = "/run/gpumem-slurm";
+constexpr char kStateFolderKey[] = "state_dir=";
 
 // Of --gpumem in this process; a process of Slurm has one job.
 Option* given = nullptr;
@@ -133,6 +138,22 @@ int RunHelper(const char* command, spank_t spank, int ac, char** av) {
   return code == 0 ? 0 : -1;
 }
 
+// Returns the GPUs that the prolog has chosen for the job (main.cc); empty: Slurm has, or none.
+std::string ChosenGpus(spank_t spank, int ac, char** av) {
+  uint32_t job = 0;
+  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return "";
+  std::string folder = kDefaultStateFolder;
+  for (int i = 0; i < ac; ++i) {
+    const std::string_view arg = av[i];
+    if (arg.substr(0, strlen(kStateFolderKey)) == kStateFolderKey) {
+      folder = arg.substr(strlen(kStateFolderKey));
+    }
+  }
+  std::string gpus;
+  std::getline(std::ifstream(folder + "/job-" + std::to_string(job)), gpus);
+  return gpus;
+}
+
 // Sets a variable of the job's processes, unless the user has.
 void SetDefault(spank_t spank, const char* name, const std::string& value) {
   spank_setenv(spank, name, value.c_str(), 0);
@@ -149,8 +170,10 @@ int slurm_spank_init(spank_t spank, int, char**) {
 }
 
 // In slurmstepd, before the job's processes.
-int slurm_spank_user_init(spank_t spank, int, char**) {
+int slurm_spank_user_init(spank_t spank, int ac, char** av) {
   const gpumem::slurm::Option* given = gpumem::slurm::given;
+  const std::string gpus = gpumem::slurm::ChosenGpus(spank, ac, av);
+  if (!gpus.empty()) spank_setenv(spank, "CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
   if (given == nullptr || !given->wait_ms) return 0;
   gpumem::slurm::SetDefault(spank, "GPUMEM_POOL_WAIT", std::to_string(*given->wait_ms) + "ms");
   gpumem::slurm::SetDefault(spank, "GPUMEM_PRELOAD_WAIT_MS", std::to_string(*given->wait_ms));
