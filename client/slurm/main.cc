@@ -47,7 +47,7 @@ constexpr char kHelp[] =
     "  max_priority=N   The highest priority that a job may ask for (0)\n"
     "  parent=TENANT    Put the jobs' tenants under this one\n"
     "  patience=TIME    How long to wait for the daemon, and for memory (30s)\n"
-    "  state_dir=DIR    Keep what is chosen for a job in this folder (/run/gpumem-slurm)\n"
+    "  state_dir=DIR    Keep the GPUs chosen for a job in this folder (/run/gpumem-slurm)\n"
     "  runtime_dir=DIR  The folder of the daemon's sockets\n";
 
 struct Arguments {
@@ -70,7 +70,7 @@ void Say(absl::string_view words) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(words.size()), words.data());
 }
 
-// Returns what is wrong; empty: nothing is.
+// Returns the mistake, in words; empty: none.
 std::string Parse(int argc, char** argv, Arguments* arguments) {
   std::map<std::string, std::string> values = {{"job", Environment("SLURM_JOB_ID")},
                                                {"node", Environment("SLURMD_NODENAME")},

@@ -10,8 +10,8 @@
 namespace gpumem::slurm {
 namespace {
 
-// Sums the guarantees of tenants on each device. Those below a parent that has a guarantee of its
-// own are counted twice: the order that comes of it is only a first guess.
+// Sums the guarantees of tenants on each device. Those below a guaranteed parent are
+// counted twice: the order that comes of it is only a first guess.
 std::map<std::string, uint64_t> Guaranteed(const v1::ListTenantsResponse& tenants) {
   std::map<std::string, uint64_t> guaranteed;
   for (const v1::TenantInfo& tenant : tenants.tenants()) {

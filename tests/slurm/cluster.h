@@ -9,7 +9,7 @@
 //   EXPECT_EQ((*cluster)->AsUser(kUsers[0], {"srun", "--gpumem=1G", "true"}).code, 0);
 //
 // All is in namespaces of the test's own (namespaces.h), which have one view of processes. Each
-// node has a host name, a network, mounts and a view of control groups of its own. The control
+// node has a separate host name, network, mounts and view of control groups. The control
 // groups are those of version 1: Slurm's plug-in for version 2 refuses a machine that has both.
 #pragma once
 

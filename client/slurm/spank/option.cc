@@ -58,7 +58,7 @@ bool ParsePriority(std::string_view text, int* priority) {
          *priority <= 1000;
 }
 
-// Reads "KEY=VALUE". Returns what is wrong.
+// Reads "KEY=VALUE". Returns the mistake.
 std::string ParseKey(std::string_view text, Option* option) {
   const size_t equals = text.find('=');
   const std::string_view key = text.substr(0, equals);

@@ -20,7 +20,7 @@ struct Option {
 
 // Reads `text` into `option`. Sizes are whole numbers of MiB, or have a unit of K, M, G or T, with
 // or without "iB", and are rounded up to MiB. Times have a unit of ms, s, m or h, or are seconds.
-// Returns what is wrong with the text, in words for its author; empty: nothing is.
+// Returns the mistake, in words for the author of the text; empty: none.
 std::string ParseOption(const std::string& text, Option* option);
 
 }  // namespace gpumem::slurm
