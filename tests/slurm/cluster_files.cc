@@ -127,6 +127,8 @@ constexpr char kGpumemdConf[] = R"toml([[rule]]
 tenant = "job-{slurm_job}"
 slurm_job = "*"
 made = true
+[[tenant]]
+name = "jobs"
 [[rule]]
 tenant = "user-{uid}"
 default = true
@@ -178,29 +180,37 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
   Write(f + "/group", groups);
 
   const bool shards = options.gres == "shard";
+  const bool gpus = shards || options.whole_gpus;
   const int mib = options.gpus * kGpuMib;
-  std::string gres = absl::StrCat("Name=", options.gres, " Count=", mib, "\n");
-  if (shards) {
-    gres = "";
-    for (int i = 0; i < options.gpus; ++i) {
-      // Any device will do for Slurm.
-      const std::string file = absl::StrCat(f, "/gpu", i);
-      mknod(file.c_str(), S_IFCHR | 0666, makedev(1, 3));
-      absl::StrAppend(&gres, "Name=gpu File=", file, "\nName=shard Count=", kGpuMib, " File=", file,
-                      "\n");
-    }
+  std::string lines = shards ? "" : absl::StrCat("Name=", options.gres, " Count=", mib, "\n");
+  for (int i = 0; gpus && i < options.gpus; ++i) {
+    // Any device will do for Slurm.
+    const std::string file = absl::StrCat(f, "/gpu", i);
+    mknod(file.c_str(), S_IFCHR | 0666, makedev(1, 3));
+    absl::StrAppend(&lines, "Name=gpu File=", file, "\n");
+    if (shards) absl::StrAppend(&lines, "Name=shard Count=", kGpuMib, " File=", file, "\n");
   }
-  Write(f + "/gres.conf", gres);
+  Write(f + "/gres.conf", lines);
+  const std::string count = absl::StrCat(options.gres, ":", mib);
   Write(f + "/slurm.conf",
-        absl::StrReplaceAll(absl::StrCat(kSlurmConf, options.slurm_conf),
-                            {{"$F", f},
-                             {"$TYPES", shards ? "gpu,shard" : options.gres},
-                             {"$GRES", shards ? absl::StrCat("gpu:", options.gpus, ",shard:", mib)
-                                              : absl::StrCat(options.gres, ":", mib)}}));
+        absl::StrReplaceAll(
+            absl::StrCat(kSlurmConf,
+                         options.scripts ? "Prolog=$F/prolog.sh\nEpilog=$F/epilog.sh\n" : ""),
+            {{"$F", f},
+             {"$TYPES", absl::StrCat(gpus ? "gpu," : "", options.gres)},
+             {"$GRES", gpus ? absl::StrCat("gpu:", options.gpus, ",", count) : count}}));
   Write(f + "/cgroup.conf", "CgroupPlugin=cgroup/v1\n");
   Write(f + "/plugstack.conf",
-        absl::StrCat("required ", f, "/bin/spank_gpumem.so", " helper=", f, "/bin/gpumem-slurm",
-                     " gres=", options.gres, " ", options.plugin_args, "\n"));
+        options.scripts ? ""
+                        : absl::StrCat("required ", f, "/bin/spank_gpumem.so", " helper=", f,
+                                       "/bin/gpumem-slurm", " gres=", options.gres, " ",
+                                       options.plugin_args, "\n"));
+  for (const char* script : {"prolog.sh", "epilog.sh"}) {
+    Write(absl::StrCat(f, "/", script),
+          absl::StrReplaceAll(ReadText(absl::StrCat("deploy/slurm/", script)),
+                              {{"/usr/libexec/gpumem/", f + "/bin/"}}),
+          0755);
+  }
   std::filesystem::copy_file("deploy/slurm/job_submit.lua", f + "/job_submit.lua");
   Write(
       f + "/job_submit.lua",

@@ -15,7 +15,8 @@ struct ClusterOptions {
   int gpus = 1;                 // of a node, of 4 GiB each
   std::string gres = "gpumem";  // that counts MiB; or "shard"
   std::string plugin_args;      // more arguments of the plug-in
-  std::string slurm_conf;       // more lines
+  bool whole_gpus = false;      // beside "gpumem" there is gres/gpu
+  bool scripts = false;         // prolog.sh and epilog.sh, without the plug-in
 };
 
 // Writes them all into the folder: machine.sh (the network, the nodes' namespaces), controller.sh

@@ -270,6 +270,7 @@ TEST_F(SlurmTest, WithoutADaemonTheNodeIsDrainedAndTheJobKept) {
   })) << cluster_->NodeField(1, "State")
       << cluster_->JobField(job, "JobState");
   EXPECT_EQ(cluster_->NodeField(2, "State"), "IDLE");
+  EXPECT_THAT(cluster_->JobField(job, "Reason"), HasSubstr("held"));
   cluster_->AsRoot({"scancel", absl::StrCat(job)});
 }
 
@@ -316,6 +317,43 @@ TEST_F(SlurmTest, ShardsKeepAJobWithinAGpu) {
   ASSERT_TRUE(Eventually([&] { return cluster_->JobField(jobs[2], "JobState") == "RUNNING"; }));
   ASSERT_TRUE(WaitForCharge(1, 5000)) << cluster_->Output(jobs[2]);
   for (const uint32_t job : jobs) cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, WholeGpusShareTheJobsMemory) {
+  if (!Start({.gpus = 2, .whole_gpus = true})) return;
+  const auto quota =
+      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "-w", "node1", "--gres=gpu:2", "--gpumem=4G",
+                                   cluster_->Program("gpumemctl"), "-o", "json", "quota"});
+  ASSERT_EQ(quota.code, 0) << quota.output;
+  const json parsed = json::parse(quota.output);
+  EXPECT_EQ(parsed["tenant"], "job-1");
+  for (int gpu = 0; gpu < 2; ++gpu) {
+    EXPECT_EQ(parsed["usage"]["devices"][gpu]["limit_bytes"], uint64_t{2} << 30);
+    EXPECT_EQ(parsed["usage"]["devices"][gpu]["guarantee_bytes"], uint64_t{2} << 30);
+  }
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, SitesBoundPriorityAndNameAParent) {
+  if (!Start({.plugin_args = "parent=jobs max_priority=5"})) return;
+  const auto quota =
+      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "-w", "node1", "--gpumem=1G,priority=900",
+                                   cluster_->Program("gpumemctl"), "-o", "json", "quota"});
+  ASSERT_EQ(quota.code, 0) << quota.output;
+  const json parsed = json::parse(quota.output);
+  EXPECT_EQ(parsed["quota"]["priority"], 5);
+  EXPECT_EQ(parsed["quota"]["parent"], "jobs");
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmTest, ScriptsServeWithoutThePlugin) {
+  if (!Start({.scripts = true})) return;
+  const uint32_t job =
+      cluster_->Submit(kUsers[0], {"-w", "node1", "--gres=gpumem:2048"}, Hold(2048));
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
+  EXPECT_THAT(cluster_->Tenants(1), ElementsAre(absl::StrCat("job-", job)));
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
   ExpectNothingLeft();
 }
 
