@@ -3,6 +3,7 @@
 
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <memory>
@@ -28,31 +29,83 @@ int PlaceIn(const char* nodes, const std::string& node) {
   return place;
 }
 
-}  // namespace
+using Jobs = std::unique_ptr<job_info_msg_t, void (*)(job_info_msg_t*)>;
 
-absl::StatusOr<std::string> GresOfJob(uint32_t job, const std::string& node) {
+//   NOT_FOUND    slurmctld does not know the job
+//   UNAVAILABLE  slurmctld does not answer
+absl::StatusOr<Jobs> Load(uint32_t job, uint16_t flags) {
   Initialize();
   job_info_msg_t* found = nullptr;
-  if (slurm_load_job(&found, job, SHOW_DETAIL) != SLURM_SUCCESS) {
+  if (slurm_load_job(&found, job, flags) != SLURM_SUCCESS) {
     const int error = errno;
     const std::string why = absl::StrCat("job ", job, ": ", slurm_strerror(error));
     return error == ESLURM_INVALID_JOB_ID ? absl::NotFoundError(why) : absl::UnavailableError(why);
   }
-  const std::unique_ptr<job_info_msg_t, void (*)(job_info_msg_t*)> jobs(found,
-                                                                        slurm_free_job_info_msg);
-  for (uint32_t i = 0; i < jobs->record_count; ++i) {
-    // Of the parts of an array or of a heterogeneous job there are several.
-    const slurm_job_info_t& it = jobs->job_array[i];
-    if (it.job_id != job) continue;
-    const int place = PlaceIn(it.nodes, node);
-    if (place < 0) continue;
-    if (it.gres_detail_str == nullptr || static_cast<uint32_t>(place) >= it.gres_detail_cnt ||
-        it.gres_detail_str[place] == nullptr) {
-      return "";
-    }
-    return it.gres_detail_str[place];
+  return Jobs(found, slurm_free_job_info_msg);
+}
+
+// Returns the job's record; null: there is none. Of the parts of an array or of a heterogeneous
+// job there are several.
+const slurm_job_info_t* RecordOf(const job_info_msg_t& jobs, uint32_t job) {
+  for (uint32_t i = 0; i < jobs.record_count; ++i) {
+    if (jobs.job_array[i].job_id == job) return &jobs.job_array[i];
   }
-  return absl::NotFoundError(absl::StrCat("job ", job, " has no part of node ", node));
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> GresOfJob(uint32_t job, const std::string& node) {
+  const auto jobs = Load(job, SHOW_DETAIL);
+  if (!jobs.ok()) return jobs.status();
+  const slurm_job_info_t* it = RecordOf(**jobs, job);
+  const int place = it == nullptr ? -1 : PlaceIn(it->nodes, node);
+  if (place < 0) {
+    return absl::NotFoundError(absl::StrCat("job ", job, " has no part of node ", node));
+  }
+  if (it->gres_detail_str == nullptr || static_cast<uint32_t>(place) >= it->gres_detail_cnt ||
+      it->gres_detail_str[place] == nullptr) {
+    return "";
+  }
+  return it->gres_detail_str[place];
+}
+
+absl::StatusOr<bool> IsOnNode(uint32_t job, const std::string& node) {
+  const auto jobs = Load(job, 0);
+  if (absl::IsNotFound(jobs.status())) return false;
+  if (!jobs.ok()) return jobs.status();
+  const slurm_job_info_t* it = RecordOf(**jobs, job);
+  if (it == nullptr) return false;
+  const uint32_t base = it->job_state & JOB_STATE_BASE;
+  const bool allocated =
+      base == JOB_RUNNING || base == JOB_SUSPENDED || (it->job_state & JOB_COMPLETING) != 0;
+  return allocated && PlaceIn(it->nodes, node) >= 0;
+}
+
+absl::StatusOr<std::string> NameOfThisNode() {
+  Initialize();
+  char host[256] = {};
+  if (gethostname(host, sizeof(host) - 1) != 0) return absl::ErrnoToStatus(errno, "gethostname");
+  const std::string full = host, brief = full.substr(0, full.find('.'));
+  node_info_msg_t* found = nullptr;
+  if (slurm_load_node(0, &found, SHOW_ALL) != SLURM_SUCCESS) {
+    return absl::UnavailableError(absl::StrCat("nodes: ", slurm_strerror(errno)));
+  }
+  const std::unique_ptr<node_info_msg_t, void (*)(node_info_msg_t*)> nodes(
+      found, slurm_free_node_info_msg);
+  std::string name;
+  for (uint32_t i = 0; i < nodes->record_count; ++i) {
+    const node_info_t& it = nodes->node_array[i];
+    if (it.name == nullptr || it.node_hostname == nullptr) continue;
+    if (full != it.node_hostname && brief != it.node_hostname) continue;
+    if (!name.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("several nodes of Slurm are on ", full, ": name one, node=NAME"));
+    }
+    name = it.name;
+  }
+  if (name.empty()) return absl::NotFoundError(absl::StrCat("Slurm has no node on ", full));
+  return name;
 }
 
 absl::Status DrainNode(const std::string& node, const std::string& reason) {

@@ -3,13 +3,12 @@
 
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/cli/commands/connection.h"
+#include "client/slurm/daemon.h"
 #include "common/bytes.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
@@ -18,50 +17,7 @@ namespace {
 
 using v1::Admin;
 
-constexpr absl::Duration kPause = absl::Milliseconds(100);
-constexpr absl::Duration kStep = absl::Seconds(10);
 constexpr int kMostNamed = 4;  // processes in a report
-
-// Calls of the daemon that survive its restarts: each of them may be made twice.
-class Daemon {
- public:
-  explicit Daemon(const Node& node)
-      : runtime_dir_(node.runtime_dir), deadline_(absl::Now() + node.patience) {}
-
-  absl::Time deadline() const { return deadline_; }
-
-  template <typename Request, typename Response>
-  absl::StatusOr<Response> Call(grpc::Status (Admin::Stub::*method)(grpc::ClientContext*,
-                                                                    const Request&, Response*),
-                                const Request& request) {
-    while (true) {
-      absl::Status status = Connect();
-      if (status.ok()) {
-        absl::StatusOr<Response> response = cli::Call(*admin_, method, request);
-        if (response.ok()) return response;
-        status = response.status();
-      }
-      // The daemon is gone, or does not answer in its step's time.
-      if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
-      admin_ = nullptr;
-      if (absl::Now() + kPause >= deadline_) return absl::UnavailableError(status.message());
-      absl::SleepFor(kPause);
-    }
-  }
-
- private:
-  absl::Status Connect() {
-    if (admin_ != nullptr) return absl::OkStatus();
-    const absl::Duration left = std::max(deadline_ - absl::Now(), absl::Seconds(1));
-    auto admin = cli::ConnectAdmin(runtime_dir_, left + kStep);
-    if (admin.ok()) admin_ = *std::move(admin);
-    return admin.status();
-  }
-
-  const std::string runtime_dir_;
-  const absl::Time deadline_;
-  std::unique_ptr<cli::AdminConnection> admin_;
-};
 
 std::vector<std::string> DevicesOf(const v1::Quota& quota) {
   std::vector<std::string> devices;

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "client/slurm/daemon.h"
 #include "client/slurm/gres.h"
 #include "client/slurm/placement.h"
 #include "proto/gpumem/v1/memory.pb.h"
@@ -16,12 +16,6 @@ namespace gpumem::slurm {
 
 // The mark of tenants that are Slurm's. An operator's are never touched.
 inline constexpr char kOwner[] = "slurm";
-
-struct Node {
-  std::string runtime_dir;
-  std::string parent;       // of tenants that are made; empty: none
-  absl::Duration patience;  // of a whole call, a daemon that restarts meanwhile included
-};
 
 // Returns the daemon's devices. Statuses as MakeTenant.
 absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);

@@ -217,7 +217,8 @@ absl::Status Cluster::Run(int node, const std::string& daemon) {
   }
   const std::string command =
       daemon == "slurmd"
-          ? absl::StrCat("slurmd -D -N node", node, " -f ", folder(), "/slurm.conf")
+          ? absl::StrCat("env -u SLURMD_NODENAME slurmd -D -N node", node, " -f ", folder(),
+                         "/slurm.conf")
           : absl::StrCat(Program("gpumem-keeper"), " -- ", Program("gpumemd"),
                          " --backend host --config ", folder(),
                          "/gpumemd.toml --runtime-dir /run/gpumem --state-dir ", home, "/state");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many jobs of several users on a real Slurm, while jobs and gpumemds are killed at random.
+// Many jobs of several users on a real Slurm, while jobs and daemons are killed at random.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -141,7 +141,9 @@ TEST(SlurmLoadTest, NoByteIsGivenTwiceAndNoneIsLost) {
                                                               absl::StrCat(killed)});
       cancelled.insert(killed);
     }
-    // Not slurmd: killed in a prolog or epilog, it leaves the job's tenant (docs/how-to/slurm.md).
+    if (below(20) == 0) {
+      ASSERT_OK(cluster.Crash(1 + below(kNodes), "slurmd"));
+    }
     if (below(25) == 0) {
       ASSERT_OK(cluster.Crash(1 + below(kNodes), "gpumemd"));
     }
@@ -156,6 +158,9 @@ TEST(SlurmLoadTest, NoByteIsGivenTwiceAndNoneIsLost) {
   std::cout << "looked " << watch.looks() << " times\n";
 
   for (int node = 1; node <= kNodes; ++node) {
+    // What a slurmd left that was killed is swept, the last time two minutes after its successor
+    // began.
+    EXPECT_TRUE(Eventually([&] { return cluster.Tenants(node).empty(); }, absl::Minutes(3)));
     EXPECT_THAT(cluster.Tenants(node), IsEmpty());
     EXPECT_EQ(cluster.Charged(node), 0u);
     const std::string state = cluster.NodeField(node, "State");

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "tests/slurm/cluster.h"
+#include "tests/slurm/slurm_fixture.h"
 #include "tests/support/child.h"
 #include "tests/support/expect_status.h"
 
@@ -21,58 +22,12 @@ namespace gpumem {
 namespace {
 
 using nlohmann::json;
-using ::testing::AnyOf;
-using testing::Cluster;
 using ::testing::ElementsAre;
 using testing::Eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kUsers;
 using ::testing::StartsWith;
-
-class SlurmTest : public ::testing::Test {
- protected:
-  void TearDown() override {
-    if (cluster_ != nullptr && HasFailure()) std::fputs(cluster_->Logs().c_str(), stderr);
-  }
-
-  // False if the test cannot go on: it is skipped, or has failed.
-  bool Start(const Cluster::Options& options = {}) {
-    auto cluster = Cluster::Start(options);
-    if (absl::IsFailedPrecondition(cluster.status())) {
-      Skip(std::string(cluster.status().message()));
-      return false;
-    }
-    EXPECT_OK(cluster);
-    if (!cluster.ok()) return false;
-    cluster_ = *std::move(cluster);
-    return true;
-  }
-
-  static void Skip(const std::string& why) { GTEST_SKIP() << why; }
-
-  // A command that holds so many MiB until it is killed.
-  std::string Hold(int mib) const {
-    return absl::StrCat(cluster_->Program("gpumemctl"), " hold --size ", mib, "MiB");
-  }
-  bool WaitForCharge(int node, uint64_t mib) const {
-    return Eventually([&] { return cluster_->Charged(node) == mib << 20; }, absl::Seconds(60));
-  }
-  // Nothing is left of any job on the nodes.
-  void ExpectNothingLeft() {
-    EXPECT_TRUE(cluster_->WaitForQuiet());
-    for (int node = 1; node <= testing::kNodes; ++node) {
-      EXPECT_THAT(cluster_->Tenants(node), IsEmpty());
-      EXPECT_EQ(cluster_->Charged(node), 0u);
-      // Not drained. Slurm may add that it plans something for the node, or has not reached it yet.
-      EXPECT_THAT(cluster_->NodeField(node, "State"),
-                  AnyOf("IDLE", "IDLE+PLANNED", "IDLE+NOT_RESPONDING"))
-          << cluster_->NodeField(node, "Reason");
-    }
-  }
-
-  std::unique_ptr<Cluster> cluster_;
-};
 
 TEST_F(SlurmTest, AJobIsATenantWithItsMemory) {
   if (!Start()) return;
@@ -218,85 +173,6 @@ TEST_F(SlurmTest, ARequeuedJobHasItsMemoryAgain) {
   ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
   EXPECT_EQ(cluster_->JobField(job, "Restarts"), "1");
   cluster_->AsRoot({"scancel", absl::StrCat(job)});
-  ExpectNothingLeft();
-}
-
-TEST_F(SlurmTest, SlurmdMayDieDuringAJob) {
-  if (!Start()) return;
-  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
-  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
-  ASSERT_OK(cluster_->Crash(1, "slurmd"));
-  EXPECT_EQ(cluster_->Charged(1), uint64_t{2048} << 20);
-  EXPECT_THAT(cluster_->Tenants(1), ElementsAre(absl::StrCat("job-", job)));
-  cluster_->AsRoot({"scancel", absl::StrCat(job)});
-  ExpectNothingLeft();
-}
-
-TEST_F(SlurmTest, GpumemdMayDieDuringAJob) {
-  if (!Start()) return;
-  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
-  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
-  ASSERT_OK(cluster_->Crash(1, "gpumemd"));
-  EXPECT_EQ(cluster_->Charged(1), uint64_t{2048} << 20);
-  EXPECT_THAT(cluster_->Tenants(1), ElementsAre(absl::StrCat("job-", job)));
-  // A step that begins now is the same tenant, with the same limit.
-  const auto step =
-      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "--overlap", absl::StrCat("--jobid=", job),
-                                   cluster_->Program("gpumemctl"), "quota"});
-  EXPECT_THAT(step.output, HasSubstr(absl::StrCat("TENANT job-", job)));
-  EXPECT_THAT(step.output, HasSubstr("2.00 GiB"));
-  cluster_->AsRoot({"scancel", absl::StrCat(job)});
-  ExpectNothingLeft();
-}
-
-TEST_F(SlurmTest, APrologWaitsForADaemonThatRestarts) {
-  if (!Start()) return;
-  cluster_->Stop(1, "gpumemd");
-  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
-  ASSERT_TRUE(cluster_->WaitForState(job, "RUNNING"));
-  ASSERT_OK(cluster_->Run(1, "gpumemd"));
-  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
-  cluster_->AsRoot({"scancel", absl::StrCat(job)});
-  ExpectNothingLeft();
-}
-
-TEST_F(SlurmTest, WithoutADaemonTheNodeIsDrainedAndTheJobKept) {
-  if (!Start({.plugin_args = "patience=0s"})) return;
-  cluster_->Stop(1, "gpumemd");
-  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
-  ASSERT_TRUE(Eventually([&] {
-    return absl::StrContains(cluster_->NodeField(1, "State"), "DRAIN") &&
-           cluster_->JobField(job, "JobState") == "PENDING";
-  })) << cluster_->NodeField(1, "State")
-      << cluster_->JobField(job, "JobState");
-  EXPECT_EQ(cluster_->NodeField(2, "State"), "IDLE");
-  EXPECT_THAT(cluster_->JobField(job, "Reason"), HasSubstr("held"));
-  cluster_->AsRoot({"scancel", absl::StrCat(job)});
-}
-
-TEST_F(SlurmTest, MemoryThatDoesNotComeBackDrainsTheNode) {
-  if (!Start({.plugin_args = "patience=1s"})) return;
-  // Of root, who can leave the job's control group: Slurm does not know it any more.
-  const uint32_t job = cluster_->Submit(
-      0, {"-w", "node1", "--gpumem=2G"},
-      absl::StrCat(Hold(1024), " & pid=$!; until ", cluster_->Program("gpumemctl"),
-                   " quota | grep -q '1.00 GiB'; do :; done; ",
-                   "echo $pid >/sys/fs/cgroup/freezer/cgroup.procs; echo left $pid"));
-  ASSERT_NE(job, 0u);
-  ASSERT_TRUE(Eventually([&] {
-    return absl::StrContains(cluster_->NodeField(1, "State"), "DRAIN");
-  })) << cluster_->Output(job);
-  const std::string node = cluster_->AsRoot({"scontrol", "show", "node", "node1"}).output;
-  EXPECT_THAT(node, HasSubstr(absl::StrCat("Reason=gpumem: job-", job, ": 1.00 GiB on HOST-")));
-  const std::string output = cluster_->Output(job);
-  const size_t left = output.find("left ");
-  ASSERT_NE(left, std::string::npos) << output;
-  const std::string pid = output.substr(left + 5, output.find('\n', left) - left - 5);
-  EXPECT_THAT(node, HasSubstr(absl::StrCat("held by pid ", pid, " gpumemctl"))) << node;
-  EXPECT_EQ(cluster_->OnNode(1, {"/bin/kill", "-KILL", pid}).code, 0);
-  ASSERT_TRUE(WaitForCharge(1, 0));
-  ASSERT_TRUE(Eventually([&] { return cluster_->Tenants(1).empty(); }));
-  cluster_->AsRoot({"scontrol", "update", "NodeName=node1", "State=RESUME"});
   ExpectNothingLeft();
 }
 

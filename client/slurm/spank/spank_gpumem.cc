@@ -22,6 +22,7 @@
 #include <fstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/slurm/spank/option.h"
@@ -113,18 +114,9 @@ int Run(std::vector<std::string> args) {
   return error == 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Runs the helper for the job of this context. Returns 0, or -1 if it failed.
-int RunHelper(const char* command, spank_t spank, int ac, char** av) {
-  uint32_t job = 0;
-  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) {
-    slurm_error("gpumem: %s: Slurm names no job", command);
-    return -1;
-  }
-  std::vector<std::string> args = {kDefaultHelper, command, "job=" + std::to_string(job)};
-  char* text = nullptr;
-  if (spank_option_getopt(spank, &TheOption(), &text) == ESPANK_SUCCESS && text != nullptr) {
-    args.push_back(std::string("option=") + text);
-  }
+// Runs the helper with words and the site's arguments. Returns its exit code.
+int RunHelper(std::vector<std::string> args, int ac, char** av) {
+  args.insert(args.begin(), kDefaultHelper);
   for (int i = 0; i < ac; ++i) {
     const std::string_view arg = av[i];
     if (arg.substr(0, 7) == "helper=") {
@@ -133,7 +125,22 @@ int RunHelper(const char* command, spank_t spank, int ac, char** av) {
       args.emplace_back(arg);
     }
   }
-  const int code = Run(args);
+  return Run(args);
+}
+
+// Runs the helper for the job of this context. Returns 0, or -1 if it failed.
+int RunForJob(const char* command, spank_t spank, int ac, char** av) {
+  uint32_t job = 0;
+  if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) {
+    slurm_error("gpumem: %s: Slurm names no job", command);
+    return -1;
+  }
+  std::vector<std::string> args = {command, "job=" + std::to_string(job)};
+  char* text = nullptr;
+  if (spank_option_getopt(spank, &TheOption(), &text) == ESPANK_SUCCESS && text != nullptr) {
+    args.push_back(std::string("option=") + text);
+  }
+  const int code = RunHelper(std::move(args), ac, av);
   if (code != 0) slurm_error("gpumem: %s of job %u failed (%d)", command, job, code);
   return code == 0 ? 0 : -1;
 }
@@ -164,8 +171,14 @@ void SetDefault(spank_t spank, const char* name, const std::string& value) {
 
 extern "C" {
 
-int slurm_spank_init(spank_t spank, int, char**) {
-  if (spank_context() == S_CTX_SLURMD || spank_context() == S_CTX_JOB_SCRIPT) return 0;
+int slurm_spank_init(spank_t spank, int ac, char** av) {
+  if (spank_context() == S_CTX_JOB_SCRIPT) return 0;
+  if (spank_context() == S_CTX_SLURMD) {
+    // slurmd starts, perhaps after it was killed in a prolog or epilog. The helper goes on by
+    // itself.
+    gpumem::slurm::RunHelper({"sweep", "background=1"}, ac, av);
+    return 0;
+  }
   return spank_option_register(spank, &gpumem::slurm::TheOption()) == ESPANK_SUCCESS ? 0 : -1;
 }
 
@@ -181,11 +194,11 @@ int slurm_spank_user_init(spank_t spank, int ac, char** av) {
 }
 
 int slurm_spank_job_prolog(spank_t spank, int ac, char** av) {
-  return gpumem::slurm::RunHelper("prolog", spank, ac, av);
+  return gpumem::slurm::RunForJob("prolog", spank, ac, av);
 }
 
 int slurm_spank_job_epilog(spank_t spank, int ac, char** av) {
-  return gpumem::slurm::RunHelper("epilog", spank, ac, av);
+  return gpumem::slurm::RunForJob("epilog", spank, ac, av);
 }
 
 }  // extern "C"

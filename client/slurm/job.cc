@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/slurm/job.h"
+
+#include <syslog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/slurm/controller.h"
+#include "client/slurm/gres.h"
+#include "client/slurm/placement.h"
+#include "client/slurm/spank/option.h"
+#include "client/slurm/state.h"
+#include "client/slurm/sweep.h"
+#include "client/slurm/tenant.h"
+#include "common/bytes.h"
+
+namespace gpumem::slurm {
+namespace {
+
+// Of a background sweep: after it the last look, 127 s after the first. slurmctld misses a slurmd,
+// and a prolog outlives one, for less than that.
+constexpr absl::Duration kLastPause = absl::Seconds(64);
+
+int Failed(const Arguments& arguments, const absl::Status& why) {
+  Say(absl::StrCat(TenantOf(arguments.job), ": ", why.message()));
+  return 1;
+}
+
+// Waits twice as long as another one of the job's programs may take.
+absl::StatusOr<JobLock> Lock(const Arguments& arguments) {
+  return JobLock::Take(arguments.state_dir, arguments.job,
+                       absl::Now() + 2 * arguments.node.patience + absl::Seconds(1));
+}
+
+// Returns how many tenants it has ended.
+size_t SweepAndSay(const Arguments& arguments) {
+  std::string node = arguments.node_name;
+  const auto is_here = [&node](uint32_t job) -> absl::StatusOr<bool> {
+    if (node.empty()) {
+      absl::StatusOr<std::string> name = NameOfThisNode();
+      if (!name.ok()) return name.status();
+      node = *std::move(name);
+    }
+    return IsOnNode(job, node);
+  };
+  const auto swept = Sweep(arguments.node, arguments.state_dir, is_here);
+  const std::string words =
+      swept.ok()
+          ? absl::StrCat("ended tenants whose jobs are gone: ", absl::StrJoin(*swept, ", "))
+          : absl::StrCat("cannot look for tenants whose jobs are gone: ", swept.status().message());
+  if (swept.ok() && swept->empty()) return 0;
+  if (arguments.background) {
+    syslog(LOG_INFO, "%s", words.c_str());
+  } else {
+    Say(words);
+  }
+  return swept.ok() ? swept->size() : 0;
+}
+
+}  // namespace
+
+int Prolog(const Arguments& arguments) {
+  const auto lock = Lock(arguments);
+  if (!lock.ok()) return Failed(arguments, lock.status());
+  absl::StatusOr<std::string> details = GresOfJob(arguments.job, arguments.node_name);
+  if (!details.ok()) {
+    Say(details.status().message());
+    return 1;
+  }
+  const JobGres gres = ParseGres(*details, arguments.gres);
+  if (gres.mib == 0) {
+    if (!arguments.option.empty()) {
+      Say("the job asked for --gpumem, and has no GRES: slurmctld lacks gpumem's job_submit "
+          "script");
+    }
+    return 0;
+  }
+  Terms terms;
+  Option option;
+  // The plug-in has checked it where the job was submitted, which is the user's machine.
+  if (!arguments.option.empty() && ParseOption(arguments.option, &option).empty()) {
+    terms.guarantee_mib = option.guarantee_mib;
+    terms.priority = std::min(option.priority, arguments.max_priority);
+  }
+  const auto make = [&] {
+    return MakeTenant(arguments.node, TenantOf(arguments.job), gres, terms);
+  };
+  auto devices = make();
+  // Leftovers of dead jobs may have the room.
+  if ((absl::IsFailedPrecondition(devices.status()) ||
+       absl::IsResourceExhausted(devices.status())) &&
+      SweepAndSay(arguments) > 0) {
+    devices = make();
+  }
+  if (!devices.ok()) return Failed(arguments, devices.status());
+  // Of GPUs that Slurm has chosen it tells the job itself.
+  if (gres.gpus.empty()) {
+    const absl::Status written =
+        WriteGpus(arguments.state_dir, arguments.job, absl::StrJoin(*devices, ","));
+    if (!written.ok()) return Failed(arguments, written);
+  }
+  Say(absl::StrCat(TenantOf(arguments.job), ": ", FormatBytes(gres.mib * kMiB), " on ",
+                   absl::StrJoin(*devices, ", ")));
+  return 0;
+}
+
+int Epilog(const Arguments& arguments) {
+  const absl::Time begin = absl::Now();
+  const auto lock = Lock(arguments);
+  if (!lock.ok()) return Failed(arguments, lock.status());
+  unlink(GpusFile(arguments.state_dir, arguments.job).c_str());
+  const absl::StatusOr<Ended> ended = EndTenant(arguments.node, TenantOf(arguments.job));
+  if (ended.ok() && ended->left.empty()) {
+    if (ended->existed) {
+      Say(absl::StrCat(TenantOf(arguments.job), ": its memory was back after ",
+                       absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
+    }
+    return 0;
+  }
+  if (absl::IsUnavailable(ended.status())) {
+    // A node without a daemon, and a job that has nothing of it.
+    const auto details = GresOfJob(arguments.job, arguments.node_name);
+    if (details.ok() && ParseGres(*details, arguments.gres).mib == 0) return 0;
+  }
+  const std::string reason =
+      absl::StrCat(TenantOf(arguments.job), ": ",
+                   ended.ok() ? ended->left : std::string(ended.status().message()));
+  Say(reason);
+  const absl::Status drained = DrainNode(arguments.node_name, absl::StrCat("gpumem: ", reason));
+  if (drained.ok()) return 0;
+  Say(drained.message());
+  return 1;  // Slurm drains it then
+}
+
+int SweepNode(const Arguments& arguments) {
+  if (!arguments.background) {
+    SweepAndSay(arguments);
+    return 0;
+  }
+  // Before any thread. It is no child of slurmd then, which waits for this process alone.
+  if (daemon(0, 0) != 0) return 1;
+  openlog("gpumem-slurm", LOG_PID, LOG_DAEMON);
+  for (absl::Duration pause = absl::Seconds(1);; pause *= 2) {
+    SweepAndSay(arguments);
+    if (pause > kLastPause) return 0;
+    absl::SleepFor(pause);
+  }
+}
+
+}  // namespace gpumem::slurm
