@@ -181,6 +181,7 @@ TEST(SlurmLoadTest, NoByteIsGivenTwiceAndNoneIsLost) {
   ASSERT_FALSE(times.empty());
   std::cout << times.size() << " epilogs, ms: median " << times[times.size() / 2] << ", p99 "
             << times[times.size() * 99 / 100] << ", most " << times.back() << "\n";
+  EXPECT_LE(times[times.size() * 99 / 100], 1000);
 }
 
 }  // namespace

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/support/namespaces.h"
 
+#include <fcntl.h>
 #include <ftw.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -21,6 +24,11 @@
 
 namespace gpumem::testing {
 namespace {
+
+// A test's folder and its control group have a name that begins so.
+constexpr char kFolders[] = "/tmp";
+constexpr char kPrefix[] = "gpumem-ns-";
+constexpr int kMomentSeconds = 60;
 
 // Under --net: systemd raises net.unix.max_dgram_qlen, which is the network's.
 constexpr char kNamespaces[] = "--mount --pid --cgroup --ipc --uts --net";
@@ -62,6 +70,29 @@ void RemoveGroups(const std::string& folder) {
       16, FTW_DEPTH | FTW_PHYS);
 }
 
+// Removes what killed tests have left: their folders, and the control groups of that name in all
+// hierarchies. Their processes are gone, those inside with process 1.
+void RemoveLeftovers() {
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(kFolders, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.compare(0, strlen(kPrefix), kPrefix) != 0) continue;
+    const UniqueFd folder(open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    struct stat status = {};
+    // The test that made it holds a lock, but for its first moment.
+    if (!folder.valid() || fstat(folder.get(), &status) != 0 ||
+        status.st_mtime + kMomentSeconds > time(nullptr) ||
+        flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+      continue;
+    }
+    for (const auto& hierarchy : std::filesystem::directory_iterator("/sys/fs/cgroup", ignored)) {
+      RemoveGroups(hierarchy.path() / name);
+    }
+    RemoveGroups("/sys/fs/cgroup/" + name);
+    std::filesystem::remove_all(entry.path(), ignored);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Namespaces>> Namespaces::Make(const std::string& script,
@@ -72,10 +103,13 @@ absl::StatusOr<std::unique_ptr<Namespaces>> Namespaces::Make(const std::string& 
   if (access("/usr/bin/nsenter", X_OK) != 0 || access("/usr/bin/unshare", X_OK) != 0) {
     return absl::FailedPreconditionError("util-linux is not installed here");
   }
-  char folder[] = "/tmp/gpumem-test-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
+  RemoveLeftovers();
+  std::string folder = absl::StrCat(kFolders, "/", kPrefix, "XXXXXX");
+  if (mkdtemp(folder.data()) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
   std::unique_ptr<Namespaces> it(new Namespaces);
   it->folder_ = folder;
+  it->lock_ = UniqueFd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  flock(it->lock_.get(), LOCK_SH);
   const std::string log = absl::StrCat(folder, "/init.log");
   if (Shell(absl::StrCat("exec unshare ", kNamespaces, " --fork mount -t tmpfs none /run"), log, {})
           .Wait() != 0) {
@@ -83,7 +117,7 @@ absl::StatusOr<std::unique_ptr<Namespaces>> Namespaces::Make(const std::string& 
         absl::StrCat("this machine permits no namespaces: ", it->Log()));
   }
   absl::StatusOr<std::unique_ptr<LiveCgroup>> group =
-      LiveCgroup::Make("", absl::StrCat("/", std::string(folder).substr(strlen("/tmp/"))));
+      LiveCgroup::Make("", absl::StrCat("/", folder.substr(strlen(kFolders) + 1)));
   if (!group.ok()) return group.status();
   it->group_ = *std::move(group);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Separate namespaces, with a process 1 that the test makes. Processes in them see no process, no
 // network, no control group and no /run but theirs. Nothing of it is left when the object is
-// destroyed.
+// destroyed; what a killed test leaves is removed by the next one.
 #pragma once
 
 #include <sys/types.h>
@@ -53,6 +53,7 @@ class Namespaces {
   Namespaces() = default;
 
   std::string folder_;
+  UniqueFd lock_;  // on the folder, as long as this test lives
   std::unique_ptr<LiveCgroup> group_;
   Child unshare_;  // parent of process 1, which dies with it
   pid_t pid_ = 0;
