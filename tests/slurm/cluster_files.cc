@@ -201,10 +201,11 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
              {"$GRES", gpus ? absl::StrCat("gpu:", options.gpus, ",", count) : count}}));
   Write(f + "/cgroup.conf", "CgroupPlugin=cgroup/v1\n");
   Write(f + "/plugstack.conf",
-        options.scripts ? ""
-                        : absl::StrCat("required ", f, "/bin/spank_gpumem.so", " helper=", f,
-                                       "/bin/gpumem-slurm", " gres=", options.gres, " ",
-                                       options.plugin_args, "\n"));
+        options.scripts
+            ? ""
+            : absl::StrCat("required ", f, "/bin/spank_gpumem.so", " helper=", f,
+                           "/bin/gpumem-slurm", " gres=", options.gres, " ",
+                           absl::StrReplaceAll(options.plugin_args, {{"$F", f}}), "\n"));
   for (const char* script : {"prolog.sh", "epilog.sh"}) {
     Write(absl::StrCat(f, "/", script),
           absl::StrReplaceAll(ReadText(absl::StrCat("deploy/slurm/", script)),

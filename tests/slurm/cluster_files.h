@@ -14,7 +14,7 @@ inline constexpr uid_t kUsers[] = {20001, 20002, 20003};
 struct ClusterOptions {
   int gpus = 1;                 // of a node, of 4 GiB each
   std::string gres = "gpumem";  // that counts MiB; or "shard"
-  std::string plugin_args;      // more arguments of the plug-in
+  std::string plugin_args;      // more arguments of the plug-in; $F is the cluster's folder
   bool whole_gpus = false;      // beside "gpumem" there is gres/gpu
   bool scripts = false;         // prolog.sh and epilog.sh, without the plug-in
 };

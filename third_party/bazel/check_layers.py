@@ -34,7 +34,7 @@ LAYERS = {
     "client/preload/injection": ("client/preload",),
     "client/slurm": ("client/cli/commands/connection.h", "client/slurm/spank/option.h", "common",
                      "proto"),
-    "client/slurm/spank": (),
+    "client/slurm/spank": ("common/preload_library.h",),
     "client/testing": ("common/...", "proto"),
     "daemon/device": ("common/...",),
     "daemon/core": ("common", "daemon/core/...", "daemon/device/device.h", "proto"),

@@ -38,6 +38,7 @@
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
 #include "client/cli/views/device_list.h"
+#include "common/preload_library.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
 
@@ -48,13 +49,6 @@ namespace {
 
 constexpr absl::Duration kConnectTimeout = absl::Seconds(10);
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(30);
-constexpr char kLibrary[] = "libgpumem-preload.so";
-// Debian's folder for libraries of this architecture.
-#if defined(__aarch64__)
-constexpr char kMultiarch[] = "aarch64-linux-gnu";
-#else
-constexpr char kMultiarch[] = "x86_64-linux-gnu";
-#endif
 constexpr char kLibraryVariable[] = "GPUMEM_PRELOAD_LIBRARY";
 constexpr char kInjectionVariable[] = "CUDA_INJECTION64_PATH";
 constexpr char kRelocator[] = "libgpumem-relocator.so";
@@ -77,18 +71,11 @@ absl::StatusOr<std::string> FindPreload() {
   const ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
   const absl::string_view path(self, length > 0 ? static_cast<size_t>(length) : 0);
   const std::string folder(path.substr(0, path.rfind('/')));
-  const std::string candidates[] = {
-      absl::StrCat(folder, "/../lib/gpumem/", kLibrary),
-      absl::StrCat(folder, "/../lib/", kMultiarch, "/gpumem/", kLibrary),
-      absl::StrCat(folder, "/../lib64/gpumem/", kLibrary),
-      absl::StrCat(folder, "/", kLibrary),
-  };
-  for (const std::string& candidate : candidates) {
-    char resolved[PATH_MAX] = {};
-    if (realpath(candidate.c_str(), resolved) != nullptr) return std::string(resolved);
-  }
-  return absl::NotFoundError(absl::StrCat(kLibrary, " is not beside this program (", candidates[0],
-                                          "); name it in $", kLibraryVariable));
+  const std::string found = gpumem::FindPreload(folder);
+  if (!found.empty()) return found;
+  return absl::NotFoundError(absl::StrCat(kPreloadLibrary, " is not beside this program (",
+                                          PreloadPlaces(folder)[0], "); name it in $",
+                                          kLibraryVariable));
 }
 
 // FAILED_PRECONDITION if the driver cannot load the library into the program, which would run
@@ -124,10 +111,9 @@ class Environment {
     variables_.push_back(absl::StrCat(prefix, value));
   }
   // Adds a library before those that are preloaded already.
-  void Preload(absl::string_view library) {
-    const char* const others = std::getenv("LD_PRELOAD");
-    Set("LD_PRELOAD", others == nullptr || *others == '\0' ? std::string(library)
-                                                           : absl::StrCat(library, ":", others));
+  void Preload(const std::string& library) {
+    const char* const others = std::getenv(kPreloadVariable);
+    Set(kPreloadVariable, PreloadBefore(library, others == nullptr ? "" : others));
   }
   std::vector<char*> Pointers() {
     std::vector<char*> pointers;

@@ -7,7 +7,8 @@
 // slurmd. Prolog and epilog run it with the job's facts; it says on its standard error what it
 // did, which goes into slurmd's log.
 //
-// Arguments in plugstack.conf: helper=PATH of gpumem-slurm, and others, which all go to it.
+// Arguments in plugstack.conf: helper=PATH of gpumem-slurm, preload=yes and preload_library=PATH
+// for programs that know nothing of gpumem, and others, which all go to the helper.
 #include <fcntl.h>
 #include <spawn.h>
 #include <stdint.h>
@@ -26,6 +27,7 @@
 #include <vector>
 
 #include "client/slurm/spank/option.h"
+#include "common/preload_library.h"
 
 // Its functions that a plug-in defines are C's, and it does not say so.
 extern "C" {
@@ -47,7 +49,6 @@ constexpr char kDefaultHelper[] = "/usr/libexec/gpumem/gpumem-slurm";
 
 // Each file there is called job-ID, and has the UUIDs of the job's GPUs, with commas.
 constexpr char kDefaultStateFolder[] = "/run/gpumem-slurm";
-constexpr char kStateFolderKey[] = "state_dir=";
 
 // Of --gpumem in this process; a process of Slurm has one job.
 Option* given = nullptr;
@@ -61,6 +62,35 @@ int OnOption(int, const char* text, int) {
   }
   given = &option;
   return 0;
+}
+
+// Of --gpumem-preload in this process.
+enum class Preload { kAsSite, kYes, kNo };
+Preload preload = Preload::kAsSite;
+// The job's processes are to be on the library, and it is not there.
+bool lacks_preload = false;
+
+bool ReadYes(std::string_view text, bool* yes) {
+  *yes = text == "yes";
+  return *yes || text == "no";
+}
+
+int OnPreload(int, const char* text, int) {
+  bool yes = false;
+  if (!ReadYes(text == nullptr ? "yes" : text, &yes)) {
+    slurm_error("--gpumem-preload: \"%s\" is neither yes nor no", text);
+    return -1;
+  }
+  preload = yes ? Preload::kYes : Preload::kNo;
+  return 0;
+}
+
+spank_option& PreloadOption() {
+  static char name[] = "gpumem-preload";
+  static char argument[] = "yes|no";
+  static char usage[] = "charge what the job allocates of CUDA without gpumem, too";
+  static spank_option option = {name, argument, usage, 2, 0, OnPreload};
+  return option;
 }
 
 spank_option& TheOption() {
@@ -114,16 +144,30 @@ int Run(std::vector<std::string> args) {
   return error == 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Runs the helper with words and the site's arguments. Returns its exit code.
-int RunHelper(std::vector<std::string> args, int ac, char** av) {
-  args.insert(args.begin(), kDefaultHelper);
+// Returns the value of an argument in plugstack.conf; empty: it is not there.
+std::string Argument(std::string_view key, int ac, char** av) {
+  std::string value;
   for (int i = 0; i < ac; ++i) {
     const std::string_view arg = av[i];
-    if (arg.substr(0, 7) == "helper=") {
-      args[0] = arg.substr(7);
-    } else {
-      args.emplace_back(arg);
-    }
+    if (arg.substr(0, key.size()) == key) value = arg.substr(key.size());
+  }
+  return value;
+}
+
+// True if the argument is for this plug-in alone, and not for the helper.
+bool IsOwn(std::string_view arg) {
+  for (const std::string_view key : {"helper=", "preload=", "preload_library="}) {
+    if (arg.substr(0, key.size()) == key) return true;
+  }
+  return false;
+}
+
+// Runs the helper with words and the site's arguments. Returns its exit code.
+int RunHelper(std::vector<std::string> args, int ac, char** av) {
+  const std::string helper = Argument("helper=", ac, av);
+  args.insert(args.begin(), helper.empty() ? kDefaultHelper : helper);
+  for (int i = 0; i < ac; ++i) {
+    if (!IsOwn(av[i])) args.emplace_back(av[i]);
   }
   return Run(args);
 }
@@ -149,13 +193,8 @@ int RunForJob(const char* command, spank_t spank, int ac, char** av) {
 std::string ChosenGpus(spank_t spank, int ac, char** av) {
   uint32_t job = 0;
   if (spank_get_item(spank, S_JOB_ID, &job) != ESPANK_SUCCESS) return "";
-  std::string folder = kDefaultStateFolder;
-  for (int i = 0; i < ac; ++i) {
-    const std::string_view arg = av[i];
-    if (arg.substr(0, strlen(kStateFolderKey)) == kStateFolderKey) {
-      folder = arg.substr(strlen(kStateFolderKey));
-    }
-  }
+  std::string folder = Argument("state_dir=", ac, av);
+  if (folder.empty()) folder = kDefaultStateFolder;
   std::string gpus;
   std::getline(std::ifstream(folder + "/job-" + std::to_string(job)), gpus);
   return gpus;
@@ -164,6 +203,31 @@ std::string ChosenGpus(spank_t spank, int ac, char** av) {
 // Sets a variable of the job's processes, unless the user has.
 void SetDefault(spank_t spank, const char* name, const std::string& value) {
   spank_setenv(spank, name, value.c_str(), 0);
+}
+
+// True if the job's processes are to have libgpumem-preload.so.
+bool Preloads(int ac, char** av) {
+  if (preload != Preload::kAsSite) return preload == Preload::kYes;
+  return Argument("preload=", ac, av) == "yes";
+}
+
+// Puts the job's processes on the library. False: there is none, and they would run without a
+// limit.
+bool SetPreload(spank_t spank, int ac, char** av) {
+  std::string library = Argument("preload_library=", ac, av);
+  if (library.empty()) library = FindPreload("/usr/bin");
+  if (library.empty()) library = FindPreload("/usr/local/bin");
+  if (library.empty() || access(library.c_str(), R_OK) != 0) {
+    slurm_error(
+        "gpumem: --gpumem-preload: this node has no %s (preload_library= in plugstack.conf)",
+        library.empty() ? kPreloadLibrary : library.c_str());
+    return false;
+  }
+  char others[8192] = {};
+  // Absent, or longer than any that makes sense: only ours then.
+  if (spank_getenv(spank, kPreloadVariable, others, sizeof others) != ESPANK_SUCCESS) *others = 0;
+  return spank_setenv(spank, kPreloadVariable, PreloadBefore(library, others).c_str(), 1) ==
+         ESPANK_SUCCESS;
 }
 
 }  // namespace
@@ -179,7 +243,10 @@ int slurm_spank_init(spank_t spank, int ac, char** av) {
     gpumem::slurm::RunHelper({"sweep", "background=1"}, ac, av);
     return 0;
   }
-  return spank_option_register(spank, &gpumem::slurm::TheOption()) == ESPANK_SUCCESS ? 0 : -1;
+  for (spank_option* option : {&gpumem::slurm::TheOption(), &gpumem::slurm::PreloadOption()}) {
+    if (spank_option_register(spank, option) != ESPANK_SUCCESS) return -1;
+  }
+  return 0;
 }
 
 // In slurmstepd, before the job's processes.
@@ -187,11 +254,19 @@ int slurm_spank_user_init(spank_t spank, int ac, char** av) {
   const gpumem::slurm::Option* given = gpumem::slurm::given;
   const std::string gpus = gpumem::slurm::ChosenGpus(spank, ac, av);
   if (!gpus.empty()) spank_setenv(spank, "CUDA_VISIBLE_DEVICES", gpus.c_str(), 1);
+  const std::string sockets = gpumem::slurm::Argument("runtime_dir=", ac, av);
+  if (!sockets.empty()) gpumem::slurm::SetDefault(spank, "GPUMEM_RUNTIME_DIR", sockets);
+  gpumem::slurm::lacks_preload =
+      gpumem::slurm::Preloads(ac, av) && !gpumem::slurm::SetPreload(spank, ac, av);
   if (given == nullptr || !given->wait_ms) return 0;
   gpumem::slurm::SetDefault(spank, "GPUMEM_POOL_WAIT", std::to_string(*given->wait_ms) + "ms");
   gpumem::slurm::SetDefault(spank, "GPUMEM_PRELOAD_WAIT_MS", std::to_string(*given->wait_ms));
   return 0;
 }
+
+// In each task, before its program. A failure of user_init would end the step, and srun would
+// report success.
+int slurm_spank_task_init(spank_t, int, char**) { return gpumem::slurm::lacks_preload ? -1 : 0; }
 
 int slurm_spank_job_prolog(spank_t spank, int ac, char** av) {
   return gpumem::slurm::RunForJob("prolog", spank, ac, av);
