@@ -82,6 +82,30 @@ absl::StatusOr<bool> IsOnNode(uint32_t job, const std::string& node) {
   return allocated && PlaceIn(it->nodes, node) >= 0;
 }
 
+absl::StatusOr<JobState> StateOf(uint32_t job) {
+  const auto jobs = Load(job, 0);
+  if (!jobs.ok()) return jobs.status();
+  const slurm_job_info_t* it = RecordOf(**jobs, job);
+  if (it == nullptr) return absl::NotFoundError(absl::StrCat("job ", job, " is not known"));
+  return JobState{.runs = it->job_state == JOB_RUNNING,
+                  .is_suspended = it->job_state == JOB_SUSPENDED,
+                  .nodes = it->num_nodes};
+}
+
+absl::Status SuspendProcesses(uint32_t job) {
+  Initialize();
+  if (slurm_suspend(job) == SLURM_SUCCESS) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("suspend job ", job, ": ", slurm_strerror(errno)));
+}
+
+absl::Status ResumeProcesses(uint32_t job) {
+  Initialize();
+  if (slurm_resume(job) == SLURM_SUCCESS) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("resume job ", job, ": ", slurm_strerror(errno)));
+}
+
 absl::StatusOr<std::string> NameOfThisNode() {
   Initialize();
   char host[256] = {};

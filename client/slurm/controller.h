@@ -19,6 +19,22 @@ absl::StatusOr<std::string> GresOfJob(uint32_t job, const std::string& node);
 //   UNAVAILABLE  slurmctld does not answer
 absl::StatusOr<bool> IsOnNode(uint32_t job, const std::string& node);
 
+struct JobState {
+  bool runs = false;
+  bool is_suspended = false;
+  uint32_t nodes = 0;  // that it has a part of
+};
+
+// Returns what slurmctld knows of the job.
+//   NOT_FOUND    slurmctld does not know it
+//   UNAVAILABLE  slurmctld does not answer
+absl::StatusOr<JobState> StateOf(uint32_t job);
+
+// scontrol suspend, and resume. They stop and continue all processes of the job on all nodes.
+//   FAILED_PRECONDITION  the job is in another state
+absl::Status SuspendProcesses(uint32_t job);
+absl::Status ResumeProcesses(uint32_t job);
+
 // Returns Slurm's name of the node with this host's name. slurmd does not tell it a plug-in.
 //   NOT_FOUND            there is none
 //   FAILED_PRECONDITION  there are several

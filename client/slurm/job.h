@@ -16,4 +16,10 @@ int Epilog(const Arguments& arguments);
 // Ends tenants of jobs that Slurm does not have here (sweep.h).
 int SweepNode(const Arguments& arguments);
 
+// Suspends the memory of the job's processes here, then the job; and resumes the job, then the
+// memory. Processes that Slurm has stopped can do neither. With `memory_only` the job is left
+// alone: for jobs of several nodes.
+int Suspend(const Arguments& arguments, bool memory_only);
+int Resume(const Arguments& arguments, bool memory_only);
+
 }  // namespace gpumem::slurm

@@ -21,6 +21,10 @@ constexpr char kHelp[] =
     "\n"
     "  prolog  Make the tenant job-ID, with the GPU memory that Slurm has allocated\n"
     "  epilog  End it and wait for its memory; drain the node if it does not come back\n"
+    "  suspend Suspend the job's memory on this node, then the job (scontrol suspend)\n"
+    "  resume  Resume the job, then its memory\n"
+    "  suspend-memory, resume-memory\n"
+    "          The same without the job: on each node of a job that has several\n"
     "  sweep   End tenants of jobs that Slurm does not have on this node any more\n"
     "  gres    Print the lines of slurm.conf and gres.conf for this node\n"
     "\n"
@@ -61,6 +65,11 @@ int Main(int argc, char** argv) {
   if (wrong.empty() && command == "gres") return PrintGres(arguments);
   if (wrong.empty() && command == "sweep") return SweepNode(arguments);
   if (wrong.empty() && arguments.job == 0) wrong = "no job is named: job=ID, or $SLURM_JOB_ID";
+  for (const bool memory_only : {false, true}) {
+    const std::string suffix = memory_only ? "-memory" : "";
+    if (wrong.empty() && command == "suspend" + suffix) return Suspend(arguments, memory_only);
+    if (wrong.empty() && command == "resume" + suffix) return Resume(arguments, memory_only);
+  }
   if (wrong.empty() && arguments.node_name.empty()) {
     wrong = "no node is named: node=NAME, or $SLURMD_NODENAME";
   }

@@ -123,6 +123,17 @@ NodeName=node2 NodeAddr=10.99.0.12 CPUs=16 Gres=$GRES
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 )conf";
 
+constexpr char kPreemption[] = R"conf(PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
+)conf";
+
+constexpr char kTier[] = R"toml([tier]
+capacity = "3GiB"
+huge_pages = false
+prefault = false
+)toml";
+
 constexpr char kGpumemdConf[] = R"toml([[rule]]
 tenant = "job-{slurm_job}"
 slurm_job = "*"
@@ -195,7 +206,8 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
   Write(f + "/slurm.conf",
         absl::StrReplaceAll(
             absl::StrCat(kSlurmConf,
-                         options.scripts ? "Prolog=$F/prolog.sh\nEpilog=$F/epilog.sh\n" : ""),
+                         options.scripts ? "Prolog=$F/prolog.sh\nEpilog=$F/epilog.sh\n" : "",
+                         options.preemption ? kPreemption : ""),
             {{"$F", f},
              {"$TYPES", absl::StrCat(gpus ? "gpu," : "", options.gres)},
              {"$GRES", gpus ? absl::StrCat("gpu:", options.gpus, ",", count) : count}}));
@@ -217,8 +229,9 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
       f + "/job_submit.lua",
       absl::StrReplaceAll(ReadText(f + "/job_submit.lua"),
                           {{"GRES = \"gpumem\"", absl::StrCat("GRES = \"", options.gres, "\"")}}));
-  Write(f + "/gpumemd.toml", absl::StrCat("[host]\ndevices = ", options.gpus, "\ndevice_bytes = \"",
-                                          kGpuMib, "MiB\"\n", kGpumemdConf));
+  Write(f + "/gpumemd.toml",
+        absl::StrCat("[host]\ndevices = ", options.gpus, "\ndevice_bytes = \"", kGpuMib, "MiB\"\n",
+                     options.tier ? kTier : "", kGpumemdConf));
   Write(f + "/machine.sh", kMachine);
   Write(f + "/node.sh", kNode);
   Write(f + "/controller.sh", kController);

@@ -16,6 +16,8 @@ struct ClusterOptions {
   std::string gres = "gpumem";  // that counts MiB; or "shard"
   std::string plugin_args;      // more arguments of the plug-in; $F is the cluster's folder
   bool whole_gpus = false;      // beside "gpumem" there is gres/gpu
+  bool tier = false;            // gpumemd has a host tier of 3 GiB
+  bool preemption = false;      // jobs of the partition "urgent" have others requeued
   bool scripts = false;         // prolog.sh and epilog.sh, without the plug-in
 };
 
