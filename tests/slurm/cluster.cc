@@ -48,6 +48,9 @@ std::string FieldOf(const std::string& text, const std::string& field) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return absl::FailedPreconditionError("Slurm's programs can load no plug-in with a sanitizer");
+#endif
   if (geteuid() != 0) return absl::FailedPreconditionError("a cluster of Slurm takes root");
   for (const char* program : {"/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/sbin/munged",
                               "/usr/bin/scontrol", "/usr/sbin/ip"}) {
@@ -215,13 +218,6 @@ absl::Status Cluster::Run(int node, const std::string& daemon) {
   if (!Eventually([&] { return access((home + "/holder").c_str(), F_OK) == 0; })) {
     return absl::InternalError(daemon + " does not serve");
   }
-  const std::string command =
-      daemon == "slurmd"
-          ? absl::StrCat("env -u SLURMD_NODENAME slurmd -D -N node", node, " -f ", folder(),
-                         "/slurm.conf")
-          : absl::StrCat(Program("gpumem-keeper"), " -- ", Program("gpumemd"),
-                         " --backend host --config ", folder(),
-                         "/gpumemd.toml --runtime-dir /run/gpumem --state-dir ", home, "/state");
   // slurmctld takes a slurmd that was killed for well until it misses it.
   const auto starts = [&] {
     const std::vector<std::string> parts =
@@ -229,11 +225,8 @@ absl::Status Cluster::Run(int node, const std::string& daemon) {
     return parts.size();
   };
   const size_t before = starts();
-  OnNode(node, {"/bin/sh", "-c",
-                absl::StrCat("(echo 0 >/sys/fs/cgroup/freezer/cgroup.procs; "
-                             "exec setsid /bin/sh -c 'echo $$ >$0; exec ",
-                             command, "' ", home, "/", daemon, ".pid) >>", home, "/", daemon,
-                             ".log 2>&1 </dev/null &")});
+  OnNode(node, {"/bin/sh", "-c", "setsid /bin/sh \"$1/daemon.sh\" \"$@\" >/dev/null 2>&1 &", "sh",
+                folder(), absl::StrCat(node), daemon});
   const bool is_up = Eventually(
       [&] {
         if (daemon == "gpumemd") return Gpumemctl(node, {"status"}).is_object();

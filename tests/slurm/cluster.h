@@ -9,8 +9,9 @@
 //   EXPECT_EQ((*cluster)->AsUser(kUsers[0], {"srun", "--gpumem=1G", "true"}).code, 0);
 //
 // All is in namespaces of the test's own (namespaces.h), which have one view of processes. Each
-// node has a separate host name, network, mounts and view of control groups. The control
-// groups are those of version 1: Slurm's plug-in for version 2 refuses a machine that has both.
+// node has a separate host name, network, mounts and view of control groups. Slurm's
+// plug-in for version 2 of control groups refuses a machine that has both versions:
+// one_hierarchy.cc hides the other.
 #pragma once
 
 #include <sys/types.h>

@@ -23,9 +23,9 @@ set -e
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 F=$1
 G=$(basename "$F")
-mkdir "$F/freezer"
-mount -t cgroup -o freezer cgroup "$F/freezer"
-mkdir "$F/freezer/$G"
+mkdir "$F/groups"
+mount -t $HIERARCHY "$F/groups"
+mkdir "$F/groups/$G"
 hostname ctl
 mount --bind "$F/passwd" /etc/passwd
 mount --bind "$F/group" /etc/group
@@ -34,12 +34,12 @@ ip link add br0 type bridge
 ip addr add 10.99.0.1/24 dev br0
 ip link set br0 up
 for node in 1 2; do
-  mkdir "$F/freezer/$G/node$node"
+  mkdir "$F/groups/$G/node$node"
   ip netns add "node$node"
   ip link add "port$node" type veth peer name eth0 netns "node$node"
   ip link set "port$node" master br0 up
   (
-    echo 0 >"$F/freezer/$G/node$node/cgroup.procs"
+    echo 0 >"$F/groups/$G/node$node/cgroup.procs"
     exec nsenter --net="/run/netns/node$node" unshare --mount --uts --cgroup --ipc \
       /bin/sh "$F/node.sh" "$F" "$node" >"$F/node$node/log" 2>&1 </dev/null
   ) &
@@ -62,10 +62,11 @@ F=$1
 N=$F/node$2
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
+umount "$F/groups"
 umount -R /sys/fs/cgroup
 mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup
-mkdir /sys/fs/cgroup/freezer
-mount -t cgroup -o freezer cgroup /sys/fs/cgroup/freezer
+mkdir -p $GROUPS
+mount -t $HIERARCHY $GROUPS
 hostname "node$2"
 ip addr add "10.99.0.1$2/24" dev eth0
 ip link set eth0 up
@@ -76,10 +77,27 @@ mv "$N/holder.new" "$N/holder"
 exec sleep infinity
 )sh";
 
+// Becomes a daemon of a node: $2 is the node, $3 slurmd or gpumemd.
+constexpr char kDaemon[] = R"sh(
+F=$1
+N=$F/node$2
+G=$GROUPS/system.slice/$3.service
+mkdir -p "$G"
+echo 0 >"$G/cgroup.procs"
+echo $$ >"$N/$3.pid"
+exec >>"$N/$3.log" 2>&1 </dev/null
+if [ "$3" = slurmd ]; then
+  unset SLURMD_NODENAME
+  $PRELOAD exec slurmd -D -N "node$2" -f "$F/slurm.conf"
+fi
+exec "$F/bin/gpumem-keeper" -- "$F/bin/gpumemd" --backend host --config "$F/gpumemd.toml" \
+  --runtime-dir /run/gpumem --state-dir "$N/state"
+)sh";
+
 // Ends everything but process 1, and removes the control groups.
 constexpr char kEnd[] = R"sh(
 kill -KILL -1
-G=$1/freezer/$(basename "$1")
+G=$1/groups/$(basename "$1")
 tries=0
 while [ -e "$G" ] && [ $tries -lt 200 ]; do
   find "$G" -depth -type d -exec rmdir {} \; 2>/dev/null
@@ -109,7 +127,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 JobSubmitPlugins=lua
 PlugStackConfig=$F/plugstack.conf
-PrologFlags=Alloc
+PrologFlags=Alloc$CONTAIN
 SchedulerParameters=bf_interval=1
 ReturnToService=2
 KillWait=5
@@ -172,6 +190,7 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
                                                           {"gpumemctl", "gpumemctl"},
                                                           {"keeper", "gpumem-keeper"},
                                                           {"gpumem_slurm", "gpumem-slurm"},
+                                                          {"one_hierarchy_so", "one_hierarchy.so"},
                                                           {"spank_gpumem_so", "spank_gpumem.so"}};
   for (const auto& [variable, name] : programs) {
     const std::string path = absl::StrCat(f, "/bin/", name);
@@ -190,6 +209,7 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
   Write(f + "/passwd", users);
   Write(f + "/group", groups);
 
+  const bool v2 = options.cgroup_version == 2;
   const bool shards = options.gres == "shard";
   const bool gpus = shards || options.whole_gpus;
   const int mib = options.gpus * kGpuMib;
@@ -203,15 +223,19 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
   }
   Write(f + "/gres.conf", lines);
   const std::string count = absl::StrCat(options.gres, ":", mib);
-  Write(f + "/slurm.conf",
-        absl::StrReplaceAll(
-            absl::StrCat(kSlurmConf,
-                         options.scripts ? "Prolog=$F/prolog.sh\nEpilog=$F/epilog.sh\n" : "",
-                         options.preemption ? kPreemption : ""),
-            {{"$F", f},
-             {"$TYPES", absl::StrCat(gpus ? "gpu," : "", options.gres)},
-             {"$GRES", gpus ? absl::StrCat("gpu:", options.gpus, ",", count) : count}}));
-  Write(f + "/cgroup.conf", "CgroupPlugin=cgroup/v1\n");
+  Write(
+      f + "/slurm.conf",
+      absl::StrReplaceAll(
+          absl::StrCat(kSlurmConf,
+                       options.scripts ? "Prolog=$F/prolog.sh\nEpilog=$F/epilog.sh\n" : "",
+                       options.preemption ? kPreemption : ""),
+          {{"$F", f},
+           {"$CONTAIN", options.containers ? ",Contain\nJobContainerType=job_container/tmpfs" : ""},
+           {"$TYPES", absl::StrCat(gpus ? "gpu," : "", options.gres)},
+           {"$GRES", gpus ? absl::StrCat("gpu:", options.gpus, ",", count) : count}}));
+  Write(f + "/cgroup.conf",
+        v2 ? "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n" : "CgroupPlugin=cgroup/v1\n");
+  Write(f + "/job_container.conf", "AutoBasePath=true\nBasePath=/run/containers\n");
   Write(f + "/plugstack.conf",
         options.scripts
             ? ""
@@ -232,10 +256,18 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
   Write(f + "/gpumemd.toml",
         absl::StrCat("[host]\ndevices = ", options.gpus, "\ndevice_bytes = \"", kGpuMib, "MiB\"\n",
                      options.tier ? kTier : "", kGpumemdConf));
-  Write(f + "/machine.sh", kMachine);
-  Write(f + "/node.sh", kNode);
-  Write(f + "/controller.sh", kController);
-  Write(f + "/end.sh", kEnd);
+  const std::pair<const char*, const char*> scripts[] = {{"machine.sh", kMachine},
+                                                         {"controller.sh", kController},
+                                                         {"node.sh", kNode},
+                                                         {"daemon.sh", kDaemon},
+                                                         {"end.sh", kEnd}};
+  for (const auto& [name, text] : scripts) {
+    Write(absl::StrCat(f, "/", name),
+          absl::StrReplaceAll(text,
+                              {{"$HIERARCHY", v2 ? "cgroup2 cgroup2" : "cgroup -o freezer cgroup"},
+                               {"$GROUPS", v2 ? "/sys/fs/cgroup" : "/sys/fs/cgroup/freezer"},
+                               {"$PRELOAD", v2 ? "LD_PRELOAD=$F/bin/one_hierarchy.so" : ""}}));
+  }
 }
 
 }  // namespace gpumem::testing

@@ -16,13 +16,15 @@ struct ClusterOptions {
   std::string gres = "gpumem";  // that counts MiB; or "shard"
   std::string plugin_args;      // more arguments of the plug-in; $F is the cluster's folder
   bool whole_gpus = false;      // beside "gpumem" there is gres/gpu
+  int cgroup_version = 1;       // of Slurm's plug-in
+  bool containers = false;      // job_container/tmpfs: each job has a separate /tmp
   bool tier = false;            // gpumemd has a host tier of 3 GiB
   bool preemption = false;      // jobs of the partition "urgent" have others requeued
   bool scripts = false;         // prolog.sh and epilog.sh, without the plug-in
 };
 
 // Writes them all into the folder: machine.sh (the network, the nodes' namespaces), controller.sh
-// (munged, slurmctld), node.sh, end.sh, and what they read.
+// (munged, slurmctld), node.sh, daemon.sh, end.sh, and what they read.
 void WriteClusterFiles(const std::string& folder, const ClusterOptions& options);
 
 // Returns a file's text; empty: there is none.

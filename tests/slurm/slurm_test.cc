@@ -127,55 +127,6 @@ TEST_F(SlurmTest, JobsShareTheBytesOfAGpu) {
   ExpectNothingLeft();
 }
 
-TEST_F(SlurmTest, EachTaskOfAnArrayIsATenant) {
-  if (!Start()) return;
-  const uint32_t array =
-      cluster_->Submit(kUsers[0], {"--array=0-3", "--gpumem=2G"},
-                       absl::StrCat(cluster_->Program("gpumemctl"),
-                                    " -o json whoami >$SLURM_JOB_ID.who; ", Hold(2048)));
-  ASSERT_NE(array, 0u);
-  ASSERT_TRUE(WaitForCharge(1, 4096) && WaitForCharge(2, 4096));
-  std::vector<std::string> tenants = cluster_->Tenants(1);
-  for (const std::string& other : cluster_->Tenants(2)) tenants.push_back(other);
-  EXPECT_EQ(tenants.size(), 4u);
-  for (std::string tenant : tenants) {
-    std::ifstream who(absl::StrCat(cluster_->shared(), "/", tenant.substr(strlen("job-")), ".who"));
-    EXPECT_EQ(json::parse(who)["tenant"], tenant);
-  }
-  cluster_->AsRoot({"scancel", absl::StrCat(array)});
-  ExpectNothingLeft();
-}
-
-TEST_F(SlurmTest, PartsOfAHeterogeneousJobHaveTheirOwn) {
-  if (!Start()) return;
-  const auto both =
-      cluster_->AsUser(kUsers[0], {"srun", "--quiet", "-w", "node1", "--gpumem=1G",
-                                   cluster_->Program("gpumemctl"), "quota", ":", "-w", "node2",
-                                   "--gpumem=2G", cluster_->Program("gpumemctl"), "quota"});
-  EXPECT_EQ(both.code, 0) << both.output;
-  EXPECT_THAT(both.output, HasSubstr("TENANT job-1 "));
-  EXPECT_THAT(both.output, HasSubstr("TENANT job-2 "));
-  EXPECT_THAT(both.output, HasSubstr("1.00 GiB"));
-  EXPECT_THAT(both.output, HasSubstr("2.00 GiB"));
-  ExpectNothingLeft();
-}
-
-TEST_F(SlurmTest, ARequeuedJobHasItsMemoryAgain) {
-  if (!Start()) return;
-  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
-  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
-  EXPECT_EQ(cluster_->AsRoot({"scontrol", "requeue", absl::StrCat(job)}).code, 0);
-  ASSERT_TRUE(cluster_->WaitForState(job, "PENDING"));
-  ASSERT_TRUE(WaitForCharge(1, 0));
-  EXPECT_THAT(cluster_->Tenants(1), IsEmpty());
-  // Slurm would wait two minutes. slurmd refuses a job that starts in the second of its end.
-  cluster_->AsRoot({"scontrol", "update", absl::StrCat("JobId=", job), "StartTime=now+3seconds"});
-  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(job);
-  EXPECT_EQ(cluster_->JobField(job, "Restarts"), "1");
-  cluster_->AsRoot({"scancel", absl::StrCat(job)});
-  ExpectNothingLeft();
-}
-
 TEST_F(SlurmTest, ShardsKeepAJobWithinAGpu) {
   if (!Start({.gpus = 2, .gres = "shard"})) return;
   std::vector<uint32_t> jobs;
@@ -246,7 +197,7 @@ TEST_F(SlurmTest, AJobSeesTheGpuThatItsMemoryIsOn) {
   EXPECT_THAT(cluster_->Output(second), StartsWith("HOST-00000001-"));
   cluster_->AsRoot({"scancel", absl::StrCat(first), absl::StrCat(second)});
   ExpectNothingLeft();
-  EXPECT_EQ(cluster_->OnNode(1, {"/bin/ls", "/run/gpumem-slurm"}).output, "");
+  EXPECT_EQ(cluster_->OnNode(1, {"/bin/ls", "/run/gpumem-slurm"}).output, "lock\n");
 }
 
 TEST_F(SlurmTest, TheConfigurationIsPrintedByTheNode) {

@@ -119,6 +119,7 @@ _PROGRAMS = {
     "//daemon:gpumemd": "GPUMEM_GPUMEMD",
     "//daemon:gpumemd_mortal": "GPUMEM_GPUMEMD_MORTAL",
     "//daemon:gpumemd_next": "GPUMEM_GPUMEMD_NEXT",
+    "//tests/slurm:one_hierarchy.so": "GPUMEM_ONE_HIERARCHY_SO",
 }
 
 def gpumem_daemon_test(
