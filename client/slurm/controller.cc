@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/slurm/controller.h"
 
+#include <signal.h>
 #include <slurm/slurm.h>
 #include <slurm/slurm_errno.h>
 #include <unistd.h>
@@ -90,6 +91,13 @@ absl::StatusOr<JobState> StateOf(uint32_t job) {
   return JobState{.runs = it->job_state == JOB_RUNNING,
                   .is_suspended = it->job_state == JOB_SUSPENDED,
                   .nodes = it->num_nodes};
+}
+
+absl::Status GiveBack(uint32_t job, bool hold) {
+  Initialize();
+  if (slurm_requeue(job, hold ? JOB_REQUEUE_HOLD : 0) == SLURM_SUCCESS) return absl::OkStatus();
+  if (slurm_kill_job(job, SIGKILL, 0) == SLURM_SUCCESS) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("end job ", job, ": ", slurm_strerror(errno)));
 }
 
 absl::Status SuspendProcesses(uint32_t job) {

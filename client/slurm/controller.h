@@ -30,6 +30,10 @@ struct JobState {
 //   UNAVAILABLE  slurmctld does not answer
 absl::StatusOr<JobState> StateOf(uint32_t job);
 
+// Has Slurm queue the job again, and for `hold` not start it until it is released. A job without a
+// batch script is ended.
+absl::Status GiveBack(uint32_t job, bool hold);
+
 // scontrol suspend, and resume. They stop and continue all processes of the job on all nodes.
 //   FAILED_PRECONDITION  the job is in another state
 absl::Status SuspendProcesses(uint32_t job);

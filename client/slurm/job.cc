@@ -34,6 +34,19 @@ int Failed(const Arguments& arguments, const absl::Status& why) {
   return 1;
 }
 
+// Slurm has started a job that fits on the node, and on no one GPU. Its failure would drain the
+// node: the job goes back to the queue instead, and until then may have no memory.
+int NoOneGpu(const Arguments& arguments, const absl::Status& why) {
+  const auto made =
+      MakeTenant(arguments.node, TenantOf(arguments.job), JobGres(), Terms{.guarantee_mib = 0});
+  if (!made.ok()) return Failed(arguments, made.status());
+  // A smaller one may have room later; one that is larger than each GPU never has.
+  const absl::Status given = GiveBack(arguments.job, absl::IsOutOfRange(why));
+  if (!given.ok()) return Failed(arguments, given);
+  Say(absl::StrCat(TenantOf(arguments.job), ": ", why.message(), ": queued again"));
+  return 0;
+}
+
 // Waits twice as long as another one of the job's programs may take.
 absl::StatusOr<JobLock> Lock(const Arguments& arguments) {
   return JobLock::Take(arguments.state_dir, arguments.job,
@@ -95,10 +108,13 @@ int Prolog(const Arguments& arguments) {
   };
   auto devices = make();
   // Leftovers of dead jobs may have the room.
-  if ((absl::IsFailedPrecondition(devices.status()) ||
+  if ((absl::IsFailedPrecondition(devices.status()) || absl::IsAborted(devices.status()) ||
        absl::IsResourceExhausted(devices.status())) &&
       SweepAndSay(arguments) > 0) {
     devices = make();
+  }
+  if (absl::IsAborted(devices.status()) || absl::IsOutOfRange(devices.status())) {
+    return NoOneGpu(arguments, devices.status());
   }
   if (!devices.ok()) return Failed(arguments, devices.status());
   // Of GPUs that Slurm has chosen it tells the job itself.

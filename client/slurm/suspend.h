@@ -11,7 +11,7 @@
 namespace gpumem::slurm {
 
 // Asks all processes of the tenant, side by side, to suspend their memory, then sets its guarantees
-// aside: others may use what is free now. All or nothing: after an error the processes that have
+// aside: others may use the free memory. All or nothing: after an error the processes that have
 // suspended are asked to resume. Returns the bytes that are in the tier.
 //   FAILED_PRECONDITION  a process cannot be asked (it does not serve suspensions); nothing is
 //   changed else                 the first status of SuspendSession (admin.proto) that is not OK

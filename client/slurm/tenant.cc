@@ -96,6 +96,8 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
     }
   }
 
+  // Slurm counts the node's memory, and may start a job that is in no one GPU's.
+  const bool may_be_scattered = gres.gpus.empty() && gpus.size() > 1;
   auto quotas = Quotas(gres, terms, gpus, *tenants);
   if (!quotas.ok()) return quotas.status();
   absl::Status refused;
@@ -109,6 +111,10 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
     if (made.ok()) return DevicesOf(quota);
     refused = made.status();
     if (!absl::IsFailedPrecondition(refused)) break;  // not for want of room on that GPU
+  }
+  if (absl::IsFailedPrecondition(refused) && may_be_scattered) {
+    return absl::AbortedError(
+        absl::StrCat("no one GPU of this node has ", FormatBytes(gres.mib * kMiB), " free now"));
   }
   return refused;
 }

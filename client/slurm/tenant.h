@@ -23,7 +23,8 @@ absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);
 // Makes a tenant of this name, or finds that it was made before. If an earlier one of that name
 // still ends, waits for it. Returns the UUIDs of its GPUs.
 //   UNAVAILABLE          no daemon answers in time
-//   FAILED_PRECONDITION  its guarantee cannot be kept on any GPU
+//   FAILED_PRECONDITION  its guarantee cannot be kept
+//   ABORTED              the same, on any one of several GPUs
 //   ALREADY_EXISTS       it is configured or another's, or has not ended in time
 //   Quotas' statuses, and others of the daemon
 absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,

@@ -6,6 +6,10 @@
 -- The GRES that counts MiB: "gpumem", or "shard" (GresTypes in slurm.conf).
 local GRES = "gpumem"
 
+-- MiB of the largest GPU, for nodes with several and GRES = "gpumem": larger requests are refused. nil:
+-- Slurm's own check, which knows the sum of a node's GPUs.
+local LARGEST = nil
+
 -- The option as spank_gpumem.so leaves it in the job's description.
 local OPTION = "_SLURM_SPANK_OPTION_gpumem_gpumem="
 
@@ -36,6 +40,10 @@ function gpumem_request(job)
   local mib = mebibytes(option:match("^[^,]*"))
   if mib == nil or mib == 0 then
     slurm.log_user("--gpumem=%s: expected a size such as 40G", option)
+    return slurm.ERROR
+  end
+  if LARGEST ~= nil and mib > LARGEST then
+    slurm.log_user("--gpumem=%s: no GPU has more than %d MiB", option, LARGEST)
     return slurm.ERROR
   end
   local request = string.format("gres:%s:%d", GRES, mib)

@@ -90,7 +90,7 @@ TEST_F(SlurmSuspendTest, AJobThatCannotGiveItsMemoryIsLeftAlone) {
   ExpectNothingLeft();
 }
 
-// scontrol alone: the memory stays where it is.
+// scontrol alone: the memory stays in place.
 TEST_F(SlurmSuspendTest, SlurmsOwnSuspensionLeavesTheMemory) {
   if (!StartWithTier()) return;
   const uint32_t job = SubmitSuspendable("1G", 1024);
