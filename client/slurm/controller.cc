@@ -8,8 +8,12 @@
 
 #include <cerrno>
 #include <memory>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace gpumem::slurm {
 namespace {
@@ -112,6 +116,29 @@ absl::Status ResumeProcesses(uint32_t job) {
   if (slurm_resume(job) == SLURM_SUCCESS) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("resume job ", job, ": ", slurm_strerror(errno)));
+}
+
+absl::Status SetAdminComment(uint32_t job, const std::string& key, const std::string& value) {
+  const auto jobs = Load(job, 0);
+  if (!jobs.ok()) return jobs.status();
+  const slurm_job_info_t* it = RecordOf(**jobs, job);
+  if (it == nullptr) return absl::NotFoundError(absl::StrCat("job ", job, " is not known"));
+  std::vector<std::string> words;
+  for (absl::string_view word : absl::StrSplit(
+           it->admin_comment == nullptr ? "" : it->admin_comment, ' ', absl::SkipEmpty())) {
+    if (!absl::StartsWith(word, key)) words.emplace_back(word);
+  }
+  words.push_back(absl::StrCat(key, value));
+  std::string comment = absl::StrJoin(words, " ");
+  job_desc_msg_t message;
+  slurm_init_job_desc_msg(&message);
+  message.job_id = job;
+  message.admin_comment = comment.data();
+  if (slurm_update_job(&message) == SLURM_SUCCESS) return absl::OkStatus();
+  const int error = errno;
+  const std::string why = absl::StrCat("AdminComment of job ", job, ": ", slurm_strerror(error));
+  return error == ESLURM_JOB_FINISHED ? absl::FailedPreconditionError(why)
+                                      : absl::UnavailableError(why);
 }
 
 absl::StatusOr<std::string> NameOfThisNode() {

@@ -39,6 +39,11 @@ absl::Status GiveBack(uint32_t job, bool hold);
 absl::Status SuspendProcesses(uint32_t job);
 absl::Status ResumeProcesses(uint32_t job);
 
+// Sets one word of the job's AdminComment, "KEYVALUE", and leaves the others.
+//   FAILED_PRECONDITION  the job has ended
+//   UNAVAILABLE          slurmctld does not answer
+absl::Status SetAdminComment(uint32_t job, const std::string& key, const std::string& value);
+
 // Returns Slurm's name of the node with this host's name. slurmd does not tell it a plug-in.
 //   NOT_FOUND            there is none
 //   FAILED_PRECONDITION  there are several

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -45,6 +46,15 @@ int NoOneGpu(const Arguments& arguments, const absl::Status& why) {
   if (!given.ok()) return Failed(arguments, given);
   Say(absl::StrCat(TenantOf(arguments.job), ": ", why.message(), ": queued again"));
   return 0;
+}
+
+// Returns "; peak SIZE on DEVICE, ..."; empty: there was none.
+std::string InWords(const std::vector<Peak>& peaks) {
+  std::vector<std::string> words;
+  for (const Peak& peak : peaks) {
+    words.push_back(absl::StrCat(FormatBytes(peak.bytes), " on ", peak.device_uuid));
+  }
+  return words.empty() ? "" : absl::StrCat("; peak ", absl::StrJoin(words, ", "));
 }
 
 // Waits twice as long as another one of the job's programs may take.
@@ -137,7 +147,8 @@ int Epilog(const Arguments& arguments) {
   if (ended.ok() && ended->left.empty()) {
     if (ended->existed) {
       Say(absl::StrCat(TenantOf(arguments.job), ": its memory was back after ",
-                       absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
+                       absl::ToInt64Milliseconds(absl::Now() - begin), " ms",
+                       InWords(ended->peaks)));
     }
     return 0;
   }
@@ -154,6 +165,18 @@ int Epilog(const Arguments& arguments) {
   if (drained.ok()) return 0;
   Say(drained.message());
   return 1;  // Slurm drains it then
+}
+
+int Account(const Arguments& arguments) {
+  const auto peaks = PeaksOf(arguments.node, TenantOf(arguments.job));
+  if (absl::IsNotFound(peaks.status())) return 0;
+  if (!peaks.ok()) return Failed(arguments, peaks.status());
+  std::vector<std::string> words;
+  for (const Peak& peak : *peaks) words.push_back(absl::StrCat(peak.device_uuid, ":", peak.bytes));
+  const absl::Status noted =
+      SetAdminComment(arguments.job, absl::StrCat("gpumem_peak_", arguments.node_name, "="),
+                      absl::StrJoin(words, ","));
+  return noted.ok() ? 0 : Failed(arguments, noted);
 }
 
 int SweepNode(const Arguments& arguments) {

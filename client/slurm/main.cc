@@ -21,6 +21,7 @@ constexpr char kHelp[] =
     "\n"
     "  prolog  Make the tenant job-ID, with the GPU memory that Slurm has allocated\n"
     "  epilog  End it and wait for its memory; drain the node if it does not come back\n"
+    "  account Write the peak of the job's memory into its AdminComment, while it runs\n"
     "  suspend Suspend the job's memory on this node, then the job (scontrol suspend)\n"
     "  resume  Resume the job, then its memory\n"
     "  suspend-memory, resume-memory\n"
@@ -75,6 +76,7 @@ int Main(int argc, char** argv) {
   }
   if (wrong.empty() && command == "prolog") return Prolog(arguments);
   if (wrong.empty() && command == "epilog") return Epilog(arguments);
+  if (wrong.empty() && command == "account") return Account(arguments);
   if (wrong.empty())
     wrong = absl::StrCat("unknown command \"", command, "\"; see gpumem-slurm help");
   Say(wrong);

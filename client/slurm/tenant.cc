@@ -43,6 +43,18 @@ absl::StatusOr<v1::EndTenantResponse> End(Daemon& daemon, const std::string& ten
   return daemon.Call(&Admin::Stub::EndTenant, request);
 }
 
+absl::StatusOr<std::vector<Peak>> Peaks(Daemon& daemon, const std::string& tenant) {
+  v1::GetQuotaRequest request;
+  request.set_tenant(tenant);
+  auto quota = daemon.Call(&Admin::Stub::GetQuota, request);
+  if (!quota.ok()) return quota.status();
+  std::vector<Peak> peaks;
+  for (const v1::DeviceUsage& device : quota->usage().devices()) {
+    if (device.peak_bytes() > 0) peaks.push_back({device.device_uuid(), device.peak_bytes()});
+  }
+  return peaks;
+}
+
 std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResponse& sessions) {
   std::map<int32_t, std::string> commands;
   for (const v1::SessionInfo& session : sessions.sessions()) {
@@ -119,16 +131,25 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
   return refused;
 }
 
+absl::StatusOr<std::vector<Peak>> PeaksOf(const Node& node, const std::string& tenant) {
+  Daemon daemon(node);
+  return Peaks(daemon, tenant);
+}
+
 absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
+  const auto peaks = Peaks(daemon, tenant);
+  if (absl::IsNotFound(peaks.status())) return Ended();
+  if (!peaks.ok()) return peaks.status();
   auto ended = End(daemon, tenant);
   if (absl::IsNotFound(ended.status())) return Ended();
   if (!ended.ok()) return ended.status();
-  if (ended->gone()) return Ended{.existed = true};
+  if (ended->gone()) return Ended{.existed = true, .peaks = *peaks};
   v1::ListSessionsRequest request;
   request.set_tenant(tenant);
   auto sessions = daemon.Call(&Admin::Stub::ListSessions, request);
   return Ended{.existed = true,
+               .peaks = *peaks,
                .left = Report(*ended, sessions.ok() ? *sessions : v1::ListSessionsResponse())};
 }
 

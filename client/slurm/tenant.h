@@ -2,6 +2,7 @@
 // A job's tenant on a node: made before the job, ended after it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,9 +31,19 @@ absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);
 absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,
                                                     const JobGres& gres, const Terms& terms);
 
+// The most that a tenant was charged on a device, since it was made or gpumemd has started.
+struct Peak {
+  std::string device_uuid;
+  uint64_t bytes = 0;
+};
+
+// Returns the peaks of the devices that it has used. Statuses as EndTenant.
+absl::StatusOr<std::vector<Peak>> PeaksOf(const Node& node, const std::string& tenant);
+
 struct Ended {
   bool existed = false;  // there was such a tenant
-  std::string left;      // what it still holds after the wait, and who, in words; empty: nothing
+  std::vector<Peak> peaks;
+  std::string left;  // what it still holds after the wait, and who, in words; empty: nothing
 };
 
 // Ends the tenant and waits for its memory.

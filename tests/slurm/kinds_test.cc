@@ -89,6 +89,19 @@ TEST_F(SlurmKindsTest, AnInteractiveAllocationIsATenant) {
   ExpectNothingLeft();
 }
 
+TEST_F(SlurmKindsTest, PeaksAreInTheJobsRecord) {
+  if (!Start({.plugin_args = "account=yes"})) return;
+  const uint32_t job = cluster_->Submit(
+      kUsers[0], {"-w", "node1", "--gpumem=2G"},
+      absl::StrCat("srun --quiet ", Hold(1024), " --for 1ms; ", Hold(512), " --for 1ms"));
+  ASSERT_TRUE(cluster_->WaitForState(job, "COMPLETED")) << cluster_->Output(job);
+  EXPECT_EQ(cluster_->JobField(job, "AdminComment"),
+            absl::StrCat("gpumem_peak_node1=HOST-00000000-0000-0000-0000-000000000000:", 1 << 30));
+  ExpectNothingLeft();
+  EXPECT_THAT(testing::ReadText(absl::StrCat(cluster_->folder(), "/node1/slurmd.log")),
+              HasSubstr("ms; peak 1.00 GiB on HOST-00000000-0000-0000-0000-000000000000"));
+}
+
 TEST_F(SlurmKindsTest, AJobInAContainerOfSlurmSeesTheDaemon) {
   if (!Start({.containers = true})) return;
   // The job has another /tmp, in which the cluster's programs are not.

@@ -10,6 +10,7 @@
 // Arguments in plugstack.conf: helper=PATH of gpumem-slurm, preload=yes and preload_library=PATH
 // for programs that know nothing of gpumem, and others, which all go to the helper.
 #include <fcntl.h>
+#include <slurm/slurm.h>
 #include <spawn.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -156,7 +157,7 @@ std::string Argument(std::string_view key, int ac, char** av) {
 
 // True if the argument is for this plug-in alone, and not for the helper.
 bool IsOwn(std::string_view arg) {
-  for (const std::string_view key : {"helper=", "preload=", "preload_library="}) {
+  for (const std::string_view key : {"helper=", "account=", "preload=", "preload_library="}) {
     if (arg.substr(0, key.size()) == key) return true;
   }
   return false;
@@ -209,6 +210,14 @@ void SetDefault(spank_t spank, const char* name, const std::string& value) {
 bool Preloads(int ac, char** av) {
   if (preload != Preload::kAsSite) return preload == Preload::kYes;
   return Argument("preload=", ac, av) == "yes";
+}
+
+// True if the end of this step is to be told to slurmctld.
+bool Accounts(spank_t spank, int ac, char** av) {
+  uint32_t step = 0;
+  // The step that keeps an allocation open ends after the job.
+  return Argument("account=", ac, av) == "yes" &&
+         spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && step != SLURM_EXTERN_CONT;
 }
 
 // Puts the job's processes on the library. False: there is none, and they would run without a
@@ -267,6 +276,13 @@ int slurm_spank_user_init(spank_t spank, int ac, char** av) {
 // In each task, before its program. A failure of user_init would end the step, and srun would
 // report success.
 int slurm_spank_task_init(spank_t, int, char**) { return gpumem::slurm::lacks_preload ? -1 : 0; }
+
+// In slurmstepd after a step, as root, and before slurmctld knows of its end.
+int slurm_spank_exit(spank_t spank, int ac, char** av) {
+  if (spank_context() != S_CTX_REMOTE || !gpumem::slurm::Accounts(spank, ac, av)) return 0;
+  gpumem::slurm::RunForJob("account", spank, ac, av);
+  return 0;
+}
 
 int slurm_spank_job_prolog(spank_t spank, int ac, char** av) {
   return gpumem::slurm::RunForJob("prolog", spank, ac, av);
