@@ -15,7 +15,7 @@ run_deb() {
 
   bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
     //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so \
-    "${PRELOAD_TARGETS[@]}"
+    //client/slurm:gpumem-slurm //client/slurm/spank:spank_gpumem.so "${PRELOAD_TARGETS[@]}"
   local bin work package
   bin=$(bazel_bin --config=dist-deb)
   work=$(mktemp -d)
@@ -71,11 +71,24 @@ deb_root() {
   rm "$root"/usr/share/gpumem/prometheus/*_test.yml
   install -D -m 644 -t "$root/usr/share/gpumem/grafana" grafana/*
 
+  install_slurm "$root" "$bin"
   install_reference "$root/usr/share" zsh/vendor-completions "$bin/client/cli/gpumemctl_reference"
   install_schemas "$root/usr/share/gpumem/schema"
   # The licences of libraries without a shared object: the programs contain their code.
-  for package in gpumemd gpumem-tools libgpumem1; do
+  for package in gpumemd gpumem-tools gpumem-slurm libgpumem1; do
     install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"
   done
   cd "$ROOT"
+}
+
+# install_slurm ROOT BIN: the plug-in of Slurm, its program, and examples that Slurm does not read from
+# there: as soon as it reads plugstack.conf, no job starts without the plug-in.
+install_slurm() {
+  local share=$1/usr/share/gpumem/slurm
+  install -D "$2/client/slurm/gpumem-slurm" "$1/usr/libexec/gpumem/gpumem-slurm"
+  ln -s ../libexec/gpumem/gpumem-slurm "$1/usr/sbin/gpumem-slurm"
+  install -D -m 644 "$2/client/slurm/spank/spank_gpumem.so" "$1/usr/lib/gpumem/spank_gpumem.so"
+  install -D -m 644 -t "$share" "$ROOT"/deploy/slurm/*.{conf,lua}
+  install -m 755 "$ROOT"/deploy/slurm/*.sh "$share/"
+  install -D -m 644 "$ROOT/deploy/slurm/gpumem-slurm.8" "$1/usr/share/man/man8/gpumem-slurm.8"
 }

@@ -20,7 +20,7 @@ MACHINE=
 GROUP=
 readonly SELF HERE
 readonly OLD_VERSION=0.0.1-1
-readonly ALL=(gpumemd gpumem-tools libgpumem1 libgpumem-dev)
+readonly ALL=(gpumemd gpumem-tools gpumem-slurm libgpumem1 libgpumem-dev)
 
 say() { echo "deb: $*"; }
 
@@ -177,6 +177,7 @@ check_installed() {
   expect_inside "gpumemd ${version%-*}" gpumemd --version
   expect_inside "gpumem-keeper ${version%-*}" gpumem-keeper --version
   expect_inside "quota" gpumemctl --help
+  expect_inside "gpumem-slurm ${version%-*}" gpumem-slurm --version
   expect_inside ": ok, " gpumemd --config /etc/gpumem/gpumemd.toml --check-config
   expect_inside "/var/lib/gpumem" getent passwd gpumem
   expect_inside "gpumem-admin" getent group gpumem-admin
