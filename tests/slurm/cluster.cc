@@ -59,7 +59,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) 
           "Slurm is not installed here (", program, "): slurmctld, slurmd, slurm-client, munge"));
     }
   }
-  absl::StatusOr<std::unique_ptr<Namespaces>> namespaces = Namespaces::Make(kInit, {});
+  // Jobs in a container of Slurm have another /tmp, and read slurm.conf in it.
+  absl::StatusOr<std::unique_ptr<Namespaces>> namespaces = Namespaces::Make(kInit, {}, "/var/tmp");
   if (!namespaces.ok()) return namespaces.status();
   std::unique_ptr<Cluster> cluster(new Cluster);
   cluster->namespaces_ = *std::move(namespaces);

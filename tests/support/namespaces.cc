@@ -26,7 +26,7 @@ namespace gpumem::testing {
 namespace {
 
 // A test's folder and its control group have a name that begins so.
-constexpr char kFolders[] = "/tmp";
+constexpr const char* kFolders[] = {"/tmp", "/var/tmp"};
 constexpr char kPrefix[] = "gpumem-ns-";
 constexpr int kMomentSeconds = 60;
 
@@ -72,9 +72,9 @@ void RemoveGroups(const std::string& folder) {
 
 // Removes what killed tests have left: their folders, and the control groups of that name in all
 // hierarchies. Their processes are gone, those inside with process 1.
-void RemoveLeftovers() {
+void RemoveLeftovers(const std::string& folders) {
   std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(kFolders, ignored)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folders, ignored)) {
     const std::string name = entry.path().filename();
     if (name.compare(0, strlen(kPrefix), kPrefix) != 0) continue;
     const UniqueFd folder(open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -96,15 +96,16 @@ void RemoveLeftovers() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Namespaces>> Namespaces::Make(const std::string& script,
-                                                             const std::vector<std::string>& args) {
+                                                             const std::vector<std::string>& args,
+                                                             const std::string& folders) {
   if (geteuid() != 0) {
     return absl::FailedPreconditionError("namespaces of the test's own take root");
   }
   if (access("/usr/bin/nsenter", X_OK) != 0 || access("/usr/bin/unshare", X_OK) != 0) {
     return absl::FailedPreconditionError("util-linux is not installed here");
   }
-  RemoveLeftovers();
-  std::string folder = absl::StrCat(kFolders, "/", kPrefix, "XXXXXX");
+  for (const char* each : kFolders) RemoveLeftovers(each);
+  std::string folder = absl::StrCat(folders, "/", kPrefix, "XXXXXX");
   if (mkdtemp(folder.data()) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
   std::unique_ptr<Namespaces> it(new Namespaces);
   it->folder_ = folder;
@@ -117,7 +118,7 @@ absl::StatusOr<std::unique_ptr<Namespaces>> Namespaces::Make(const std::string& 
         absl::StrCat("this machine permits no namespaces: ", it->Log()));
   }
   absl::StatusOr<std::unique_ptr<LiveCgroup>> group =
-      LiveCgroup::Make("", absl::StrCat("/", folder.substr(strlen(kFolders) + 1)));
+      LiveCgroup::Make("", absl::StrCat("/", folder.substr(folders.size() + 1)));
   if (!group.ok()) return group.status();
   it->group_ = *std::move(group);
 

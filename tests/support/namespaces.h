@@ -24,12 +24,14 @@ class Namespaces {
     std::string output;  // standard output and error
   };
 
-  // Runs /bin/sh with `script` as process 1: $1 is folder(), and `args` come after it. Mounts are
+  // Runs /bin/sh with `script` as process 1: $1 is folder(), which is made in `folders` (/tmp or
+  // /var/tmp), and `args` come after it. Mounts are
   // private and /run is empty; /sys/fs/cgroup is a cgroup2 with a separate root group. Returns at
   // once.
   //   FAILED_PRECONDITION  this user or this machine does not allow it; a reason to skip a test
   static absl::StatusOr<std::unique_ptr<Namespaces>> Make(const std::string& script,
-                                                          const std::vector<std::string>& args);
+                                                          const std::vector<std::string>& args,
+                                                          const std::string& folders = "/tmp");
   // Kills all processes in them and waits for that.
   ~Namespaces();
   Namespaces(const Namespaces&) = delete;
