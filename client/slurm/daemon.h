@@ -57,8 +57,9 @@ class Daemon {
     if (admin_ != nullptr) return absl::OkStatus();
     const absl::Duration left = std::max(deadline_ - absl::Now(), absl::Seconds(1));
     auto admin = cli::ConnectAdmin(runtime_dir_, left + kStep);
-    if (admin.ok()) admin_ = *std::move(admin);
-    return admin.status();
+    if (!admin.ok()) return admin.status();
+    admin_ = *std::move(admin);
+    return absl::OkStatus();
   }
 
   const std::string runtime_dir_;

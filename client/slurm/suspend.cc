@@ -118,8 +118,8 @@ absl::StatusOr<uint64_t> SuspendMemory(const Node& node, const std::string& tena
                                                       absl::StrJoin(deaf, ", "),
                                                       ": the program does not serve suspensions"));
   }
-  const auto moved = AskAll(node, asked, &Admin::Stub::SuspendSession,
-                            [](const v1::SuspendSessionResponse& it) { return it.moved_bytes(); });
+  auto moved = AskAll(node, asked, &Admin::Stub::SuspendSession,
+                      [](const v1::SuspendSessionResponse& it) { return it.moved_bytes(); });
   absl::Status failed = moved.status();
   if (failed.ok()) failed = SetGuaranteesAside(daemon, tenant);
   if (failed.ok()) return moved;

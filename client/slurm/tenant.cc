@@ -66,7 +66,7 @@ std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResp
   }
   for (const v1::HeldBySession& session : held.sessions()) {
     if (who.size() == kMostNamed) {
-      who.push_back("...");
+      who.emplace_back("...");
       break;
     }
     who.push_back(absl::StrCat("pid ", session.pid(), " ", commands[session.pid()]));
