@@ -6,13 +6,13 @@ GPU programs under the preload, on a machine with a GPU.
 Starts gpumemd of the release with a limit of 20 GiB, and runs each program of workloads.py alone and
 under the preload. Parts (all by default, in this order):
   same    the results are those of the program alone
+  answers what pointers, handles, captures and stream-ordered memory answer is the driver's
   fill    the limit holds, and is told as an ordinary out-of-memory
   race    ten processes that want 3 GiB each: the daemon's peak stays below the limit
   kill    killed processes' memory comes back; how long it takes
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
-  broker  fill, race and kill in broker mode, and what pointers, handles, captures and stream-ordered
-          memory answer there
+  broker  answers, fill, race and kill in broker mode
   broker_same  same in broker mode
   suspend programs in broker mode, with each of their allocators, are suspended and resumed while they
           work, and two that do not fit on the GPU together take turns
@@ -93,13 +93,17 @@ MATTERS = {"brokered": ("pointers", "ipc", "deferred", "reset"), "async": ("poin
            "async_work": ("order",), "physical": ("facts", "export", "captured", "reset")}
 
 
-def broker(node, report):
+def answers(node, report, mode=True):
     for program, matters in MATTERS.items():
         for matter in matters if tool(program) else ():
-            alone, held = (node.start([tool(program), matter], mode).communicate(timeout=120)
-                           for mode in (False, "broker"))
-            report.tell(alone == held, f"{program} {matter}", f"{alone} {held}")
-            node.wait_empty(mode="broker")
+            alone, held = (node.start([tool(program), matter], each).communicate(timeout=120)
+                           for each in (False, mode))
+            report.tell(alone == held, f"{program} {matter} {mode}", f"{alone} {held}")
+            node.wait_empty(mode=mode)
+
+
+def broker(node, report):
+    answers(node, report, "broker")
     fill(node, report, "broker", "brokered ")
     race(node, report, "broker")
     kill(node, report, "broker")
@@ -265,8 +269,8 @@ def main():
     parser.add_argument("--peer-env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("parts", nargs="*", default=[])
     options = parser.parse_args()
-    parts = {"same": same, "fill": fill, "race": race, "kill": kill, "speed": speed, "calls": calls,
-             "broker": broker, "broker_same": broker_same,
+    parts = {"same": same, "answers": answers, "fill": fill, "race": race, "kill": kill,
+             "speed": speed, "calls": calls, "broker": broker, "broker_same": broker_same,
              "suspend": suspend, "injection": injection, "gpus": gpus}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
