@@ -75,6 +75,23 @@ class SuspendedPhysicalTest : public SuspendedTest {
     ASSERT_EQ(suspended.status, 0) << suspended.errors;
   }
 
+  // Another program, which has so much memory that this one cannot resume.
+  Child Holder(uint64_t bytes) {
+    environment["GPUMEM_TENANT"] = "first";
+    Child holder(Preloaded({Path("HOLDER"), std::to_string(bytes)}));
+    EXPECT_TRUE(Eventually([&] { return Held("vmm") >= bytes; }));
+    return holder;
+  }
+
+  void ExpectItResumesWithout(Child& holder) {
+    holder.Signal(SIGKILL);
+    holder.Wait();
+    ASSERT_TRUE(Eventually([&] { return Held("vmm") == 0; }));
+    const Finished resumed = Ctl({"resume", session_});
+    EXPECT_EQ(resumed.status, 0) << resumed.errors;
+    ExpectItEndsWell();
+  }
+
   // Suspends and resumes, and expects that `left` bytes stay on the device.
   void TakeRounds(uint64_t left) {
     for (int round = 0; round < 3; ++round) {
@@ -160,41 +177,27 @@ TEST_F(SuspendedPhysicalTest, AnotherProgramsRequestSuspendsIt) {
 TEST_F(SuspendedPhysicalTest, WithoutRoomItIsResumedLater) {
   Begin("work");
   Suspend();
-  environment["GPUMEM_TENANT"] = "first";
-  Child holder(Preloaded({Path("HOLDER"), std::to_string(256 * kMiB)}));
-  ASSERT_TRUE(Eventually([&] { return Held("vmm") >= 256 * kMiB; }));
+  Child holder = Holder(256 * kMiB);
   const size_t before = Dots();
   EXPECT_NE(Ctl({"resume", session_, "--timeout", "200ms"}).status, 0);
   EXPECT_LE(Dots(), before + 1);
-  holder.Signal(SIGKILL);
-  holder.Wait();
-  ASSERT_TRUE(Eventually([&] { return Held("vmm") == 0; }));
-  const Finished resumed = Ctl({"resume", session_});
-  EXPECT_EQ(resumed.status, 0) << resumed.errors;
-  ExpectItEndsWell();
+  ExpectItResumesWithout(holder);
 }
 
-// Memory of cuMemCreate() fits, and the pool's does not. The part that came back goes again on
-// request.
-TEST_F(SuspendedPhysicalTest, APartThatIsBackCanBeSuspendedAgain) {
+// Memory of cuMemCreate() fits, and the pool's does not. Two programs that each hold a part, and
+// wait for the rest, would wait for ever.
+TEST_F(SuspendedPhysicalTest, APartThatCameBackGoesAgain) {
   Begin("both");
   Suspend();
-  environment["GPUMEM_TENANT"] = "first";
-  Child holder(Preloaded({Path("HOLDER"), std::to_string(224 * kMiB)}));
-  ASSERT_TRUE(Eventually([&] { return Held("vmm") >= 224 * kMiB; }));
+  Child holder = Holder(224 * kMiB);
   const uint64_t held = Held("vmm");
   const size_t before = Dots();
-  EXPECT_NE(Ctl({"resume", session_, "--timeout", "200ms"}).status, 0);
-  ASSERT_TRUE(Eventually([&] { return Held("vmm") >= held + 24 * kMiB; }));
-  Suspend();
-  EXPECT_EQ(Held("vmm"), held);
+  Child resumes(Plain({Path("GPUMEMCTL"), "resume", session_, "--timeout", "5s"}));
+  EXPECT_TRUE(Eventually([&] { return Held("vmm") >= held + 24 * kMiB; }));
+  EXPECT_NE(resumes.Wait(), 0);
+  EXPECT_TRUE(Eventually([&] { return Held("vmm") == held; }));
   EXPECT_LE(Dots(), before + 1);
-  holder.Signal(SIGKILL);
-  holder.Wait();
-  ASSERT_TRUE(Eventually([&] { return Held("vmm") == 0; }));
-  const Finished resumed = Ctl({"resume", session_});
-  EXPECT_EQ(resumed.status, 0) << resumed.errors;
-  ExpectItEndsWell();
+  ExpectItResumesWithout(holder);
 }
 
 // The program waits, and does not go on with addresses that have no memory.
