@@ -98,9 +98,17 @@ absl::StatusOr<JobState> StateOf(uint32_t job) {
 }
 
 absl::Status GiveBack(uint32_t job, bool hold) {
-  Initialize();
+  const auto jobs = Load(job, 0);
+  if (absl::IsNotFound(jobs.status())) return absl::OkStatus();
+  if (!jobs.ok()) return jobs.status();
+  const slurm_job_info_t* it = RecordOf(**jobs, job);
+  // Cancelled, or given back by the prolog of another node. slurm_requeue would start a cancelled
+  // job again, and refuse a pending one, which slurm_kill_job would then end.
+  if (it == nullptr || (it->job_state & JOB_STATE_BASE) != JOB_RUNNING) return absl::OkStatus();
   if (slurm_requeue(job, hold ? JOB_REQUEUE_HOLD : 0) == SLURM_SUCCESS) return absl::OkStatus();
+  if (errno == ESLURM_JOB_PENDING) return absl::OkStatus();
   if (slurm_kill_job(job, SIGKILL, 0) == SLURM_SUCCESS) return absl::OkStatus();
+  if (errno == ESLURM_ALREADY_DONE) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("end job ", job, ": ", slurm_strerror(errno)));
 }
 

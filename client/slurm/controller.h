@@ -30,8 +30,9 @@ struct JobState {
 //   UNAVAILABLE  slurmctld does not answer
 absl::StatusOr<JobState> StateOf(uint32_t job);
 
-// Has Slurm queue the job again, and for `hold` not start it until it is released. A job without a
-// batch script is ended.
+// Has Slurm queue the job again, and for `hold` not start it until it is released. Ends a job that
+// cannot be queued again (no batch script, --no-requeue). Does nothing if the job does not run.
+//   UNAVAILABLE  slurmctld does not answer, or refuses
 absl::Status GiveBack(uint32_t job, bool hold);
 
 // scontrol suspend, and resume. They stop and continue all processes of the job on all nodes.
