@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/slurm/suspend.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <set>
@@ -129,6 +130,15 @@ absl::StatusOr<uint64_t> SuspendMemory(const Node& node, const std::string& tena
 
 absl::Status RestoreGuarantees(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
+  v1::GetQuotaRequest get;
+  get.set_tenant(tenant);
+  const auto quota = daemon.Call(&Admin::Stub::GetQuota, get);
+  if (!quota.ok()) return quota.status();
+  // A tenant without guarantees, or an earlier call that has failed later.
+  const auto& overridden = quota->overridden();
+  if (std::find(overridden.begin(), overridden.end(), "guarantees") == overridden.end()) {
+    return absl::OkStatus();
+  }
   v1::UnsetQuotaRequest request;
   request.set_tenant(tenant);
   request.add_fields("guarantees");
