@@ -43,16 +43,29 @@ absl::StatusOr<v1::EndTenantResponse> End(Daemon& daemon, const std::string& ten
   return daemon.Call(&Admin::Stub::EndTenant, request);
 }
 
-absl::StatusOr<std::vector<Peak>> Peaks(Daemon& daemon, const std::string& tenant) {
+absl::StatusOr<v1::GetQuotaResponse> QuotaOf(Daemon& daemon, const std::string& tenant) {
   v1::GetQuotaRequest request;
   request.set_tenant(tenant);
-  auto quota = daemon.Call(&Admin::Stub::GetQuota, request);
-  if (!quota.ok()) return quota.status();
+  return daemon.Call(&Admin::Stub::GetQuota, request);
+}
+
+std::vector<Peak> PeaksIn(const v1::GetQuotaResponse& quota) {
   std::vector<Peak> peaks;
-  for (const v1::DeviceUsage& device : quota->usage().devices()) {
+  for (const v1::DeviceUsage& device : quota.usage().devices()) {
     if (device.peak_bytes() > 0) peaks.push_back({device.device_uuid(), device.peak_bytes()});
   }
   return peaks;
+}
+
+// Unsets what SuspendMemory has set (suspend.h). It would outlive the tenant, and apply to the next
+// one of this name: that of the requeued job.
+void UnsetGuarantees(Daemon& daemon, const std::string& tenant, const v1::GetQuotaResponse& quota) {
+  const auto& overridden = quota.overridden();
+  if (std::find(overridden.begin(), overridden.end(), "guarantees") == overridden.end()) return;
+  v1::UnsetQuotaRequest request;
+  request.set_tenant(tenant);
+  request.add_fields("guarantees");
+  (void)daemon.Call(&Admin::Stub::UnsetQuota, request);
 }
 
 std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResponse& sessions) {
@@ -133,23 +146,28 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
 
 absl::StatusOr<std::vector<Peak>> PeaksOf(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
-  return Peaks(daemon, tenant);
+  const auto quota = QuotaOf(daemon, tenant);
+  if (!quota.ok()) return quota.status();
+  return PeaksIn(*quota);
 }
 
 absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
-  const auto peaks = Peaks(daemon, tenant);
-  if (absl::IsNotFound(peaks.status())) return Ended();
-  if (!peaks.ok()) return peaks.status();
+  const auto quota = QuotaOf(daemon, tenant);
+  if (absl::IsNotFound(quota.status())) return Ended();
+  if (!quota.ok()) return quota.status();
   auto ended = End(daemon, tenant);
   if (absl::IsNotFound(ended.status())) return Ended();
   if (!ended.ok()) return ended.status();
-  if (ended->gone()) return Ended{.existed = true, .peaks = *peaks};
+  if (ended->gone()) {
+    UnsetGuarantees(daemon, tenant, *quota);
+    return Ended{.existed = true, .peaks = PeaksIn(*quota)};
+  }
   v1::ListSessionsRequest request;
   request.set_tenant(tenant);
   auto sessions = daemon.Call(&Admin::Stub::ListSessions, request);
   return Ended{.existed = true,
-               .peaks = *peaks,
+               .peaks = PeaksIn(*quota),
                .left = Report(*ended, sessions.ok() ? *sessions : v1::ListSessionsResponse())};
 }
 
