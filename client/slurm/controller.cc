@@ -14,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace gpumem::slurm {
 namespace {
@@ -73,6 +75,20 @@ absl::StatusOr<std::string> GresOfJob(uint32_t job, const std::string& node) {
     return "";
   }
   return it->gres_detail_str[place];
+}
+
+absl::StatusOr<bool> AsksForGres(uint32_t job, const std::string& gres) {
+  const auto jobs = Load(job, 0);
+  if (!jobs.ok()) return jobs.status();
+  const slurm_job_info_t* it = RecordOf(**jobs, job);
+  if (it == nullptr) return absl::NotFoundError(absl::StrCat("job ", job, " is not known"));
+  const absl::string_view asked = it->tres_per_node == nullptr ? "" : it->tres_per_node;
+  for (absl::string_view part : absl::StrSplit(asked, ',')) {
+    // "gres:NAME[:TYPE][:COUNT]"; later versions of Slurm write "gres/".
+    if (!absl::ConsumePrefix(&part, "gres:")) absl::ConsumePrefix(&part, "gres/");
+    if (part.substr(0, part.find_first_of(":=")) == gres) return true;
+  }
+  return false;
 }
 
 absl::StatusOr<bool> IsOnNode(uint32_t job, const std::string& node) {

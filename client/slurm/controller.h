@@ -10,10 +10,17 @@
 
 namespace gpumem::slurm {
 
-// Returns what the job has of generic resources on a node, in Slurm's words (gres.h); empty: none.
+// Returns what the job has of generic resources on a node, in Slurm's words (gres.h); empty: none,
+// or the job does not run any more.
 //   NOT_FOUND    slurmctld does not know the job, or the job has no part of the node
 //   UNAVAILABLE  slurmctld does not answer
 absl::StatusOr<std::string> GresOfJob(uint32_t job, const std::string& node);
+
+// True if the job has asked for a generic resource on its nodes. Works in an epilog, too, when
+// slurmctld no longer tells what the job had.
+//   NOT_FOUND    slurmctld does not know the job
+//   UNAVAILABLE  slurmctld does not answer
+absl::StatusOr<bool> AsksForGres(uint32_t job, const std::string& gres);
 
 // True if the job has a part of the node: it runs, is suspended, or its epilogs have not all ended.
 //   UNAVAILABLE  slurmctld does not answer

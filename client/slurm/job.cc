@@ -22,6 +22,7 @@
 #include "client/slurm/sweep.h"
 #include "client/slurm/tenant.h"
 #include "common/bytes.h"
+#include "common/endpoints.h"
 
 namespace gpumem::slurm {
 namespace {
@@ -44,7 +45,7 @@ int NoOneGpu(const Arguments& arguments, const absl::Status& why) {
   // A smaller one may have room later; one that is larger than each GPU never has.
   const absl::Status given = GiveBack(arguments.job, absl::IsOutOfRange(why));
   if (!given.ok()) return Failed(arguments, given);
-  Say(absl::StrCat(TenantOf(arguments.job), ": ", why.message(), ": queued again"));
+  Say(absl::StrCat(TenantOf(arguments.job), ": ", why.message(), ": given back to Slurm"));
   return 0;
 }
 
@@ -55,6 +56,28 @@ std::string InWords(const std::vector<Peak>& peaks) {
     words.push_back(absl::StrCat(FormatBytes(peak.bytes), " on ", peak.device_uuid));
   }
   return words.empty() ? "" : absl::StrCat("; peak ", absl::StrJoin(words, ", "));
+}
+
+// True if there is, or was, a daemon on this node.
+bool HasSocket(const Node& node) {
+  return access(SocketPath(node.runtime_dir, kAdminSocket).c_str(), F_OK) == 0;
+}
+
+// True if slurmctld says that the job has asked for no GPU memory.
+bool AsksForNoMemory(const Arguments& arguments) {
+  const absl::StatusOr<bool> asks = AsksForGres(arguments.job, arguments.gres);
+  return asks.ok() && !*asks;
+}
+
+// Returns what the job has on this node. Waits for a slurmctld that restarts.
+// Statuses as GresOfJob.
+absl::StatusOr<std::string> WaitForGres(const Arguments& arguments) {
+  const absl::Time deadline = absl::Now() + arguments.node.patience;
+  while (true) {
+    absl::StatusOr<std::string> details = GresOfJob(arguments.job, arguments.node_name);
+    if (!absl::IsUnavailable(details.status()) || absl::Now() >= deadline) return details;
+    absl::SleepFor(absl::Seconds(1));
+  }
 }
 
 // Waits twice as long as another one of the job's programs may take.
@@ -95,7 +118,7 @@ size_t SweepAndSay(const Arguments& arguments) {
 int Prolog(const Arguments& arguments) {
   const auto lock = Lock(arguments);
   if (!lock.ok()) return Failed(arguments, lock.status());
-  absl::StatusOr<std::string> details = GresOfJob(arguments.job, arguments.node_name);
+  const absl::StatusOr<std::string> details = WaitForGres(arguments);
   if (!details.ok()) {
     Say(details.status().message());
     return 1;
@@ -145,6 +168,8 @@ int Epilog(const Arguments& arguments) {
   const auto lock = Lock(arguments);
   if (!lock.ok()) return Failed(arguments, lock.status());
   unlink(GpusFile(arguments.state_dir, arguments.job).c_str());
+  // A node without a daemon: its jobs do not wait for one.
+  if (!HasSocket(arguments.node) && AsksForNoMemory(arguments)) return 0;
   const absl::StatusOr<Ended> ended = EndTenant(arguments.node, TenantOf(arguments.job));
   if (ended.ok() && ended->left.empty()) {
     if (ended->existed) {
@@ -154,11 +179,7 @@ int Epilog(const Arguments& arguments) {
     }
     return 0;
   }
-  if (absl::IsUnavailable(ended.status())) {
-    // A node without a daemon, and a job that has nothing of it.
-    const auto details = GresOfJob(arguments.job, arguments.node_name);
-    if (details.ok() && ParseGres(*details, arguments.gres).mib == 0) return 0;
-  }
+  if (absl::IsUnavailable(ended.status()) && AsksForNoMemory(arguments)) return 0;
   const std::string reason =
       absl::StrCat(TenantOf(arguments.job), ": ",
                    ended.ok() ? ended->left : std::string(ended.status().message()));
@@ -170,7 +191,11 @@ int Epilog(const Arguments& arguments) {
 }
 
 int Account(const Arguments& arguments) {
-  const auto peaks = PeaksOf(arguments.node, TenantOf(arguments.job));
+  if (!HasSocket(arguments.node)) return 0;
+  // The end of the step waits for this. A daemon that restarts forgets the peak.
+  Node node = arguments.node;
+  node.patience = std::min(node.patience, absl::Seconds(2));
+  const auto peaks = PeaksOf(node, TenantOf(arguments.job));
   if (absl::IsNotFound(peaks.status())) return 0;
   if (!peaks.ok()) return Failed(arguments, peaks.status());
   std::vector<std::string> words;
