@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <fstream>
@@ -18,9 +19,21 @@ namespace {
 constexpr char kPrefix[] = "job-";
 constexpr absl::Duration kPause = absl::Milliseconds(20);
 
+// Makes the folder, which jobs' users read whatever the umask is.
+//   FAILED_PRECONDITION  it is there, and other users can change it
 absl::Status MakeFolder(const std::string& state_dir) {
-  if (mkdir(state_dir.c_str(), 0755) == 0 || errno == EEXIST) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno, state_dir);
+  if (mkdir(state_dir.c_str(), 0755) == 0) {
+    if (chmod(state_dir.c_str(), 0755) == 0) return absl::OkStatus();
+    return absl::ErrnoToStatus(errno, state_dir);
+  }
+  if (errno != EEXIST) return absl::ErrnoToStatus(errno, state_dir);
+  struct stat info = {};
+  if (lstat(state_dir.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, state_dir);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid() || (info.st_mode & 022) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(state_dir, " is no folder that only this user can change"));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -45,7 +58,8 @@ absl::Status WriteGpus(const std::string& state_dir, uint32_t job, const std::st
   std::ofstream file(path, std::ios::trunc);
   file << gpus << "\n";
   file.close();
-  return file.good() ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
+  if (!file.good() || chmod(path.c_str(), 0644) != 0) return absl::ErrnoToStatus(errno, path);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<JobLock> JobLock::Take(const std::string& state_dir, uint32_t job,

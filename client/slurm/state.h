@@ -29,8 +29,9 @@ absl::Status WriteGpus(const std::string& state_dir, uint32_t job, const std::st
 class JobLock {
  public:
   // Waits for the lock; makes the folder if need be.
-  //   DEADLINE_EXCEEDED  another program holds it
-  //   else               the folder or file cannot be made
+  //   DEADLINE_EXCEEDED    another program holds it
+  //   FAILED_PRECONDITION  users other than this one can change the folder
+  //   others               the folder or file cannot be made
   static absl::StatusOr<JobLock> Take(const std::string& state_dir, uint32_t job,
                                       absl::Time deadline);
 
