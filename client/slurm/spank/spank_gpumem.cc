@@ -2,13 +2,14 @@
 // spank_gpumem.so, gpumem's plug-in of Slurm (spank(7)): the option --gpumem, and what happens on a
 // node before and after a job.
 //
-// slurmd, slurmstepd, srun, sbatch and salloc load it. So it has no gRPC, no threads and no state:
-// what speaks to gpumemd and slurmctld is a program, gpumem-slurm, which may fail without harm to
-// slurmd. Prolog and epilog run it with the job's facts; it says on its standard error what it
-// did, which goes into slurmd's log.
+// slurmd, slurmstepd, srun, sbatch and salloc load it. So it has no gRPC and no threads, and only
+// the options' values as state. A program, gpumem-slurm, speaks to gpumemd and slurmctld, and may
+// fail without harm to slurmd. Prolog and epilog run it with the job's facts. What it writes to its
+// standard error goes into slurmd's log.
 //
-// Arguments in plugstack.conf: helper=PATH of gpumem-slurm, preload=yes and preload_library=PATH
-// for programs that know nothing of gpumem, and others, which all go to the helper.
+// Arguments in plugstack.conf: helper=PATH of gpumem-slurm, account=yes for peaks in AdminComment,
+// preload=yes and preload_library=PATH for programs that know nothing of gpumem. All others go to
+// the helper.
 #include <fcntl.h>
 #include <slurm/slurm.h>
 #include <spawn.h>
@@ -30,7 +31,7 @@
 #include "client/slurm/spank/option.h"
 #include "common/preload_library.h"
 
-// Its functions that a plug-in defines are C's, and it does not say so.
+// The header declares functions of C without extern "C".
 extern "C" {
 #include <slurm/spank.h>
 }
@@ -226,7 +227,8 @@ bool SetPreload(spank_t spank, int ac, char** av) {
   std::string library = Argument("preload_library=", ac, av);
   if (library.empty()) library = FindPreload("/usr/bin");
   if (library.empty()) library = FindPreload("/usr/local/bin");
-  if (library.empty() || access(library.c_str(), R_OK) != 0) {
+  // As the job's user, which access() would not ask: the real user is root.
+  if (library.empty() || faccessat(AT_FDCWD, library.c_str(), R_OK, AT_EACCESS) != 0) {
     slurm_error(
         "gpumem: --gpumem-preload: this node has no %s (preload_library= in plugstack.conf)",
         library.empty() ? kPreloadLibrary : library.c_str());
