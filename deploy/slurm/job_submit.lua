@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Turns --gpumem=SIZE of sbatch, srun and salloc into a request of generic resources, which Slurm
--- schedules (JobSubmitPlugins=lua). A site that has a job_submit.lua calls gpumem_request from its
--- own slurm_job_submit.
+-- schedules (JobSubmitPlugins=lua). A site that has a job_submit.lua adds gpumem_request to it, and
+-- calls that from its slurm_job_submit.
 
 -- The GRES that counts MiB: "gpumem", or "shard" (GresTypes in slurm.conf).
 local GRES = "gpumem"
 
--- MiB of the largest GPU, for nodes with several and GRES = "gpumem": larger requests are refused. nil:
--- Slurm's own check, which knows the sum of a node's GPUs.
+-- MiB of the largest GPU, for nodes with several and GRES = "gpumem": larger requests are refused.
+-- nil: Slurm's check alone, which knows the sum of a node's GPUs.
 local LARGEST = nil
 
 -- The option as spank_gpumem.so leaves it in the job's description.
@@ -52,7 +52,7 @@ function gpumem_request(job)
     job.gres = request
   elseif ("," .. gres .. ","):find("," .. request .. ",", 1, true) then
     -- The same is asked for twice.
-  elseif ("," .. gres):find(",gres:" .. GRES, 1, true) then
+  elseif ("," .. gres .. ","):find(",gres:" .. GRES .. "[,:]") then
     slurm.log_user("--gpumem=%s: --gres asks for another amount of %s", option, GRES)
     return slurm.ERROR
   else
