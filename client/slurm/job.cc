@@ -27,8 +27,9 @@
 namespace gpumem::slurm {
 namespace {
 
-// Of a background sweep: after it the last look, 127 s after the first. slurmctld misses a slurmd,
-// and a prolog outlives one, for less than that.
+// The pause before a background sweep looks for the last time, 127 s after the first look. With the
+// default patience few prologs outlive their slurmd for longer. Tenants that do stay until a prolog
+// lacks room.
 constexpr absl::Duration kLastPause = absl::Seconds(64);
 
 int Failed(const Arguments& arguments, const absl::Status& why) {

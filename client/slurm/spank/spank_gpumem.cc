@@ -49,10 +49,10 @@ namespace {
 
 constexpr char kDefaultHelper[] = "/usr/libexec/gpumem/gpumem-slurm";
 
-// Each file there is called job-ID, and has the UUIDs of the job's GPUs, with commas.
+// Holds a file job-ID for each job whose GPUs the prolog has chosen: their UUIDs, with commas.
 constexpr char kDefaultStateFolder[] = "/run/gpumem-slurm";
 
-// Of --gpumem in this process; a process of Slurm has one job.
+// The value of --gpumem in this process, which has one job; null: it was not given.
 Option* given = nullptr;
 
 int OnOption(int, const char* text, int) {
@@ -66,10 +66,10 @@ int OnOption(int, const char* text, int) {
   return 0;
 }
 
-// Of --gpumem-preload in this process.
+// The value of --gpumem-preload in this process.
 enum class Preload { kAsSite, kYes, kNo };
 Preload preload = Preload::kAsSite;
-// The job's processes are to be on the library, and it is not there.
+// True if the job's processes need the library and this node lacks it.
 bool lacks_preload = false;
 
 bool ReadYes(std::string_view text, bool* yes) {
@@ -146,7 +146,7 @@ int Run(std::vector<std::string> args) {
   return error == 0 && WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// Returns the value of an argument in plugstack.conf; empty: it is not there.
+// Returns the value of an argument in plugstack.conf; empty: it is absent.
 std::string Argument(std::string_view key, int ac, char** av) {
   std::string value;
   for (int i = 0; i < ac; ++i) {
@@ -221,8 +221,8 @@ bool Accounts(spank_t spank, int ac, char** av) {
          spank_get_item(spank, S_JOB_STEPID, &step) == ESPANK_SUCCESS && step != SLURM_EXTERN_CONT;
 }
 
-// Puts the job's processes on the library. False: there is none, and they would run without a
-// limit.
+// Preloads the library into the job's processes. Returns false if there is none: they would run
+// without a limit.
 bool SetPreload(spank_t spank, int ac, char** av) {
   std::string library = Argument("preload_library=", ac, av);
   if (library.empty()) library = FindPreload("/usr/bin");
