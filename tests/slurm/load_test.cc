@@ -121,18 +121,20 @@ TEST(SlurmLoadTest, NoByteIsGivenTwiceAndNoneIsLost) {
   const auto below = [&random](unsigned n) { return static_cast<int>(random() % n); };
 
   Watch watch(cluster);
-  std::set<uint32_t> cancelled;
+  std::set<uint32_t> cancelled, unguaranteed;
   std::vector<uint32_t> jobs;
   for (int i = 0; i < kJobs; ++i) {
     // Sizes of the devices' granularity.
     const int mib = 2 * (1 + below(1024));
     const std::string hold = absl::StrCat(cluster.Program("gpumemctl"), " hold");
+    const bool guaranteed = below(4) != 0;
     const uint32_t job = cluster.Submit(
-        kUsers[below(3)], {absl::StrCat("--gpumem=", mib, below(4) == 0 ? ",guarantee=0" : "")},
+        kUsers[below(3)], {absl::StrCat("--gpumem=", mib, guaranteed ? "" : ",guarantee=0")},
         absl::StrCat(hold, " --for 1ms --size ", mib + 2, "MiB && touch $SLURM_JOB_ID.too-much; ",
                      hold, " --for ", 1 + below(2000), "ms --size ", mib, "MiB"));
     ASSERT_NE(job, 0u);
     jobs.push_back(job);
+    if (!guaranteed) unguaranteed.insert(job);
     if (below(8) == 0) {
       const uint32_t killed = jobs[jobs.size() - 1 - below(std::min<size_t>(jobs.size(), 20))];
       const std::string signal = below(2) == 0 ? "--signal=KILL" : "--signal=TERM";
@@ -172,8 +174,13 @@ TEST(SlurmLoadTest, NoByteIsGivenTwiceAndNoneIsLost) {
     EXPECT_NE(access(absl::StrCat(cluster.shared(), "/", job, ".too-much").c_str(), F_OK), 0);
     const std::string state = cluster.JobField(job, "JobState");
     completed += state == "COMPLETED";
-    EXPECT_TRUE(state == "COMPLETED" || cancelled.count(job) > 0) << job << ": " << state << "\n"
-                                                                  << cluster.Output(job);
+    // What a killed slurmd left has its guarantee until it is swept. Then there may be no room for
+    // a job that has none.
+    const bool is_denied = unguaranteed.count(job) > 0 && state == "FAILED" &&
+                           absl::StrContains(cluster.Output(job), "guaranteed to other tenants");
+    EXPECT_TRUE(state == "COMPLETED" || cancelled.count(job) > 0 || is_denied)
+        << job << ": " << state << "\n"
+        << cluster.Output(job);
   }
   EXPECT_GT(completed, kJobs / 2);
 
