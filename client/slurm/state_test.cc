@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <fstream>
 #include <optional>
@@ -31,6 +33,22 @@ TEST(StateTest, GpusAreOneLine) {
   std::getline(std::ifstream(GpusFile(folder, 17)), line);
   EXPECT_EQ(line, "GPU-a,GPU-b");
   EXPECT_FALSE(WriteGpus("/proc/none", 17, "GPU-a").ok());
+}
+
+// Another user could have a job see GPUs of its choice, or root write to a file of its choice.
+TEST(StateTest, AFolderThatOthersCanChangeIsRefused) {
+  const std::string folder = absl::StrCat(::testing::TempDir(), "/open");
+  const auto code = [](const std::string& path) { return WriteGpus(path, 17, "GPU-a").code(); };
+  ASSERT_EQ(mkdir(folder.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(folder.c_str(), 0777), 0);
+  EXPECT_EQ(code(folder), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(JobLock::Take(folder, 17, absl::Now()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  EXPECT_EQ(code(folder), absl::StatusCode::kOk);
+  const std::string link = absl::StrCat(::testing::TempDir(), "/link");
+  ASSERT_EQ(symlink(folder.c_str(), link.c_str()), 0);
+  EXPECT_EQ(code(link), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(StateTest, OneProgramWorksOnAJob) {

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "client/slurm/tenant.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumem::slurm {
@@ -139,10 +140,7 @@ absl::Status RestoreGuarantees(const Node& node, const std::string& tenant) {
   if (std::find(overridden.begin(), overridden.end(), "guarantees") == overridden.end()) {
     return absl::OkStatus();
   }
-  v1::UnsetQuotaRequest request;
-  request.set_tenant(tenant);
-  request.add_fields("guarantees");
-  return daemon.Call(&Admin::Stub::UnsetQuota, request).status();
+  return UnsetGuarantees(daemon, tenant);
 }
 
 absl::StatusOr<uint64_t> ResumeMemory(const Node& node, const std::string& tenant) {

@@ -40,7 +40,9 @@ absl::StatusOr<std::vector<std::string>> Sweep(const Node& node, const std::stri
     v1::EndTenantRequest request;
     request.set_tenant(name);
     request.set_owner(kOwner);
-    if (daemon.Call(&v1::Admin::Stub::EndTenant, request).ok()) ended.push_back(name);
+    if (!daemon.Call(&v1::Admin::Stub::EndTenant, request).ok()) continue;
+    (void)UnsetGuarantees(daemon, name);
+    ended.push_back(name);
   }
   return ended;
 }

@@ -43,29 +43,12 @@ absl::StatusOr<v1::EndTenantResponse> End(Daemon& daemon, const std::string& ten
   return daemon.Call(&Admin::Stub::EndTenant, request);
 }
 
-absl::StatusOr<v1::GetQuotaResponse> QuotaOf(Daemon& daemon, const std::string& tenant) {
-  v1::GetQuotaRequest request;
-  request.set_tenant(tenant);
-  return daemon.Call(&Admin::Stub::GetQuota, request);
-}
-
-std::vector<Peak> PeaksIn(const v1::GetQuotaResponse& quota) {
+std::vector<Peak> PeaksIn(const v1::Usage& usage) {
   std::vector<Peak> peaks;
-  for (const v1::DeviceUsage& device : quota.usage().devices()) {
+  for (const v1::DeviceUsage& device : usage.devices()) {
     if (device.peak_bytes() > 0) peaks.push_back({device.device_uuid(), device.peak_bytes()});
   }
   return peaks;
-}
-
-// Unsets what SuspendMemory has set (suspend.h). It would outlive the tenant, and apply to the next
-// one of this name: that of the requeued job.
-void UnsetGuarantees(Daemon& daemon, const std::string& tenant, const v1::GetQuotaResponse& quota) {
-  const auto& overridden = quota.overridden();
-  if (std::find(overridden.begin(), overridden.end(), "guarantees") == overridden.end()) return;
-  v1::UnsetQuotaRequest request;
-  request.set_tenant(tenant);
-  request.add_fields("guarantees");
-  (void)daemon.Call(&Admin::Stub::UnsetQuota, request);
 }
 
 std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResponse& sessions) {
@@ -107,12 +90,28 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
   auto tenants = daemon.Call(&Admin::Stub::ListTenants, v1::ListTenantsRequest());
   if (!tenants.ok()) return tenants.status();
 
-  if (const v1::TenantInfo* known = Find(*tenants, tenant); known != nullptr) {
-    if (!known->made().ending()) {
-      if (known->made().owner() == kOwner) return DevicesOf(known->quota());
-      return absl::AlreadyExistsError(absl::StrCat("tenant ", tenant, " is not Slurm's"));
+  const v1::TenantInfo* const known = Find(*tenants, tenant);
+  if (known != nullptr && known->made().owner() != kOwner) {
+    return absl::AlreadyExistsError(absl::StrCat("tenant ", tenant, " is not Slurm's"));
+  }
+  const auto quotas = Quotas(gres, terms, gpus, *tenants);
+  if (!quotas.ok()) return quotas.status();
+  const auto create = [&](const v1::Quota& quota) {
+    v1::CreateTenantRequest request;
+    request.set_tenant(tenant);
+    request.set_owner(kOwner);
+    request.set_parent(node.parent);
+    *request.mutable_quota() = quota;
+    return daemon.Call(&Admin::Stub::CreateTenant, request).status();
+  };
+  if (known != nullptr) {
+    for (const v1::Quota& quota : *quotas) {
+      // ALREADY_EXISTS: it has another quota than this.
+      const bool is_there =
+          !known->made().ending() && DevicesOf(quota) == DevicesOf(known->quota());
+      if (is_there && create(quota).ok()) return DevicesOf(quota);
     }
-    // The job was here before (requeue), and something of it has stayed.
+    // The job was here before (requeue), perhaps with another size, and something of it has stayed.
     auto ended = End(daemon, tenant);
     if (!ended.ok() && !absl::IsNotFound(ended.status())) return ended.status();
     if (ended.ok() && !ended->gone()) {
@@ -123,18 +122,10 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
 
   // Slurm counts the node's memory, and may start a job that is in no one GPU's.
   const bool may_be_scattered = gres.gpus.empty() && gpus.size() > 1;
-  auto quotas = Quotas(gres, terms, gpus, *tenants);
-  if (!quotas.ok()) return quotas.status();
   absl::Status refused;
   for (const v1::Quota& quota : *quotas) {
-    v1::CreateTenantRequest request;
-    request.set_tenant(tenant);
-    request.set_owner(kOwner);
-    request.set_parent(node.parent);
-    *request.mutable_quota() = quota;
-    auto made = daemon.Call(&Admin::Stub::CreateTenant, request);
-    if (made.ok()) return DevicesOf(quota);
-    refused = made.status();
+    refused = create(quota);
+    if (refused.ok()) return DevicesOf(quota);
     if (!absl::IsFailedPrecondition(refused)) break;  // not for want of room on that GPU
   }
   if (absl::IsFailedPrecondition(refused) && may_be_scattered) {
@@ -144,31 +135,41 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
   return refused;
 }
 
+absl::Status UnsetGuarantees(Daemon& daemon, const std::string& tenant) {
+  v1::UnsetQuotaRequest request;
+  request.set_tenant(tenant);
+  request.add_fields("guarantees");
+  return daemon.Call(&Admin::Stub::UnsetQuota, request).status();
+}
+
 absl::StatusOr<std::vector<Peak>> PeaksOf(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
-  const auto quota = QuotaOf(daemon, tenant);
+  v1::GetQuotaRequest request;
+  request.set_tenant(tenant);
+  const auto quota = daemon.Call(&Admin::Stub::GetQuota, request);
   if (!quota.ok()) return quota.status();
-  return PeaksIn(*quota);
+  return PeaksIn(quota->usage());
 }
 
 absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
-  const auto quota = QuotaOf(daemon, tenant);
-  if (absl::IsNotFound(quota.status())) return Ended();
-  if (!quota.ok()) return quota.status();
+  const auto tenants = daemon.Call(&Admin::Stub::ListTenants, v1::ListTenantsRequest());
+  if (!tenants.ok()) return tenants.status();
+  const v1::TenantInfo* const known = Find(*tenants, tenant);
+  if (known == nullptr || known->made().owner() != kOwner) return Ended();
   auto ended = End(daemon, tenant);
   if (absl::IsNotFound(ended.status())) return Ended();
   if (!ended.ok()) return ended.status();
+  Ended result = {.existed = true, .peaks = PeaksIn(known->usage())};
   if (ended->gone()) {
-    UnsetGuarantees(daemon, tenant, *quota);
-    return Ended{.existed = true, .peaks = PeaksIn(*quota)};
+    (void)UnsetGuarantees(daemon, tenant);
+    return result;
   }
   v1::ListSessionsRequest request;
   request.set_tenant(tenant);
   auto sessions = daemon.Call(&Admin::Stub::ListSessions, request);
-  return Ended{.existed = true,
-               .peaks = PeaksIn(*quota),
-               .left = Report(*ended, sessions.ok() ? *sessions : v1::ListSessionsResponse())};
+  result.left = Report(*ended, sessions.ok() ? *sessions : v1::ListSessionsResponse());
+  return result;
 }
 
 }  // namespace gpumem::slurm

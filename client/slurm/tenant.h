@@ -21,8 +21,8 @@ inline constexpr char kOwner[] = "slurm";
 // Returns the daemon's devices. Statuses as MakeTenant.
 absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);
 
-// Makes a tenant of this name, or finds that it was made before. If an earlier one of that name
-// still ends, waits for it. Returns the UUIDs of its GPUs.
+// Makes a tenant of this name, or finds that it was made before. Ends an earlier one of that name
+// with another quota, and waits for it. Returns the UUIDs of its GPUs.
 //   UNAVAILABLE          no daemon answers in time
 //   FAILED_PRECONDITION  its guarantee cannot be kept
 //   ABORTED              the same, on any one of several GPUs
@@ -31,13 +31,18 @@ absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);
 absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,
                                                     const JobGres& gres, const Terms& terms);
 
+// Unsets what SuspendMemory has set (suspend.h). Without that it holds for the next tenant of this
+// name, too: that of the requeued job.
+//   FAILED_PRECONDITION  nothing is set, or others have guarantees there now
+absl::Status UnsetGuarantees(Daemon& daemon, const std::string& tenant);
+
 // The most that a tenant was charged on a device, since it was made or gpumemd has started.
 struct Peak {
   std::string device_uuid;
   uint64_t bytes = 0;
 };
 
-// Returns the peaks of the devices that it has used. Statuses as EndTenant.
+// Returns the peaks of the devices that it has used. NOT_FOUND, or statuses as EndTenant.
 absl::StatusOr<std::vector<Peak>> PeaksOf(const Node& node, const std::string& tenant);
 
 struct Ended {
@@ -46,9 +51,8 @@ struct Ended {
   std::string left;  // what it still holds after the wait, and who, in words; empty: nothing
 };
 
-// Ends the tenant and waits for its memory.
-//   UNAVAILABLE        no daemon answers in time
-//   PERMISSION_DENIED  the tenant is not Slurm's
+// Ends the tenant and waits for its memory. Does nothing to one that is not Slurm's.
+//   UNAVAILABLE  no daemon answers in time
 absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant);
 
 }  // namespace gpumem::slurm

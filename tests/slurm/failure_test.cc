@@ -22,6 +22,7 @@ using testing::Eventually;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::kUsers;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
 using SlurmFailureTest = SlurmTest;
@@ -128,6 +129,46 @@ TEST_F(SlurmFailureTest, RoomOfAJobThatIsGoneIsTakenBack) {
   cluster_->Gpumemctl(1, {"tenant", "end", "job-98"});
   cluster_->AsRoot({"scancel", absl::StrCat(small), absl::StrCat(large)});
   ExpectNothingLeft();
+}
+
+// Such as one of before a reboot, of a job that has become larger since.
+TEST_F(SlurmFailureTest, ATenantOfAnotherSizeIsMadeAnew) {
+  if (!Start()) return;
+  ASSERT_EQ(cluster_->OnNode(1, {"/usr/bin/pkill", "-KILL", "-f", "[g]pumem-slurm sweep"}).code, 0);
+  cluster_->Gpumemctl(1, {"tenant", "create", "job-1", "--owner", "slurm", "--limit", "1GiB"});
+  ASSERT_EQ(cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048)), 1u);
+  EXPECT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(1);
+  cluster_->AsRoot({"scancel", "1"});
+  ExpectNothingLeft();
+}
+
+TEST_F(SlurmFailureTest, AnOperatorsTenantIsNotTheJobs) {
+  if (!Start()) return;
+  cluster_->Gpumemctl(1, {"tenant", "create", "job-1"});
+  ASSERT_EQ(cluster_->Submit(kUsers[0], {"-w", "node1"}, "true"), 1u);
+  ASSERT_TRUE(cluster_->WaitForQuiet());
+  EXPECT_EQ(cluster_->JobField(1, "JobState"), "COMPLETED");
+  EXPECT_THAT(cluster_->Tenants(1), ElementsAre("job-1"));
+  cluster_->Gpumemctl(1, {"tenant", "end", "job-1"});
+  ExpectNothingLeft();
+}
+
+// Of a job that has asked for memory: the node is drained. Others do not wait for gpumemd.
+TEST_F(SlurmFailureTest, AnEpilogWithoutADaemonDrainsForMemoryAlone) {
+  if (!Start({.plugin_args = "patience=1s"})) return;
+  const uint32_t holds = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(2048));
+  ASSERT_TRUE(WaitForCharge(1, 2048)) << cluster_->Output(holds);
+  const uint32_t other = cluster_->Submit(kUsers[0], {"-w", "node1"}, "sleep 600");
+  ASSERT_TRUE(cluster_->WaitForState(other, "RUNNING"));
+  cluster_->Stop(1, "gpumemd");
+  cluster_->AsRoot({"scancel", absl::StrCat(other)});
+  ASSERT_TRUE(Eventually([&] { return cluster_->JobField(other, "EndTime") != "Unknown"; }));
+  ASSERT_TRUE(cluster_->WaitForState(other, "CANCELLED"));
+  EXPECT_THAT(cluster_->NodeField(1, "State"), Not(HasSubstr("DRAIN")));
+  cluster_->AsRoot({"scancel", absl::StrCat(holds)});
+  EXPECT_TRUE(Eventually([&] {
+    return absl::StrContains(cluster_->NodeField(1, "State"), "DRAIN");
+  })) << cluster_->Logs();
 }
 
 // Its prolog goes on without it, and makes the tenant of a job that has no slurmd.

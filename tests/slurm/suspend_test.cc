@@ -78,6 +78,32 @@ TEST_F(SlurmSuspendTest, AJobIsSuspendedWithItsMemory) {
   ExpectNothingLeft();
 }
 
+TEST_F(SlurmSuspendTest, AJobWithoutAGuaranteeIsResumedToo) {
+  if (!StartWithTier()) return;
+  const uint32_t job = SubmitSuspendable("1G,guarantee=0", 1024);
+  const auto suspended = Helper("suspend", job);
+  ASSERT_EQ(suspended.code, 0) << suspended.output;
+  const auto resumed = Helper("resume", job);
+  ASSERT_EQ(resumed.code, 0) << resumed.output;
+  EXPECT_TRUE(WaitForWord(job, "resumed")) << cluster_->Output(job);
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
+// What its suspension has set ends with it: a requeued job has the same name.
+TEST_F(SlurmSuspendTest, AJobMayEndWhileItIsSuspended) {
+  if (!StartWithTier()) return;
+  const uint32_t job = SubmitSuspendable("1G", 1024);
+  ASSERT_EQ(Helper("suspend", job).code, 0);
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+  const std::string tenant = absl::StrCat("job-", job);
+  cluster_->Gpumemctl(1, {"tenant", "create", tenant, "--guarantee", "1GiB"});
+  const auto quota = cluster_->Gpumemctl(1, {"quota", "get", tenant});
+  EXPECT_TRUE(quota["overridden"].empty()) << quota.dump();
+  cluster_->Gpumemctl(1, {"tenant", "end", tenant});
+}
+
 TEST_F(SlurmSuspendTest, AJobThatCannotGiveItsMemoryIsLeftAlone) {
   if (!StartWithTier()) return;
   const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=1G"}, Hold(1024));
