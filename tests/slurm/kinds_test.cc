@@ -119,6 +119,21 @@ TEST_F(SlurmKindsTest, AJobInAContainerOfSlurmSeesTheDaemon) {
   ExpectNothingLeft();
 }
 
+// Each node gives it back, and it is neither ended by the second one nor started twice.
+TEST_F(SlurmKindsTest, AJobOfTwoNodesThatFitsOnNoOneGpuIsHeld) {
+  if (!Start({.gpus = 2})) return;
+  const uint32_t job = cluster_->Submit(kUsers[0], {"-N", "2", "--gpumem=5G"}, "true");
+  ASSERT_TRUE(Eventually([&] {
+    return cluster_->JobField(job, "JobState") == "PENDING" &&
+           cluster_->JobField(job, "Restarts") == "1";
+  })) << cluster_->JobField(job, "JobState");
+  EXPECT_TRUE(WaitForTenants(1, {}) && WaitForTenants(2, {}));
+  EXPECT_EQ(cluster_->JobField(job, "JobState"), "PENDING");
+  EXPECT_THAT(cluster_->JobField(job, "Reason"), HasSubstr("held"));
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+}
+
 // Two GPUs of 4 GiB: Slurm counts 8.
 TEST_F(SlurmKindsTest, AJobThatFitsOnNoOneGpuWaits) {
   if (!Start({.gpus = 2})) return;
