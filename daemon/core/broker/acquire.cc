@@ -118,10 +118,14 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
   const size_t device = operation.device;
   uint64_t asked = 0;
   bool more = false;
+  bool in_context = false;
   {
     Update update(this);
-    for (const Operation::Item& item : operation.items)
-      asked += ledger_.look().Describe(item).bytes;
+    for (const Operation::Item& item : operation.items) {
+      const LeaseView lease = ledger_.look().Describe(item);
+      asked += lease.bytes;
+      in_context |= TraitsOf(lease.kind).context_bound;
+    }
     ledger_.operations().Abort(operation, /*handed_over=*/false);
   }
   if (!absl::IsResourceExhausted(created) || refused) return created;
@@ -142,7 +146,8 @@ std::optional<absl::StatusOr<std::vector<LeaseView>>> Broker::Carry(Acquisition&
     }
   }
   Update update(this);
-  if (!it.spec.waits || it.wait_until <= now_()) {
+  // A context takes memory, too. A refusal there says little about what others can have.
+  if (!it.spec.waits || it.wait_until <= now_() || in_context) {
     return Denied(it,
                   ledger_.operations().DriverDenial(it.session, device, asked, created.message()));
   }

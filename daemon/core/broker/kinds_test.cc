@@ -10,6 +10,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/core/denial.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -33,6 +34,7 @@ class ContextDevice : public Device {
   const DeviceInfo& info() const override { return info_; }
   absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) override {
     specs.push_back(spec);
+    if (full) return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
     return std::make_unique<Memory>(context_, spec.kind, pool);
   }
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return 0; }
@@ -45,6 +47,7 @@ class ContextDevice : public Device {
 
   std::vector<CreateSpec> specs;
   uint64_t pool = 7;  // the pool of memory that is made
+  bool full = false;
 
  private:
   class Memory : public Allocation {
@@ -143,6 +146,18 @@ TEST_F(BrokerKindsTest, APoolsDescriptorIsSentOnceInASession) {
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kMempool)), IsEmpty());
   EXPECT_THAT(PoolsOf(*Acquire(session, Kind::kIpc)), IsEmpty());
   EXPECT_THAT(PoolsOf(*Acquire(Open(), Kind::kMempool)), ElementsAre(7));
+}
+
+// It holds no other request up: what a context takes says little about the memory that there is.
+TEST_F(BrokerKindsTest, ADriverWithoutRoomForAContextIsNotWaitedFor) {
+  device_->full = true;
+  const auto refused = broker_->Acquire(
+      CallOf(Open()), {.bytes = 1, .kind = Kind::kIpc, .waits = true}, absl::Now() + absl::Seconds(5),
+      [](const Broker::Handover&) { return absl::OkStatus(); });
+  const auto denial = DenialOf(refused.status());
+  ASSERT_TRUE(denial.has_value()) << refused.status();
+  EXPECT_EQ(denial->cause, Denial::Cause::kDriver);
+  EXPECT_EQ(broker_->views().GetTenant("a")->devices[0].obtainable, 4 * kGranule);
 }
 
 TEST_F(BrokerKindsTest, ALaterPoolsDescriptorIsSentOnceToo) {
