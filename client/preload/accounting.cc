@@ -50,7 +50,6 @@ const GpumemAccountant* g_accountant = nullptr;  // then constant
 std::atomic<const GpumemBroker*> g_broker{nullptr};
 Device g_devices[kMaxDevices];
 int g_device_count = 0;
-std::atomic<uint32_t> g_context_generation{1};
 
 Answer Acquire(void* self, uint64_t bytes, bool may_wait, uint64_t* id) {
   Device* device = static_cast<Device*>(self);
@@ -366,31 +365,6 @@ bool LimitOfUuid(const unsigned char (&uuid)[16], uint64_t* limit, uint64_t* fre
   GpumemDeviceId id;
   memcpy(id.bytes, uuid, sizeof(uuid));
   return accountant->info(&id, limit, free_bytes) == GPUMEM_ACCOUNTANT_OK;
-}
-
-bool CurrentContext(const Driver& driver, uint64_t* context, int* device) {
-  CUcontext current = nullptr;
-  if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return false;
-  *context = reinterpret_cast<uint64_t>(current);
-  // The last context of this thread; asking for its device costs as much as all the rest.
-  static thread_local uint64_t last_context = 0;
-  static thread_local int last_device = 0;
-  static thread_local uint32_t last_generation = 0;
-  uint32_t generation = g_context_generation.load(std::memory_order_acquire);
-  if (last_context != *context || last_generation != generation) {
-    CUdevice found = 0;
-    if (driver.cuCtxGetDevice(&found) != CUDA_SUCCESS) return false;
-    last_context = *context;
-    last_device = found;
-    last_generation = generation;
-  }
-  *device = last_device;
-  return true;
-}
-
-void ForgetContexts() {
-  g_context_generation.fetch_add(1, std::memory_order_acq_rel);
-  ForgetStreamContexts();
 }
 
 }  // namespace gpumem::preload

@@ -67,10 +67,4 @@ const GpumemBroker* Broker();
 // Returns its name of a device; null in account mode, and where the daemon does not serve it.
 GpumemBrokeredDevice* BrokeredDevice(int device);
 
-// Returns the current context and its device; false if the thread has none.
-bool CurrentContext(const Driver& driver, uint64_t* context, int* device);
-
-// Forgets which device a context handle belonged to: it may come again for another one.
-void ForgetContexts();
-
 }  // namespace gpumem::preload

@@ -55,6 +55,12 @@ class RecordTable {
 extern RecordTable g_pointers;
 extern RecordTable g_arrays;
 
+// Returns the current context and its device; false if the thread has none.
+bool CurrentContext(const Driver& driver, uint64_t* context, int* device);
+
+// Forgets which device a context handle belonged to: it may come again for another one.
+void ForgetContexts();
+
 // Allocates by `call`, which returns the driver's answer and writes the address or handle where
 // `key` finds it, and keeps the record. During a capture the driver refuses with code 900, and
 // nothing stays charged.

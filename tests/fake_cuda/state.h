@@ -49,6 +49,7 @@ struct CUstream_st {
   std::deque<fake_cuda::Work> work = {};
 };
 struct CUevent_st {
+  CUcontext context;
   std::shared_ptr<bool> done;  // null: not recorded
 };
 struct CUmemPoolHandle_st {

@@ -4,6 +4,9 @@
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "tests/fake_cuda/graph.h"
 #include "tests/fake_cuda/work.h"
 
@@ -75,6 +78,13 @@ CUresult WaitValue(CUstream stream, CUdeviceptr address, cuuint32_t value, unsig
   return ready;
 }
 
+// An event is not valid after its context. What the driver does then is not defined.
+void CheckEvent(const State& state, CUevent event) {
+  if (state.contexts.count(event->context) != 0) return;
+  fprintf(stderr, "the context of an event has gone\n");
+  abort();
+}
+
 CUresult Done() {
   Call call;
   return call.Ready();
@@ -141,7 +151,7 @@ CUresult CUDAAPI cuEventCreate(CUevent* phEvent, unsigned int) {
   Call call;
   CUcontext context = nullptr;
   CUresult ready = call.ReadyIn(&context);
-  if (ready == CUDA_SUCCESS) *phEvent = new CUevent_st;
+  if (ready == CUDA_SUCCESS) *phEvent = new CUevent_st{context, nullptr};
   return ready;
 }
 CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
@@ -150,6 +160,7 @@ CUresult CUDAAPI cuEventRecord(CUevent hEvent, CUstream hStream) {
 CUresult CUDAAPI cuEventQuery(CUevent hEvent) {
   Call call;
   CUresult ready = call.Ready();
+  if (ready == CUDA_SUCCESS) fake_cuda::CheckEvent(call.state, hEvent);
   if (ready != CUDA_SUCCESS || hEvent->done == nullptr) return ready;
   fake_cuda::HasPending(call.state, nullptr);  // does what can be done
   return *hEvent->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -165,6 +176,7 @@ CUresult CUDAAPI cuEventSynchronize(CUevent hEvent) {
 CUresult CUDAAPI cuEventDestroy_v2(CUevent hEvent) {
   Call call;
   CUresult ready = call.Ready();
+  if (ready == CUDA_SUCCESS) fake_cuda::CheckEvent(call.state, hEvent);
   if (ready == CUDA_SUCCESS) delete hEvent;
   return ready;
 }

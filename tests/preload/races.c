@@ -296,20 +296,43 @@ static void forked(void) {
   printf("child=%d\n", WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
-/* A stream that has not come to a free of cuMemAlloc() memory. */
-static void late(void) {
-  start();
+/* Frees memory of cuMemAlloc() on a stream, which waits for the word before it comes to that. */
+static uint32_t* free_late(CUstream* stream) {
   void* host = NULL;
-  CUstream stream;
-  CUdeviceptr block, more = 0;
+  CUdeviceptr block;
   door.cuMemAllocHost_(&host, sizeof(uint32_t));
   uint32_t* word = host;
   *word = 0;
-  door.cuStreamCreate_(&stream, 1);
+  door.cuStreamCreate_(stream, 1);
   door.cuMemAlloc_(&block, 128 * MIB);
   printf("wait=%d ",
-         (int)door.cuStreamWaitValue32_(stream, (CUdeviceptr)word, 1, CU_STREAM_WAIT_VALUE_EQ));
-  printf("free=%d ", (int)door.cuMemFreeAsync_(block, stream));
+         (int)door.cuStreamWaitValue32_(*stream, (CUdeviceptr)word, 1, CU_STREAM_WAIT_VALUE_EQ));
+  printf("free=%d ", (int)door.cuMemFreeAsync_(block, *stream));
+  return word;
+}
+
+/* The context goes before the stream's memory is asked for. */
+static void late_context(void) {
+  CUcontext context, own;
+  CUstream stream;
+  CUdeviceptr more = 0;
+  start();
+  door.cuDevicePrimaryCtxRetain_(&context, 0);
+  door.cuCtxCreate_(&own, NULL, 0, 0);
+  uint32_t* word = free_late(&stream);
+  __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+  door.cuStreamSynchronize_(stream);
+  printf("destroy=%d ", (int)door.cuCtxDestroy_(own));
+  door.cuCtxSetCurrent_(context);
+  printf("taken=%lld ", taken());
+  printf("code=%d\n", (int)door.cuMemAlloc_(&more, 200 * MIB));
+}
+
+static void late(void) {
+  start();
+  CUstream stream;
+  CUdeviceptr more = 0;
+  uint32_t* word = free_late(&stream);
   printf("taken=%lld ", taken());
   printf("code=%d ", (int)door.cuMemAlloc_(&more, 200 * MIB));
   __atomic_store_n(word, 1, __ATOMIC_RELEASE);
@@ -328,6 +351,7 @@ int main(int argc, char** argv) {
                {"looked_at", contexts_looked_at},
                {"forked", forked},
                {"late", late},
+               {"late_context", late_context},
                {"within", within},
                {"again", again}};
   alarm(60); /* where threads wait for each other, an error must not last for ever */

@@ -69,6 +69,14 @@ TEST_F(RacesTest, AFreeOnAStreamCountsOnceTheStreamHasComeToIt) {
   EXPECT_LE(peak(), 256 * kMiB);
 }
 
+TEST_F(RacesTest, AFreeOnAStreamEndsWithItsContext) {
+  Finished run = Run({Path("RACES"), "late_context"});
+  ASSERT_EQ(run.status, 0) << run.output << run.errors;
+  EXPECT_EQ(run.value("destroy"), "0");
+  EXPECT_EQ(run.value("taken"), "0") << run.output;
+  EXPECT_EQ(run.value("code"), "0") << run.output;
+}
+
 TEST_F(RacesTest, WhatAHandleStoodForIsForgotten) {
   environment["FAKE_CUDA_DEVICES"] = "2";
   Finished run = Run({Path("RACES"), "again"});

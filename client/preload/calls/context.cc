@@ -8,6 +8,8 @@
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
 #include "client/preload/brokered.h"
+#include "client/preload/brokered/pool.h"
+#include "client/preload/calls/late_frees.h"
 
 namespace gpumem::preload {
 namespace {
@@ -24,6 +26,8 @@ int g_contexts_of[kMaxDevices];  // their number
 // The handles of primary contexts seen, and how often the program holds them.
 std::atomic<uint64_t> g_primary_of[kMaxDevices];
 std::atomic<int> g_primary_holds[kMaxDevices];
+
+std::atomic<uint32_t> g_context_generation{1};
 
 // Held while a context of the device is made, or goes and is refunded. Else another thread could
 // make one in between, and what it allocates there would be refunded.
@@ -49,6 +53,7 @@ void RefundAllocations(int device, Gone gone) {
     UnbindArray(array);
     return true;
   });
+  RefundFreesIf(gone);
 }
 
 // Requires g_changing. If a device's last context has gone, refunds what belonged to none of them.
@@ -140,8 +145,19 @@ CUresult RetainPrimary(const Entry& entry, CUcontext* context, int device, Call 
   });
 }
 
-// Releases or resets the primary context by `call`: its memory has gone if it is not active then.
-// So has that of green contexts, which are parts of it.
+// Requires g_changing. If the primary context has gone, so has its memory, and that of green
+// contexts, which are parts of it.
+void RefundPrimary(const Driver& driver, int device) {
+  if (PrimaryIsActive(driver, device)) return;
+  ForgetContexts();
+  RefundAllocations(device, [](uint64_t of) {
+    OwnContext own;
+    return !FindContext(of, &own);
+  });
+  RefundIfLast(driver, device);
+}
+
+// Releases or resets the primary context by `call`.
 template <typename Call>
 CUresult EndPrimary(const Entry& entry, int device, bool reset, Call call) {
   if (!entry.outermost || !Known(device)) return call();
@@ -149,14 +165,8 @@ CUresult EndPrimary(const Entry& entry, int device, bool reset, Call call) {
   // gpumem's pool holds the context, too. It has to go with the program's last hold.
   const bool last = !reset && g_primary_holds[device] > 0 && --g_primary_holds[device] == 0;
   if (reset || last) DropBrokered(device, /*may_wait=*/reset);
-  CUresult result = call();
-  if (result != CUDA_SUCCESS || PrimaryIsActive(entry.driver, device)) return result;
-  ForgetContexts();
-  RefundAllocations(device, [](uint64_t of) {
-    OwnContext own;
-    return !FindContext(of, &own);
-  });
-  RefundIfLast(entry.driver, device);
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) RefundPrimary(entry.driver, device);
   return result;
 }
 
@@ -184,12 +194,39 @@ CUresult SynchronizeContexts(const Driver& driver) {
       continue;
     }
     synchronize(primary);
-    driver.cuDevicePrimaryCtxRelease_v2(device);
+    MutexLock lock(&g_changing[device]);
+    // The program may have released it meanwhile.
+    if (driver.cuDevicePrimaryCtxRelease_v2(device) == CUDA_SUCCESS) RefundPrimary(driver, device);
   }
   MutexLock lock(&g_contexts_mutex);
   g_contexts.ForEach(
       [&](uint64_t context, OwnContext) { synchronize(reinterpret_cast<CUcontext>(context)); });
   return first;
+}
+
+bool CurrentContext(const Driver& driver, uint64_t* context, int* device) {
+  CUcontext current = nullptr;
+  if (driver.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return false;
+  *context = reinterpret_cast<uint64_t>(current);
+  // The last context of this thread; asking for its device costs as much as all the rest.
+  static thread_local uint64_t last_context = 0;
+  static thread_local int last_device = 0;
+  static thread_local uint32_t last_generation = 0;
+  uint32_t generation = g_context_generation.load(std::memory_order_acquire);
+  if (last_context != *context || last_generation != generation) {
+    CUdevice found = 0;
+    if (driver.cuCtxGetDevice(&found) != CUDA_SUCCESS) return false;
+    last_context = *context;
+    last_device = found;
+    last_generation = generation;
+  }
+  *device = last_device;
+  return true;
+}
+
+void ForgetContexts() {
+  g_context_generation.fetch_add(1, std::memory_order_acq_rel);
+  ForgetStreamContexts();
 }
 
 uint64_t PrimaryOf(int device) {

@@ -2,28 +2,23 @@
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
+#include "client/preload/books.h"
 #include "client/preload/calls/late_frees.h"
-#include "client/preload/lock.h"
-#include "client/preload/vmm/ranges.h"
 
 namespace gpumem::preload {
-namespace {
-
-struct LateFree {
-  CUevent event;
-  Charge charge;
-};
 
 Mutex g_frees_mutex;
-List<LateFree> g_frees;  // by the time of the calls
+List<LateFree> g_frees;
 
-// Requires g_frees_mutex. Refunds what is done, up to the first one that is not, or of all.
+namespace {
+
+// Requires g_frees_mutex. Refunds those that are done: up to the first one that is not, or all.
 bool RefundDone(const Driver& driver, bool all) {
   size_t kept = 0;
   size_t at = 0;
   for (; at < g_frees.count; ++at) {
     LateFree& late = g_frees.items[at];
-    // Any error: the event has gone with its context, and so has the memory.
+    // Any error of the context's: its memory is lost to the program.
     if (driver.cuEventQuery(late.event) == CUDA_ERROR_NOT_READY) {
       if (!all) break;
       g_frees.items[kept++] = late;
@@ -45,9 +40,12 @@ void RefundInOrder(const Driver& driver, const Charge& charge, CUstream stream) 
   MutexLock lock(&g_frees_mutex);
   RefundDone(driver, /*all=*/false);
   CUevent event = nullptr;
-  if (g_frees.MakeRoom() && driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
+  uint64_t context = 0;
+  int device = -1;
+  if (CurrentContext(driver, &context, &device) && g_frees.MakeRoom() &&
+      driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS) {
     if (driver.cuEventRecord(event, stream) == CUDA_SUCCESS) {
-      g_frees.items[g_frees.count++] = {event, charge};
+      g_frees.items[g_frees.count++] = {event, context, charge};
       return;
     }
     driver.cuEventDestroy_v2(event);
