@@ -23,6 +23,7 @@ enum GpumemAnswer {
   GPUMEM_ACCOUNTANT_GONE = 2,      /* no answer from the daemon; the program sees out of memory */
   GPUMEM_ACCOUNTANT_UNLIMITED =
       3, /* the daemon does not account this device: pass, charge nothing */
+  GPUMEM_ACCOUNTANT_SUSPENDED = 4, /* of GpumemBroker alone: ask again once the gate is open */
 };
 
 struct GpumemBroker; /* brokered_memory.h */

@@ -128,11 +128,17 @@ int Synchronize(const GpumemDeviceId* id) {
 // Requires that the devices are listed.
 void OpenBroker() {
   static constexpr GpumemPreload kPreload = {
-      .close_gate = &CloseGate,
+      .close_gate = [](uint64_t timeout_ms) -> int { return CloseGate(timeout_ms); },
       .open_gate = &OpenGate,
+      .own_thread =
+          [] {
+            PassGate();
+            Entry::PassOn();
+          },
       .gate_passes = &GatePasses,
       .synchronize = &Synchronize,
       .make_room = &MakeRoom,
+      .synchronize_all = []() -> int { return SynchronizeContexts(RealDriver()) == CUDA_SUCCESS; },
       .detach_physical = &DetachPhysical,
       .attach_physical = &AttachPhysical,
   };

@@ -71,8 +71,8 @@ bool AllocateBrokered(const Entry& entry, uint64_t bytes, uint64_t* address, CUr
       PrimaryOf(device) != context) {
     return false;
   }
-  const GateHold hold;
-  const int answer = Broker()->allocate(pool, bytes, address);
+  const int answer = AllocateBehindGate(pool, /*of_streams=*/false,
+                                        [&] { return Broker()->allocate(pool, bytes, address); });
   *result = answer == GPUMEM_ACCOUNTANT_OK ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   return true;
 }
@@ -126,6 +126,12 @@ void ForgetStream(CUstream stream) {
 
 bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes) {
   return IsBrokered() && Broker()->find(address, base, bytes) != 0;
+}
+
+bool IsInBrokered(uint64_t address) {
+  uint64_t base = 0;
+  uint64_t bytes = 0;
+  return FindBrokered(address, &base, &bytes);
 }
 
 uint64_t UnusedBrokered(int device) {

@@ -26,6 +26,8 @@ void ForgetStream(CUstream stream);
 
 // Returns the block that an address lies in.
 bool FindBrokered(uint64_t address, uint64_t* base, uint64_t* bytes);
+// True if an address lies in a block.
+bool IsInBrokered(uint64_t address);
 
 // Returns what the pool of a device holds without use, and gives that back: true if it was
 // anything.

@@ -19,10 +19,14 @@ extern "C" {
 
 /* What the preload does for the plug-in. */
 struct GpumemPreload {
-  /* Closes the gate: when this returns, no thread uses brokered memory or gives work to the GPU,
-   * and each that wants to waits. Work given before may still run. */
-  void (*close_gate)(void);
+  /* Closes the gate: when this returns 1, no thread uses brokered memory or gives work to the GPU,
+   * and each that wants to waits. Work given before may still run. Returns 0, with the gate open,
+   * if a thread has been inside for that long. */
+  int (*close_gate)(uint64_t timeout_ms);
   void (*open_gate)(void);
+  /* The calling thread is the plug-in's, which suspends and resumes. The driver alone serves its
+   * calls from now on, also while the gate is closed. */
+  void (*own_thread)(void);
   /* Returns how often threads have passed it. */
   uint64_t (*gate_passes)(void);
   /* Waits for all work of a device, if its primary context is the calling thread's. False if it is
@@ -31,6 +35,8 @@ struct GpumemPreload {
   /* Gives back what the process has reserved on a device and does not need. True if that was
    * anything. Called within allocate(). */
   int (*make_room)(const struct GpumemDeviceId* id);
+  /* Waits for all work of the process. False if the driver tells an error. */
+  int (*synchronize_all)(void);
   /* Waits for all work of the process, and unmaps what the program has mapped of physical memory
    * that is not pinned. Then maps it again. False if the driver refuses, in which case a part may
    * be done; the next call of either continues. With the gate closed. */
@@ -53,8 +59,11 @@ struct GpumemBroker {
   /* Returns null where the daemon does not serve the device. */
   struct GpumemBrokeredDevice* (*device)(const struct GpumemDeviceId* id);
 
+  /* Before an allocation, inside the gate: a suspension sees its pool then. */
+  void (*prepare)(struct GpumemBrokeredDevice* device, int of_streams);
   /* Allocates memory that every stream may use at once, in the device's primary context, which the
-   * process must have. Returns a GpumemAnswer. */
+   * process must have. Returns a GpumemAnswer. May wait, outside the gate, as the process can be
+   * suspended meanwhile: SUSPENDED then. */
   int (*allocate)(struct GpumemBrokeredDevice* device, uint64_t bytes, uint64_t* address);
 
   /* Frees a block, also a stream-ordered one: when all work of the device is done, or that of a
@@ -94,7 +103,7 @@ struct GpumemBroker {
   /* Acquires physical memory of exactly so many bytes, and maps it at an address, for the process
    * to take a handle from. Returns a GpumemAnswer; UNLIMITED: gpumem cannot serve it, but the
    * driver may. `may_wait`: waits as long as the user allows, for a request that was refused.
-   * Outside the gate then: the process can be suspended for requests before it in the queue. */
+   * Outside the gate then, as the process can be suspended meanwhile: SUSPENDED. */
   int (*create_physical)(struct GpumemBrokeredDevice* device, uint64_t bytes, int may_wait,
                          struct GpumemPhysical** physical, uint64_t* address);
   /* The process has neither handles nor mappings of it any more. */

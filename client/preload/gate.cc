@@ -3,6 +3,7 @@
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -30,8 +31,8 @@ std::atomic<uint32_t> g_leavings{0};  // counted while it is closed, for the thr
 constinit thread_local int t_depth = 0;
 constinit thread_local Slot* t_slot = nullptr;
 
-void Wait(std::atomic<uint32_t>* word, uint32_t value) {
-  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+void Wait(std::atomic<uint32_t>* word, uint32_t value, const timespec* timeout = nullptr) {
+  syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout, nullptr, 0);
 }
 
 void WakeAll(std::atomic<uint32_t>* word) {
@@ -54,6 +55,12 @@ void CountOut(Slot& slot) {
   if (!IsOdd(g_turns.load())) return;
   g_leavings.fetch_add(1);
   WakeAll(&g_leavings);
+}
+
+uint64_t NowMs() {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1000 + static_cast<uint64_t>(now.tv_nsec) / 1000000;
 }
 
 bool IsEmpty(const Slot& slot) {
@@ -87,20 +94,34 @@ void GateHold::Leave() {
   if (--t_depth == 0) CountOut(*t_slot);
 }
 
-void CloseGate() {
+bool CloseGate(uint64_t timeout_ms) {
+  const uint64_t begin = NowMs();
   g_turns.fetch_or(1);
   for (Slot& slot : g_slots) {
     while (true) {
       const uint32_t seen = g_leavings.load();
       if (IsEmpty(slot)) break;
-      Wait(&g_leavings, seen);
+      const uint64_t waited = NowMs() - begin;
+      if (waited >= timeout_ms) {
+        OpenGate();
+        return false;
+      }
+      const uint64_t left = timeout_ms - waited;
+      const timespec timeout = {static_cast<time_t>(left / 1000),
+                                static_cast<long>(left % 1000 * 1000000)};
+      Wait(&g_leavings, seen, &timeout);
     }
   }
+  return true;
 }
 
 void OpenGate() {
   if (IsOdd(g_turns.load())) g_turns.fetch_add(1);
   WakeAll(&g_turns);
+}
+
+void PassGate() {
+  if (t_depth == 0) t_depth = 1;
 }
 
 uint64_t GatePasses() {

@@ -14,10 +14,15 @@ namespace gpumem::preload {
 // by threads that find the gate closed, before they wait.
 void UseGate(void (*wanted)());
 
-// Closes the gate. Blocks until all calls inside it have returned. The calling thread must be
-// outside. One thread at a time closes and opens.
-void CloseGate();
+// Closes the gate, and returns true when all calls inside it have returned. If that takes longer
+// than `timeout_ms`, opens it again and returns false: the thread inside may wait for what another
+// one would do behind the gate. The calling thread must be outside. One thread at a time closes and
+// opens.
+bool CloseGate(uint64_t timeout_ms);
 void OpenGate();
+
+// The calling thread is inside from now on, also while the gate is closed: it suspends and resumes.
+void PassGate();
 
 // Returns how often the gate was passed: a program whose number grows is at work.
 uint64_t GatePasses();

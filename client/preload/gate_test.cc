@@ -10,6 +10,8 @@
 namespace gpumem::preload {
 namespace {
 
+constexpr uint64_t kMs = 60'000;
+
 std::atomic<int> g_asked{0};
 
 class GateTest : public ::testing::Test {
@@ -24,7 +26,7 @@ class GateTest : public ::testing::Test {
 TEST_F(GateTest, IsNothingUntilItIsUsed) {
   AbandonGate();
   const uint64_t before = GatePasses();
-  CloseGate();
+  EXPECT_TRUE(CloseGate(kMs));
   const GateHold hold;  // does not block
   EXPECT_EQ(GatePasses(), before);
   OpenGate();
@@ -51,7 +53,7 @@ TEST_F(GateTest, ClosingWaitsForThoseInside) {
   });
   while (!inside) std::this_thread::yield();
   std::thread closer([&] {
-    CloseGate();
+    EXPECT_TRUE(CloseGate(kMs));
     closed = true;
   });
   EXPECT_FALSE(closed);
@@ -63,7 +65,7 @@ TEST_F(GateTest, ClosingWaitsForThoseInside) {
 }
 
 TEST_F(GateTest, HoldsThreadsUntilItIsOpenAndAsksForThem) {
-  CloseGate();
+  EXPECT_TRUE(CloseGate(kMs));
   std::atomic<int> through{0};
   std::vector<std::thread> threads;
   for (int i = 0; i < 8; ++i) {
@@ -84,15 +86,50 @@ TEST_F(GateTest, HoldsThreadsUntilItIsOpenAndAsksForThem) {
 TEST_F(GateTest, AsksAgainIfItIsClosedAgainMeanwhile) {
   UseGate([] {
     OpenGate();
-    if (g_asked.fetch_add(1) == 0) CloseGate();
+    if (g_asked.fetch_add(1) > 0) return;
+    EXPECT_TRUE(CloseGate(kMs));
   });
-  CloseGate();
+  EXPECT_TRUE(CloseGate(kMs));
   { const GateHold hold; }
   EXPECT_EQ(g_asked, 2);
 }
 
+// The thread inside may wait for one at the gate.
+TEST_F(GateTest, GivesUpIfAThreadStaysInside) {
+  std::atomic<bool> inside{false}, passed{false};
+  std::thread stays([&] {
+    const GateHold hold;
+    inside = true;
+    while (!passed) std::this_thread::yield();
+  });
+  while (!inside) std::this_thread::yield();
+  EXPECT_FALSE(CloseGate(20));
+  { const GateHold hold; }  // it is open
+  passed = true;
+  stays.join();
+  EXPECT_TRUE(CloseGate(kMs));
+  OpenGate();
+}
+
+TEST_F(GateTest, AThreadThatSuspendsPasses) {
+  std::thread suspends([] {
+    PassGate();
+    PassGate();
+    ASSERT_TRUE(CloseGate(kMs));
+    {
+      const GateHold outer;  // does not block
+      const GateHold inner;
+    }
+    { const GateHold again; }
+    ASSERT_TRUE(CloseGate(kMs)) << "it does not count as a thread inside";
+    OpenGate();
+  });
+  suspends.join();
+  EXPECT_EQ(g_asked, 0);
+}
+
 TEST_F(GateTest, CanBeLeftAloneWhileItIsClosed) {
-  CloseGate();
+  EXPECT_TRUE(CloseGate(kMs));
   {
     const GateHold hold(GateHold::IfClosed::kStayOutside);
     EXPECT_TRUE(hold.refused());
@@ -122,7 +159,7 @@ TEST_F(GateTest, NothingIsInsideWhileItIsClosed) {
   }
   for (int round = 0; round < 300; ++round) {
     const uint64_t before = passes;
-    CloseGate();
+    EXPECT_TRUE(CloseGate(kMs));
     wrong += inside.load() == 0 ? 0 : 1;
     memory = UINT64_MAX;
     std::this_thread::yield();

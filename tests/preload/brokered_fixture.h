@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -85,11 +86,13 @@ class SuspendedTest : public BrokeredTest {
   }
 
   // Runs a program in the background, until Stop().
-  void Begin(const std::string& what, const std::string& program = "BROKERED") {
+  void Begin(const std::string& what, const std::string& program = "BROKERED",
+             const std::string& more = "") {
+    std::remove(progress_.c_str());
     const std::string path = Path(program);
     const std::string script =
-        absl::StrCat(path, " ", what, " ", stop_, " > ", progress_, " 2> ", errors_);
-    program_ = testing::Child(Preloaded({"/bin/sh", "-c", absl::StrCat("exec ", script)}));
+        absl::StrCat(path, " ", what, " ", stop_, " ", more, " > ", progress_, " 2> ", errors_);
+    program_ = testing::Child(Preloaded({"/bin/sh", "-c", absl::StrCat("exec ", script)}, via_));
     ASSERT_TRUE(testing::Eventually([&] { return Dots() > 0; })) << Text(errors_);
     session_ = Session(path.substr(path.rfind('/') + 1));
   }
@@ -152,6 +155,7 @@ class SuspendedTest : public BrokeredTest {
     ExpectAllBack();
   }
 
+  Via via_ = Via::kPreload;
   std::string stop_, progress_, errors_, session_;
   testing::Child program_;
 };

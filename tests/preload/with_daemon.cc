@@ -53,8 +53,10 @@ std::vector<std::string> DaemonTest::Plain(const std::vector<std::string>& comma
   return whole;
 }
 
-std::vector<std::string> DaemonTest::Preloaded(const std::vector<std::string>& command) const {
-  std::vector<std::string> whole = Plain({absl::StrCat("LD_PRELOAD=", Path("PRELOAD"))});
+std::vector<std::string> DaemonTest::Preloaded(const std::vector<std::string>& command,
+                                               Via via) const {
+  const char* const variable = via == Via::kInjection ? "CUDA_INJECTION64_PATH=" : "LD_PRELOAD=";
+  std::vector<std::string> whole = Plain({absl::StrCat(variable, Path("PRELOAD"))});
   whole.insert(whole.end(), command.begin(), command.end());
   return whole;
 }

@@ -24,7 +24,8 @@ class DaemonTest : public PreloadTest {
   void ExpectAllBack();
 
   // Returns a command for Child, with the environment of Run().
-  std::vector<std::string> Preloaded(const std::vector<std::string>& command) const;
+  std::vector<std::string> Preloaded(const std::vector<std::string>& command,
+                                     Via via = Via::kPreload) const;
   std::vector<std::string> Plain(const std::vector<std::string>& command) const;
 
   // Runs gpumemctl.

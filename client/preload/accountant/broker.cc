@@ -72,17 +72,16 @@ class MemoryBroker {
     return device;
   }
 
+  void Prepare(GpumemBrokeredDevice* device, bool of_streams) {
+    (void)(of_streams ? StreamPoolOf(device) : PoolOf(device));
+  }
+
   int Allocate(GpumemBrokeredDevice* device, uint64_t bytes, uint64_t* address) {
     gpumem_pool* const pool = PoolOf(device);
     if (pool == nullptr) return GPUMEM_ACCOUNTANT_GONE;
     gpumem_block block = {};
-    const int status = AllocateIdle(*device, pool, bytes, &block);
-    if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
-      return GPUMEM_ACCOUNTANT_NO_MEMORY;
-    if (status != GPUMEM_OK) {
-      Tell();
-      return GPUMEM_ACCOUNTANT_GONE;
-    }
+    const int answer = AnswerOf(pool, [&] { return AllocateIdle(*device, pool, bytes, &block); });
+    if (answer != GPUMEM_ACCOUNTANT_OK) return Told(answer);
     *address = reinterpret_cast<uintptr_t>(block.data);
     blocks_.Put(*address, {.bytes = bytes, .owner = device});
     return GPUMEM_ACCOUNTANT_OK;
@@ -90,18 +89,13 @@ class MemoryBroker {
 
   int AllocateOnStream(GpumemBrokeredDevice* device, uint64_t bytes, void* stream,
                        uint64_t* address) {
+    gpumem_pool* const pool = StreamPoolOf(device);
+    if (pool == nullptr) return GPUMEM_ACCOUNTANT_GONE;
     void* data = nullptr;
-    const auto make = [&] {
-      return MakePool(client_, device, UsersOf(*device), wait_ms_, /*of_streams=*/true);
-    };
-    const int status = device->stream_memory.Allocate(make, bytes, stream, &data);
-    if (status == GPUMEM_RESOURCE_EXHAUSTED || status == GPUMEM_INVALID_ARGUMENT)
-      return GPUMEM_ACCOUNTANT_NO_MEMORY;
-    if (status == GPUMEM_FAILED_PRECONDITION) return GPUMEM_ACCOUNTANT_UNLIMITED;
-    if (status != GPUMEM_OK) {
-      Tell();
-      return GPUMEM_ACCOUNTANT_GONE;
-    }
+    const int answer =
+        AnswerOf(pool, [&] { return device->stream_memory.Allocate(pool, bytes, stream, &data); });
+    if (answer == GPUMEM_ACCOUNTANT_UNLIMITED) return answer;  // the stream is being captured
+    if (answer != GPUMEM_ACCOUNTANT_OK) return Told(answer);
     *address = reinterpret_cast<uintptr_t>(data);
     blocks_.Put(*address, {.bytes = bytes, .owner = device, .stream_ordered = true});
     return GPUMEM_ACCOUNTANT_OK;
@@ -251,6 +245,13 @@ class MemoryBroker {
     return pool;
   }
 
+  gpumem_pool* StreamPoolOf(GpumemBrokeredDevice* device) {
+    if (gpumem_pool* const pool = device->stream_memory.pool()) return pool;
+    return device->stream_memory.PoolOf([&] {
+      return Made(MakePool(client_, device, UsersOf(*device), wait_ms_, /*of_streams=*/true));
+    });
+  }
+
   // Returns the process's GPUs that can use a device's memory. Each may, as in a program that has
   // called cuCtxEnablePeerAccess() for all of its contexts.
   std::vector<std::string> UsersOf(const GpumemBrokeredDevice& home) {
@@ -282,6 +283,11 @@ class MemoryBroker {
       for (gpumem_pool* const pool : PoolsOf(*device)) pools.push_back(pool);
     }
     return pools;
+  }
+
+  int Told(int answer) {
+    if (answer == GPUMEM_ACCOUNTANT_GONE || answer == GPUMEM_ACCOUNTANT_UNLIMITED) Tell();
+    return answer;
   }
 
   void Tell() {
@@ -329,6 +335,8 @@ constexpr GpumemStreamMemory kStreamTable = {
 
 constexpr GpumemBroker kTable = {
     .device = [](const GpumemDeviceId* id) { return g_broker->Device(*id); },
+    .prepare = [](GpumemBrokeredDevice* device,
+                  int of_streams) { g_broker->Prepare(device, of_streams != 0); },
     .allocate = [](GpumemBrokeredDevice* device, uint64_t bytes,
                    uint64_t* address) { return g_broker->Allocate(device, bytes, address); },
     .free = [](uint64_t address) -> int { return g_broker->Free(address); },

@@ -80,6 +80,27 @@ gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device,
   return pool;
 }
 
+int AnswerOf(const gpumem_pool* pool, absl::FunctionRef<int()> allocate) {
+  int status = allocate();
+  for (bool again = true; status == GPUMEM_FAILED_PRECONDITION && again; again = false) {
+    int suspended = 0;
+    (void)gpumem_pool_is_suspended(pool, &suspended);
+    if (suspended != 0) return GPUMEM_ACCOUNTANT_SUSPENDED;
+    status = allocate();  // it may have been resumed meanwhile
+  }
+  switch (status) {
+    case GPUMEM_OK:
+      return GPUMEM_ACCOUNTANT_OK;
+    case GPUMEM_RESOURCE_EXHAUSTED:
+    case GPUMEM_INVALID_ARGUMENT:  // more than the device has
+      return GPUMEM_ACCOUNTANT_NO_MEMORY;
+    case GPUMEM_FAILED_PRECONDITION:
+      return GPUMEM_ACCOUNTANT_UNLIMITED;
+    default:
+      return GPUMEM_ACCOUNTANT_GONE;
+  }
+}
+
 absl::InlinedVector<gpumem_pool*, 2> PoolsOf(const GpumemBrokeredDevice& device) {
   absl::InlinedVector<gpumem_pool*, 2> pools = {IdlePool(device), device.stream_memory.pool()};
   pools.erase(std::remove(pools.begin(), pools.end(), nullptr), pools.end());

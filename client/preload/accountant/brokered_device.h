@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "client/preload/accountant/blocks.h"
 #include "client/preload/accountant/stream_memory.h"
@@ -38,6 +39,10 @@ std::vector<std::string> WithPeerAccess(gpumem_client* client, const std::string
 // libgpumem. What the process does not need beside it is given back before it refuses a request.
 gpumem_pool* MakePool(gpumem_client* client, GpumemBrokeredDevice* device,
                       const std::vector<std::string>& users, uint64_t wait_ms, bool of_streams);
+
+// Allocates from a pool by `allocate`, which returns a status of libgpumem. Returns a GpumemAnswer:
+// UNLIMITED where the driver has to allocate, as the stream is being captured.
+int AnswerOf(const gpumem_pool* pool, absl::FunctionRef<int()> allocate);
 
 // Returns the pools that there are.
 absl::InlinedVector<gpumem_pool*, 2> PoolsOf(const GpumemBrokeredDevice& device);

@@ -26,6 +26,8 @@ int AnswerTo(int status) {
   switch (status) {
     case GPUMEM_OK:
       return GPUMEM_ACCOUNTANT_OK;
+    case GPUMEM_CANCELLED:
+      return GPUMEM_ACCOUNTANT_SUSPENDED;
     case GPUMEM_INVALID_ARGUMENT:  // more than the device has
       return GPUMEM_ACCOUNTANT_NO_MEMORY;
     case GPUMEM_RESOURCE_EXHAUSTED:
@@ -45,11 +47,11 @@ int PhysicalMemory::Create(const std::string& device_uuid, uint64_t bytes, bool 
                            uint64_t* address) {
   int status = GPUMEM_OK;
   if (may_wait && wait_ms_ == 0) return GPUMEM_ACCOUNTANT_NO_MEMORY;
-  const uint64_t wait_ms = may_wait ? wait_ms_ : 0;
-  gpumem_segment* segment = Acquire(device_uuid, bytes, wait_ms, &status);
+  gpumem_segment* segment = may_wait ? Await(device_uuid, bytes, &status)
+                                     : Acquire(device_uuid, bytes, 0, nullptr, &status);
   int answer = AnswerTo(status);
   if (answer == GPUMEM_ACCOUNTANT_NO_MEMORY && !may_wait && make_room()) {
-    segment = Acquire(device_uuid, bytes, 0, &status);
+    segment = Acquire(device_uuid, bytes, 0, nullptr, &status);
     answer = AnswerTo(status);
   }
   if (answer != GPUMEM_ACCOUNTANT_OK) return answer;
@@ -68,15 +70,41 @@ int PhysicalMemory::Create(const std::string& device_uuid, uint64_t bytes, bool 
 }
 
 gpumem_segment* PhysicalMemory::Acquire(const std::string& device_uuid, uint64_t bytes,
-                                        uint64_t wait_ms, int* status) {
+                                        uint64_t wait_ms, const gpumem_cancel_token* cancel,
+                                        int* status) {
   gpumem_acquire_options options = {.struct_size = sizeof(options)};
   options.bytes = bytes;
   options.device = device_uuid.c_str();
   options.kind = GPUMEM_KIND_VMM;
   options.wait_ms = wait_ms;
+  options.cancel = cancel;
   gpumem_segment* segment = nullptr;
   *status = gpumem_client_acquire(client_, &options, &segment);
   return segment;
+}
+
+gpumem_segment* PhysicalMemory::Await(const std::string& device_uuid, uint64_t bytes, int* status) {
+  gpumem_cancel_token* token = nullptr;
+  *status = gpumem_cancel_token_create(&token);
+  if (*status != GPUMEM_OK) return nullptr;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (suspended_) (void)gpumem_cancel_token_cancel(token);
+    awaiting_.insert(token);
+  }
+  gpumem_segment* segment = Acquire(device_uuid, bytes, wait_ms_, token, status);
+  bool suspended = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    awaiting_.erase(token);
+    suspended = suspended_;
+  }
+  (void)gpumem_cancel_token_destroy(token);
+  if (segment == nullptr || !suspended) return segment;
+  // Served at the same moment.
+  (void)gpumem_segment_release(segment);
+  *status = GPUMEM_CANCELLED;
+  return nullptr;
 }
 
 void PhysicalMemory::Release(GpumemPhysical* physical) {
@@ -101,6 +129,12 @@ gpumem_client* PhysicalMemory::Keeper() {
 }
 
 void PhysicalMemory::PinLocked(GpumemPhysical* physical) {
+  if (!physical->pinned) {
+    // Others may have it by ways that the daemon does not know, such as a dma-buf. A segment whose
+    // descriptor was asked for is never given to another process.
+    int borrowed = -1;
+    (void)gpumem_segment_get_fd(physical->segment, &borrowed);
+  }
   physical->pinned = true;
   if (physical->kept != nullptr || Keeper() == nullptr) return;
   // Without the second lease the first one is not suspended at all.
@@ -146,6 +180,11 @@ std::vector<gpumem_segment*> PhysicalMemory::Movable(bool suspended) {
 }
 
 int PhysicalMemory::Suspend() {
+  {
+    absl::MutexLock lock(&mutex_);
+    suspended_ = true;
+    for (gpumem_cancel_token* const token : awaiting_) (void)gpumem_cancel_token_cancel(token);
+  }
   const std::vector<gpumem_segment*> segments = Movable(/*suspended=*/false);
   if (segments.empty()) return GPUMEM_OK;
   gpumem_suspend_options options = {.struct_size = sizeof(options)};
@@ -164,7 +203,10 @@ int PhysicalMemory::Resume(uint64_t wait_ms) {
     const int status = gpumem_client_resume(client_, segments.data(), segments.size(), &options);
     if (status != GPUMEM_OK) return status;
   }
-  return preload_.attach_physical() != 0 ? GPUMEM_OK : GPUMEM_INTERNAL;
+  if (preload_.attach_physical() == 0) return GPUMEM_INTERNAL;
+  absl::MutexLock lock(&mutex_);
+  suspended_ = false;
+  return GPUMEM_OK;
 }
 
 }  // namespace gpumem::preload

@@ -38,8 +38,9 @@ class PhysicalMemory {
   PhysicalMemory(const PhysicalMemory&) = delete;
   PhysicalMemory& operator=(const PhysicalMemory&) = delete;
 
-  // Returns a GpumemAnswer, as GpumemBroker::create_physical. `make_room` gives back what the
-  // process does not need of the device; true if that was anything.
+  // Returns a GpumemAnswer, as GpumemBroker::create_physical. SUSPENDED, only if it may wait: from
+  // Suspend() to the end of Resume() nothing is to wait before that in the daemon's queue.
+  // `make_room` gives back what the process does not need of the device; true if that was anything.
   int Create(const std::string& device_uuid, uint64_t bytes, bool may_wait,
              absl::FunctionRef<bool()> make_room, GpumemPhysical** physical, uint64_t* address);
   void Release(GpumemPhysical* physical);
@@ -60,7 +61,9 @@ class PhysicalMemory {
  private:
   // Acquires a segment; null: `status` says why.
   gpumem_segment* Acquire(const std::string& device_uuid, uint64_t bytes, uint64_t wait_ms,
-                          int* status);
+                          const gpumem_cancel_token* cancel, int* status);
+  // The same, and may wait; CANCELLED by Suspend().
+  gpumem_segment* Await(const std::string& device_uuid, uint64_t bytes, int* status);
   // Returns the second session, which is made at the first call; null without one.
   gpumem_client* Keeper() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PinLocked(GpumemPhysical* physical) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -74,6 +77,8 @@ class PhysicalMemory {
   absl::flat_hash_set<GpumemPhysical*> all_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, uint64_t> held_ ABSL_GUARDED_BY(mutex_);  // bytes by device
   gpumem_client* keeper_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool suspended_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::flat_hash_set<gpumem_cancel_token*> awaiting_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumem::preload

@@ -11,10 +11,7 @@ uint64_t Counted(uint64_t bytes) { return (bytes + 511) / 512 * 512; }
 
 }  // namespace
 
-int StreamMemory::Allocate(MakePool make, uint64_t bytes, void* stream, void** data) {
-  gpumem_pool* pool = this->pool();
-  if (pool == nullptr) pool = PoolOf(make);
-  if (pool == nullptr) return GPUMEM_UNAVAILABLE;
+int StreamMemory::Allocate(gpumem_pool* pool, uint64_t bytes, void* stream, void** data) {
   gpumem_block block = {};
   const int status = gpumem_pool_allocate(pool, bytes, stream, &block);
   if (status != GPUMEM_OK) return status;
@@ -34,7 +31,7 @@ void StreamMemory::CountFree(uint64_t bytes) {
   used_.fetch_sub(Counted(bytes), std::memory_order_relaxed);
 }
 
-gpumem_pool* StreamMemory::PoolOf(MakePool make) {
+gpumem_pool* StreamMemory::PoolOf(absl::FunctionRef<gpumem_pool*()> make) {
   absl::MutexLock lock(&mutex_);
   gpumem_pool* pool = this->pool();
   if (pool != nullptr) return pool;

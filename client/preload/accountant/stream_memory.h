@@ -21,16 +21,12 @@ namespace gpumem::preload {
 
 class StreamMemory {
  public:
-  // Returns a new pool, or null. Called at the first allocation, as the pool needs the device's
-  // primary context.
-  using MakePool = absl::FunctionRef<gpumem_pool*()>;
-
   StreamMemory() = default;
   StreamMemory(const StreamMemory&) = delete;
   StreamMemory& operator=(const StreamMemory&) = delete;
 
-  // Allocates a block for work on a stream. Returns a status of libgpumem.
-  int Allocate(MakePool make, uint64_t bytes, void* stream, void** data);
+  // Allocates a block of the pool for work on a stream. Returns a status of libgpumem.
+  int Allocate(gpumem_pool* pool, uint64_t bytes, void* stream, void** data);
   // Counts a block of that many bytes, as asked for, that is about to be freed in the pool; and one
   // that is not, after all.
   void CountFree(uint64_t bytes);
@@ -38,6 +34,9 @@ class StreamMemory {
 
   // Returns the pool; null before the first allocation, and after Take().
   gpumem_pool* pool() const { return pool_.load(std::memory_order_acquire); }
+  // Returns the pool; makes it if there is none. Null if that fails. `make` returns a new pool, or
+  // null. At the first allocation, as the pool needs the device's primary context.
+  gpumem_pool* PoolOf(absl::FunctionRef<gpumem_pool*()> make);
   // Returns the pool, for the caller to destroy. No call may be under way.
   gpumem_pool* Take();
 
@@ -48,8 +47,6 @@ class StreamMemory {
   void SetReuse(uint32_t flags);
 
  private:
-  gpumem_pool* PoolOf(MakePool make);
-
   std::atomic<gpumem_pool*> pool_{nullptr};
   std::atomic<uint64_t> used_{0};
   std::atomic<uint64_t> used_high_{0};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <thread>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -20,6 +21,20 @@ constexpr absl::Duration kTickInterval = absl::Seconds(1);
 // operator is served.
 constexpr uint64_t kResumeWaitMs = 1000;
 constexpr absl::Duration kResumeInterval = absl::Milliseconds(50);
+// How long the program goes on, at least, after it was resumed, unless an operator suspends it. A
+// request that it makes waits behind attempts of others to resume, and could have been served then.
+constexpr absl::Duration kLeastTurn = absl::Milliseconds(kResumeWaitMs * 3 / 2);
+// The part of a request's time in which the program has to come to rest. The rest is for copies.
+constexpr double kRestingPart = 0.5;
+
+// Starts a thread that never joins. The program's signals are for the program's threads.
+void StartThread(std::function<void()> run) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  std::thread(std::move(run)).detach();
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
 
 }  // namespace
 
@@ -40,12 +55,7 @@ int Suspender::Start() {
   gpumem_watch* watch = nullptr;  // for the life of the process
   const int status = gpumem_client_serve_suspensions(client_, &handlers, &watch);
   if (status != GPUMEM_OK) return status;
-  // A thread of the program's must get the program's signals, not this one.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread([this] { Tick(); }).detach();
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  StartThread([this] { Tick(); });
   return GPUMEM_OK;
 }
 
@@ -53,7 +63,8 @@ void Suspender::Wanted() {
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      if (!suspended_ || by_operator_ || Resume(kResumeWaitMs)) return;
+      if (!suspended_ || by_operator_) return;
+      if (!unmapped_ && Resume(kResumeWaitMs)) return;
     }
     // Without a daemon an attempt ends at once.
     absl::SleepFor(kResumeInterval);
@@ -63,6 +74,8 @@ void Suspender::Wanted() {
 void Suspender::Serve(const gpumem_suspension_request& request) {
   // The blocks of a program have no tags.
   if (*request.tag != '\0') return;
+  preload_.own_thread();
+  if (request.resume == 0 && request.cause != GPUMEM_SUSPENSION_OPERATOR) AwaitTurn();
   absl::MutexLock lock(&mutex_);
   if (request.resume != 0) {
     if (suspended_) Resume(request.left_ms);
@@ -75,8 +88,21 @@ void Suspender::Serve(const gpumem_suspension_request& request) {
   }
 }
 
+void Suspender::AwaitTurn() {
+  absl::Time resumed;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (suspended_) return;
+    resumed = resumed_;
+  }
+  absl::SleepFor(std::min(resumed + kLeastTurn - absl::Now(), kLeastTurn));
+}
+
 void Suspender::Suspend(const gpumem_suspension_request& request) {
-  preload_.close_gate();
+  if (!Stop(absl::Milliseconds(request.left_ms) * kRestingPart)) {
+    std::fprintf(stderr, "gpumem: not suspended: the program's GPU work has not ended\n");
+    return;
+  }
   suspended_ = true;
   by_operator_ = request.cause == GPUMEM_SUSPENSION_OPERATOR;
   if (SuspendAll() == GPUMEM_OK) {
@@ -89,6 +115,25 @@ void Suspender::Suspend(const gpumem_suspension_request& request) {
   // the gate.
   by_operator_ = false;
   (void)Resume(0);
+}
+
+bool Suspender::Stop(absl::Duration most) {
+  const absl::Time deadline = absl::Now() + most;
+  // Work of before may go on, as a thread that waits at the gate would end it.
+  if (at_rest_ != nullptr && !at_rest_->WaitForNotificationWithDeadline(deadline)) return false;
+  const absl::Duration left = std::max(deadline - absl::Now(), absl::ZeroDuration());
+  if (preload_.close_gate(static_cast<uint64_t>(absl::ToInt64Milliseconds(left))) == 0)
+    return false;
+  // The driver has no such wait with a timeout.
+  at_rest_ = std::make_shared<absl::Notification>();
+  StartThread([preload = preload_, at_rest = at_rest_] {
+    preload.own_thread();
+    (void)preload.synchronize_all();  // after an error, the suspension fails by itself
+    at_rest->Notify();
+  });
+  if (at_rest_->WaitForNotificationWithDeadline(deadline)) return true;
+  preload_.open_gate();
+  return false;
 }
 
 int Suspender::SuspendAll() {
@@ -137,6 +182,7 @@ bool Suspender::Resume(uint64_t wait_ms) {
   }
   suspended_ = false;
   by_operator_ = false;
+  resumed_ = absl::Now();
   preload_.open_gate();
   return true;
 }
@@ -147,6 +193,7 @@ void Suspender::MapAgain() {
 }
 
 void Suspender::Tick() {
+  preload_.own_thread();
   uint64_t before = 0;
   while (true) {
     absl::SleepFor(kTickInterval);

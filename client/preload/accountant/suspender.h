@@ -7,11 +7,13 @@
 
 #include <atomic>
 #include <functional>
-#include <thread>
+#include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "client/preload/accountant/physical.h"
 #include "client/preload/brokered_memory.h"
 #include "gpumem/gpumem.h"
@@ -36,7 +38,12 @@ class Suspender {
 
  private:
   void Serve(const gpumem_suspension_request& request);
+  // Waits until the program has gone on for a moment since it was resumed.
+  void AwaitTurn();
   void Suspend(const gpumem_suspension_request& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Closes the gate, and waits for the program's work. False, with the gate open, if that takes
+  // longer.
+  bool Stop(absl::Duration most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Suspends the parts that are not suspended. Returns a status of libgpumem. With the gate closed.
   int SuspendAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // True if memory is suspended: all may have been freed before the gate was closed.
@@ -55,8 +62,11 @@ class Suspender {
   absl::Mutex mutex_;
   bool suspended_ ABSL_GUARDED_BY(mutex_) = false;
   bool by_operator_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time resumed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   // The memory is back, and the driver does not map it. Threads at the gate do not ask again.
   bool unmapped_ ABSL_GUARDED_BY(mutex_) = false;
+  // Notified when the thread that waits for the program's work has ended; null: there was none.
+  std::shared_ptr<absl::Notification> at_rest_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumem::preload

@@ -15,7 +15,6 @@
 namespace gpumem::preload {
 namespace {
 
-// Devices whose default pool other devices may use. They could not use gpumem's memory.
 // Devices whose plug-in has been told the program's choice of reuse.
 std::atomic<bool> g_reuse_told[kMaxDevices];
 
@@ -108,8 +107,9 @@ bool AllocateBrokered(const Entry& entry, const StreamAllocation& wanted, uint64
   if (!g_reuse_told[wanted.device].load(std::memory_order_acquire)) {
     TellReuse(driver, wanted, device);
   }
-  const GateHold hold;
-  switch (Broker()->stream_memory->allocate(device, wanted.bytes, wanted.stream, address)) {
+  switch (AllocateBehindGate(device, /*of_streams=*/true, [&] {
+    return Broker()->stream_memory->allocate(device, wanted.bytes, wanted.stream, address);
+  })) {
     case GPUMEM_ACCOUNTANT_OK:
       *result = CUDA_SUCCESS;
       return true;

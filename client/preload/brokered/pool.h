@@ -9,9 +9,26 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/preload/accounting.h"
+#include "client/preload/brokered_memory.h"
 #include "client/preload/driver.h"
+#include "client/preload/gate.h"
 
 namespace gpumem::preload {
+
+// Allocates by `allocate`, which returns a GpumemAnswer and may wait. So it is called outside the
+// gate, and again if the process was suspended meanwhile.
+template <typename Allocate>
+int AllocateBehindGate(GpumemBrokeredDevice* device, bool of_streams, Allocate allocate) {
+  while (true) {
+    {
+      const GateHold hold;
+      Broker()->prepare(device, of_streams);
+    }
+    const int answer = allocate();
+    if (answer != GPUMEM_ACCOUNTANT_SUSPENDED) return answer;
+  }
+}
 
 struct StreamAllocation {
   int device;         // whose pools it is about

@@ -117,6 +117,7 @@ extern "C" {
 
 CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
   Entry entry;
+  const GateHold hold;
   if (RangeOfBrokered(entry, dptr, pbase, psize)) return CUDA_SUCCESS;
   return entry.driver.cuMemGetAddressRange_v2(pbase, psize, dptr);
 }
@@ -124,6 +125,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUde
 CUresult CUDAAPI cuMemGetAddressRange(CUdeviceptr_v1* pbase, unsigned int* psize,
                                       CUdeviceptr_v1 dptr) {
   Entry entry;
+  const GateHold hold;
   if (RangeOfBrokered(entry, dptr, pbase, psize)) return CUDA_SUCCESS;
   return entry.driver.cuMemGetAddressRange(pbase, psize, dptr);
 }

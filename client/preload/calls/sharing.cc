@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Access to mappings of cuMemMap(), and what hands physical memory to others. gpumem's memory is
-// pinned then (brokered_vmm.h).
+// Access to mappings of cuMemMap(), and what hands physical memory to others. gpumem's memory of
+// cuMemCreate() is pinned then (brokered_vmm.h). Its blocks of cuMemAlloc() move, and the daemon
+// may give their memory to others, so they are not handed out.
 #include "client/preload/toolkit.h"
 
 #if GPUMEM_PRELOAD_BUILT
+#include "client/preload/brokered.h"
 #include "client/preload/driver.h"
 #include "client/preload/gate.h"
 #include "client/preload/vmm/brokered_vmm.h"
@@ -50,6 +52,7 @@ CUresult CUDAAPI cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, s
                                                unsigned long long flags) {
   Entry entry;
   const GateHold hold;
+  if (entry.outermost && gpumem::preload::IsInBrokered(dptr)) return CUDA_ERROR_NOT_SUPPORTED;
   if (entry.outermost) gpumem::preload::PinMappings(dptr, size);
   return entry.driver.cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
 }
@@ -75,6 +78,8 @@ CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size
                                      CUdeviceptr memptr, size_t size, unsigned long long flags) {
   Entry entry;
   const GateHold hold;
+  // As the driver does for memory of cuMemAlloc().
+  if (entry.outermost && gpumem::preload::IsInBrokered(memptr)) return CUDA_ERROR_INVALID_VALUE;
   if (entry.outermost) gpumem::preload::PinMappings(memptr, size);
   return entry.driver.cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
 }

@@ -7,6 +7,7 @@
 
 #include "client/preload/accounting.h"
 #include "client/preload/books.h"
+#include "client/preload/brokered.h"
 #include "client/preload/gate.h"
 #include "client/preload/vmm/brokered_vmm.h"
 #include "client/preload/vmm/ranges.h"
@@ -228,6 +229,10 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handl
   if (entry.outermost && handle != nullptr &&
       gpumem::preload::RetainPhysical(reinterpret_cast<uint64_t>(addr), handle)) {
     return CUDA_SUCCESS;
+  }
+  // The driver knows it as a mapping. The program does not.
+  if (entry.outermost && gpumem::preload::IsInBrokered(reinterpret_cast<uint64_t>(addr))) {
+    return CUDA_ERROR_INVALID_VALUE;
   }
   CUresult result = entry.driver.cuMemRetainAllocationHandle(handle, addr);
   if (result != CUDA_SUCCESS || !entry.outermost) return result;

@@ -191,11 +191,13 @@ bool CreatePhysical(const Entry& entry, CUmemGenericAllocationHandle* handle, ui
     return Broker()->create_physical(device, size, may_wait, &memory->physical, &memory->address);
   };
   int answer;
-  {
-    const GateHold hold;
-    answer = create(0);
-  }
-  if (answer == GPUMEM_ACCOUNTANT_NO_MEMORY) answer = create(1);
+  do {
+    {
+      const GateHold hold;
+      answer = create(0);
+    }
+    if (answer == GPUMEM_ACCOUNTANT_NO_MEMORY) answer = create(1);
+  } while (answer == GPUMEM_ACCOUNTANT_SUSPENDED);
   if (answer != GPUMEM_ACCOUNTANT_OK) {
     free(memory);
     return answer != GPUMEM_ACCOUNTANT_UNLIMITED;
@@ -208,8 +210,11 @@ bool CreatePhysical(const Entry& entry, CUmemGenericAllocationHandle* handle, ui
     memory->token = kTokens | ++g_last_token;
     if (g_memory.Put(memory->token, memory)) dead = nullptr;
   }
-  FreeAll(dead);
-  if (dead != nullptr) return true;
+  if (dead != nullptr) {
+    const GateHold hold;
+    FreeAll(dead);
+    return true;
+  }
   *handle = memory->token;
   *result = CUDA_SUCCESS;
   return true;
