@@ -61,7 +61,7 @@ int main(void) {
   if (pipe(handles) != 0 || pipe(done) != 0) return 4;
   const pid_t child = fork();
   if (child == 0) {
-    close(done[1]);
+    close(handles[1]); /* the read ends if the parent does */
     open_elsewhere(handles[0]);
     return 0;
   }

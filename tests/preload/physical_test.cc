@@ -34,10 +34,16 @@ TEST_F(PhysicalTest, MemoryIsGpumemsAndTheLimitHolds) {
 }
 
 TEST_F(PhysicalTest, TheDriverTellsAndRefusesTheSame) { ExpectSame("facts", "PHYSICAL"); }
-TEST_F(PhysicalTest, AChildAfterForkIsRefused) { ExpectSame("fork", "PHYSICAL"); }
-TEST_F(PhysicalTest, CapturesAllowIt) { ExpectSame("captured", "PHYSICAL"); }
-TEST_F(PhysicalTest, ItOutlivesThePrimaryContext) { ExpectSame("reset", "PHYSICAL"); }
-TEST_F(PhysicalTest, OtherProcessesImportIt) { ExpectSame("export", "PHYSICAL"); }
+
+TEST_F(PhysicalTest, ProgramsSeeTheSame) {
+  // A child after fork() is refused; captures allow it; it outlives the primary context; other
+  // processes import it.
+  for (const char* matter : {"fork", "captured", "reset", "export"}) {
+    SCOPED_TRACE(matter);
+    ExpectSame(matter, "PHYSICAL");
+    EXPECT_EQ(driver_peak(), 16 * kMiB) << "the driver has made a context alone";
+  }
+}
 
 // The daemon gives this tenant eight segments. Two are reservations: of a context, and of 32 MiB,
 // of which managed memory needs 2 MiB. So six pieces are gpumem's, and the others the driver's.
