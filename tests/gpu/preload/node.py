@@ -13,7 +13,7 @@ GIB = 1 << 30
 LIMIT = 20 * GIB
 CONFIG = """
 [tier]
-capacity = "64GiB"
+capacity = "90GiB"
 [[tenant]]
 name = "unmodified"
 limit = "20GiB"
@@ -36,7 +36,7 @@ default = true
 tenant = "{name}"
 """ for name in ("unmodified", "brokered", "left", "right"))
 # The tenants of the modes that are not "unmodified".
-TENANTS = {"broker": "brokered", "left": "left", "right": "right"}
+TENANTS = {"broker": "brokered", "injected_broker": "brokered", "left": "left", "right": "right"}
 
 
 class Node:
@@ -76,7 +76,7 @@ class Node:
 
     def modes(self):
         """False: the program alone; True: under the preload; "broker": the same in broker mode;
-        "peer". Also "injection", "left", "right"."""
+        "peer". Also "injection", "injected_broker", "left", "right"."""
         return (False, True, "broker", "peer") if self.peer else (False, True, "broker")
 
     def environment(self, preload):
@@ -87,7 +87,8 @@ class Node:
             env.update(self.peer_env, LD_PRELOAD=str(self.peer))
         elif preload:
             env["GPUMEM_TENANT"] = TENANTS.get(preload, "unmodified")
-            variable = "CUDA_INJECTION64_PATH" if preload == "injection" else "LD_PRELOAD"
+            injected = preload in ("injection", "injected_broker")
+            variable = "CUDA_INJECTION64_PATH" if injected else "LD_PRELOAD"
             env[variable] = str(self.release / "lib/gpumem/libgpumem-preload.so")
         return env
 

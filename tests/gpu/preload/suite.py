@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""suite.py --release DIR [--rounds N] [--peer FILE [--peer-env NAME=VALUE ...]] [PART ...]: unmodified
-GPU programs under the preload, on a machine with a GPU.
+"""suite.py --release DIR [--rounds N] [--pairs N] [--peer FILE [--peer-env NAME=VALUE ...]] [PART ...]:
+unmodified GPU programs under the preload, on a machine with a GPU.
 
 Starts gpumemd of the release with a limit of 20 GiB, and runs each program of workloads.py alone and
 under the preload. Parts (all by default, in this order):
@@ -13,9 +13,10 @@ under the preload. Parts (all by default, in this order):
   speed   interleaved pairs of a matmul, a training step and kernel launches, alone and preloaded
   calls   the same of single calls of the driver (tests/preload/bench.c)
   broker  answers, fill, race and kill in broker mode
-  broker_same  same in broker mode
+  broker_same, broker_speed  same and speed in broker mode
   suspend programs in broker mode, with each of their allocators, are suspended and resumed while they
-          work, and two that do not fit on the GPU together take turns
+          work
+  turns   two that do not fit on the GPU together take turns, also if both wait for more than they hold
   injection  same, of some programs, and fill, with the library loaded by the CUDA driver
              (CUDA_INJECTION64_PATH) in place of the preload
   gpus    programs that use two GPUs, in both modes
@@ -33,7 +34,7 @@ import time
 
 from node import GIB, HERE, LIMIT, Node, Report
 from several_gpus import gpus
-from suspensions import suspend
+from suspensions import suspend, turns
 from workloads import compared
 
 SAME = ("torch_default torch_expandable torch_async torch_graphs torch_graphs_async torch_ipc "
@@ -219,10 +220,10 @@ def tell_ratios(report, name, unit, figures):
     report.tell(True, name, "; ".join(words))
 
 
-def speed(node, report, rounds=5):
+def speed(node, report, modes=None):
     figures = {}
-    for _ in range(rounds):
-        for mode in node.modes():
+    for _ in range(node.pairs):
+        for mode in modes or node.modes():
             results = node.run("speed", preload=mode)
             if "failed" in results:
                 report.tell(False, "speed", f"{NAMES[mode]}: {results}")
@@ -231,6 +232,10 @@ def speed(node, report, rounds=5):
                 figures.setdefault(key, {}).setdefault(mode, []).append(value)
     for key, by_mode in figures.items():
         tell_ratios(report, f"speed {key[1:]}", "ms", by_mode)
+
+
+def broker_speed(node, report):
+    speed(node, report, (False, "broker"))
 
 
 def peer_is_at_work(node, report):
@@ -265,16 +270,18 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--release", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=20, help="of race and kill")
+    parser.add_argument("--pairs", type=int, default=5, help="of speed")
     parser.add_argument("--peer", type=pathlib.Path)
     parser.add_argument("--peer-env", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("parts", nargs="*", default=[])
     options = parser.parse_args()
     parts = {"same": same, "answers": answers, "fill": fill, "race": race, "kill": kill,
              "speed": speed, "calls": calls, "broker": broker, "broker_same": broker_same,
-             "suspend": suspend, "injection": injection, "gpus": gpus}
+             "broker_speed": broker_speed, "suspend": suspend, "turns": turns, "injection": injection, "gpus": gpus}
     work = pathlib.Path(tempfile.mkdtemp(prefix="gmpre.", dir="/tmp"))
     report = Report()
     node = Node(options.release.resolve(), work, options.peer, options.peer_env, options.rounds)
+    node.pairs = options.pairs
     try:
         for name in options.parts or parts:
             begin = time.time()

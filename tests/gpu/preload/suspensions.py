@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part "suspend" of suite.py: programs in broker mode that are suspended and know nothing of it."""
+"""The parts "suspend" and "turns" of suite.py: programs in broker mode that are suspended and know
+nothing of it."""
 import json
 import pathlib
 import sys
@@ -35,12 +36,12 @@ def move(node, words):
     return left
 
 
-def suspend_one(node, report, name):
+def suspend_one(node, report, name, mode="broker"):
     alone = node.run(name, preload=False)
     if "skipped" in alone or "failed" in alone:
         report.tell(None, f"suspend {name}", str(alone))
         return
-    process = node.start([*PROGRAM, name], "broker")
+    process = node.start([*PROGRAM, name], mode)
     while node.usage("broker")["leased_bytes"] < 2 * GIB and process.poll() is None:
         time.sleep(0.01)
     words = []
@@ -52,11 +53,11 @@ def suspend_one(node, report, name):
     held = results_of(process, 300)
     # What stays is the context, and memory that is the driver's.
     report.tell(compared(alone) == compared(held) and len(words) == 3 and left < 2 * GIB,
-                f"suspend {name}", f"{alone} {held} {words}")
+                f"suspend {mode} {name}", f"{alone} {held} {words}")
     node.wait_empty(mode="broker")
 
 
-def turns(node, report, name):
+def take_turns(node, report, name):
     begin = time.perf_counter()
     both = {mode: node.start([*PROGRAM, name], mode) for mode in ("left", "right")}
     for mode, process in both.items():
@@ -70,5 +71,11 @@ def turns(node, report, name):
 def suspend(node, report):
     for name in LONG:
         suspend_one(node, report, name)
-    for name in ("take_turns", "take_turns_async", "take_turns_expandable"):
-        turns(node, report, name)
+    for name in ("train_long", "train_long_async", "train_long_expandable"):
+        suspend_one(node, report, name, "injected_broker")
+
+
+def turns(node, report):
+    for way in ("", "_async", "_expandable"):
+        take_turns(node, report, "take_turns" + way)
+        take_turns(node, report, "grow_in_turns" + way)

@@ -101,9 +101,23 @@ def take_turns(config=None):
     return {"wrong": wrong, "_rounds": rounds + 1, "_gib": count}
 
 
-WORKLOADS["take_turns"] = take_turns
-WORKLOADS["take_turns_async"] = functools.partial(take_turns, "backend:cudaMallocAsync")
-WORKLOADS["take_turns_expandable"] = functools.partial(take_turns, "expandable_segments:True")
+def grow_in_turns(config=None):
+    """Needs more than it holds of the GPU, as another such program does: both wait."""
+    begin = time.monotonic()
+    torch = torch_module(config)
+    parts = []
+    for share in (0.45, 0.57):
+        while len(parts) < int(torch.cuda.mem_get_info()[1] * share) // (1 << 30):
+            parts.append(torch.full((1 << 30,), len(parts), device="cuda", dtype=torch.int8))
+        time.sleep(max(0, begin + 15 - time.monotonic()))  # the other one has its first part then
+    wrong = sum(int((part != at).any()) for _ in rounds_of(10) for at, part in enumerate(parts))
+    return {"wrong": wrong, "_gib": len(parts), "_seconds": time.monotonic() - begin}
+
+
+for each in (take_turns, grow_in_turns):
+    WORKLOADS[each.__name__] = each
+    WORKLOADS[each.__name__ + "_async"] = functools.partial(each, "backend:cudaMallocAsync")
+    WORKLOADS[each.__name__ + "_expandable"] = functools.partial(each, "expandable_segments:True")
 
 
 def convolve(torch):
