@@ -2,27 +2,17 @@
 // Thread caches, and the calls that they serve.
 #include "client/pool/engine.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/pool/size_class.h"
+#include "common/fork_count.h"
 
 namespace gpumem::internal {
 namespace {
 
 std::atomic<uint64_t> next_pool{1};
-
-// Counts the forks that led to this process.
-std::atomic<uint64_t> generation{0};
-uint64_t Generation() {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
-  (void)registered;
-  return generation.load(std::memory_order_relaxed);
-}
 
 }  // namespace
 
@@ -32,7 +22,7 @@ struct ThreadCaches {
     uint64_t pool;
     std::shared_ptr<ThreadCache> cache;
     std::shared_ptr<Engine::Link> link;
-    uint64_t generation;
+    uint64_t forks;  // of the pool's process
   };
   std::vector<One> all;
 
@@ -60,7 +50,7 @@ ThreadCaches::~ThreadCaches() {
   thread_over = true;
   last_pool = 0;
   for (One& one : all) {
-    if (one.generation != generation.load(std::memory_order_relaxed)) continue;  // forked
+    if (one.forks != KnownForkCount()) continue;
     absl::MutexLock lock(&one.link->mutex);
     if (one.link->engine != nullptr) one.link->engine->TakeOver(*one.cache);
   }
@@ -83,7 +73,7 @@ ThreadCache* Engine::CacheOfThisThread() {
   auto& all = caches_of_thread.all;
   // Entries of destroyed pools are removed here.
   std::erase_if(all, [this](const ThreadCaches::One& one) {
-    if (one.generation != generation_) return false;  // the parent owns its lock
+    if (one.forks != forks_) return false;  // the parent owns its lock
     absl::MutexLock lock(&one.link->mutex);
     return one.link->engine == nullptr;
   });
@@ -92,7 +82,7 @@ ThreadCache* Engine::CacheOfThisThread() {
     absl::MutexLock lock(&caches_mutex_);
     caches_.push_back(cache);
   }
-  all.push_back({id_, cache, link_, generation_});
+  all.push_back({id_, cache, link_, forks_});
   last_pool = id_;
   return last_cache = cache.get();
 }
@@ -198,7 +188,7 @@ Engine::Engine(std::unique_ptr<SegmentSource> source, std::unique_ptr<StreamApi>
       api_(std::move(api)),
       options_(options),
       id_(next_pool.fetch_add(1)),
-      generation_(Generation()),
+      forks_(CountForks()),
       caching_(options.thread_caches),
       releases_(options.release_threshold_bytes != UINT64_MAX),
       policy_(options.reuse),
@@ -228,9 +218,7 @@ Engine::~Engine() {
   ReleaseAll(rest).IgnoreError();
 }
 
-bool Engine::IsOwnProcess() const {
-  return generation.load(std::memory_order_relaxed) == generation_;
-}
+bool Engine::IsOwnProcess() const { return KnownForkCount() == forks_; }
 
 absl::Status Engine::CheckProcess() const {
   if (IsOwnProcess()) return absl::OkStatus();

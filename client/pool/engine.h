@@ -297,7 +297,7 @@ class Engine {
   const std::unique_ptr<StreamApi> api_;
   const PoolOptions options_;
   const uint64_t id_;          // unique among this process's pools, never reused
-  const uint64_t generation_;  // of the process: changes in a forked child
+  const uint64_t forks_;  // of the process: another number in a forked child
   std::atomic<bool> caching_{true};
   std::atomic<bool> releases_{false};  // a threshold is set: no thread caches large blocks
   // Threads that wait for memory, and one for a pool that is not at kRunning: no thread caches

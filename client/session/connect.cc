@@ -16,6 +16,7 @@
 #include "client/session/handshake.h"
 #include "client/session/session.h"
 #include "common/endpoints.h"
+#include "common/fork_count.h"
 
 namespace gpumem::internal {
 namespace {
@@ -134,7 +135,7 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
 
 Session::Session(v1::Welcome welcome, const ConnectOptions& options, Greeting greeting,
                  std::string runtime_dir, ConnectionPtr connection)
-    : pid_(::getpid()),
+    : forks_(internal::CountForks()),
       welcome_(std::move(welcome)),
       timeout_(options.timeout),
       runtime_dir_(std::move(runtime_dir)),

@@ -3,8 +3,6 @@
 // Attach and Resume.
 #include "client/session/session.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <limits>
@@ -20,6 +18,7 @@
 #include "client/session/lease_book.h"
 #include "client/session/waiting_call.h"
 #include "common/failpoint.h"
+#include "common/fork_count.h"
 
 namespace gpumem::internal {
 namespace {
@@ -61,7 +60,7 @@ Grant::~Grant() {
   if (session_ != nullptr) session_->Forget(IdsOf(leases_));
 }
 
-bool Session::forked() const { return ::getpid() != pid_; }
+bool Session::forked() const { return KnownForkCount() != forks_; }
 
 absl::Time Session::Deadline(std::optional<absl::Duration> timeout) const {
   return absl::Now() + timeout.value_or(timeout_);

@@ -290,7 +290,7 @@ class Session : public std::enable_shared_from_this<Session> {
                                                                 absl::Time deadline);
   void FlushPending(Connection& connection, absl::Time deadline);
 
-  const pid_t pid_;
+  const uint64_t forks_;  // of the process: another number in a forked child
   std::atomic<uint64_t> last_request_id_{0};
   const v1::Welcome welcome_;
   const absl::Duration timeout_;
