@@ -107,6 +107,27 @@ static void info(int rounds) {
   printf("cuMemGetInfo: %.0f\n", median(times, rounds));
 }
 
+/* Of a kernel that does nothing: batches which the GPU's queue has room for. */
+static void launches(int rounds) {
+  enum { kBatch = 200 };
+  static const char kKernel[] =
+      ".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry nothing() { ret; }\n";
+  double times[1000];
+  CUmodule module;
+  CUfunction nothing;
+  must(door.cuModuleLoadData_(&module, kKernel), "module");
+  must(door.cuModuleGetFunction_(&nothing, module, "nothing"), "function");
+  for (int i = 0; i < rounds; ++i) {
+    double begin = now();
+    for (int j = 0; j < kBatch; ++j) {
+      must(door.cuLaunchKernel_(nothing, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL), "launch");
+    }
+    times[i] = (now() - begin) / kBatch;
+    must(door.cuStreamSynchronize_(stream), "synchronize");
+  }
+  printf("cuLaunchKernel: %.0f\n", median(times, rounds));
+}
+
 static void array(size_t width, size_t height, size_t depth, CUarray_format format,
                   unsigned int channels) {
   CUDA_ARRAY3D_DESCRIPTOR descriptor = {width, height, depth, format, channels, 0};
@@ -157,6 +178,7 @@ int main(int argc, char** argv) {
   must(door.cuMemPoolSetAttribute_(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), "pool");
   pairs("cuMemAllocAsync", 64 << 10, 20000, alloc_async, release_async);
   must(door.cuStreamSynchronize_(stream), "synchronize");
+  launches(300);
   physical(64 * MIB, 300);
   info(1000);
   for (int i = 0; i < LIVE; ++i) must(alloc(&live[i], 512), "live");

@@ -83,6 +83,9 @@
   X(cuStreamWaitValue32, 12000)                    \
   X(cuEventCreate, 2000)                           \
   X(cuEventRecord, 2000)                           \
+  X(cuModuleLoadData, 2000)                        \
+  X(cuModuleGetFunction, 2000)                     \
+  X(cuLaunchKernel, 7000)                          \
   X(cuStreamBeginCapture, 10010)                   \
   X(cuStreamEndCapture, 10000)                     \
   X(cuThreadExchangeStreamCaptureMode, 10010)      \

@@ -256,7 +256,7 @@ def calls(node, report, rounds=21):
                 report.tell(False, "calls", f"{NAMES[mode]}: {err[-300:]}")
                 return
             for line in out.splitlines():
-                if not line.startswith(("cuMem", "10000 live")):
+                if not line.startswith(("cuMem", "cuLaunch", "10000 live")):
                     continue
                 name, numbers = line.rsplit(":", 1)
                 for part, number in zip(("", " free"), numbers.split("/")):
