@@ -45,7 +45,7 @@ struct Caller {
 };
 
 // Connects, and counts the session in `tally`. Nothing after a refusal, which it counts, too.
-// `reads`: false if the session's socket is never read.
+// `reads`: true if calls drop what arrives on the session's socket; else it is left there.
 std::optional<Caller> NewCaller(const Orders& orders, Tally* tally, bool reads = true);
 
 // Statuses as of Http2Client::Call.

@@ -133,6 +133,7 @@ TEST_F(Hostile, PageStorm) {
   Survive({}, {{.attack = "page-storm", .processes = 4}});
   if (pid_ == 0) return;
   EXPECT_GT(Counted("page-storm", "pages"), 0u);
+  EXPECT_EQ(Counted("page-storm", "undelivered"), 0u);
   EXPECT_EQ(Counted("page-storm", "changed"), 0u);
 }
 
