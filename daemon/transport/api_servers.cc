@@ -84,8 +84,9 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
     // Metered sockets keep the window, which may outlive `this`. The callback is not called then:
     // no gRPC call is left.
     server.calls = std::make_shared<CallWindow>(options_.calls, [this] { look_.Signal(); });
+    server.ends = std::make_shared<CallWindow>(options_.ends, [this] { look_.Signal(); });
   }
-  if (absl::Status metered = MeterSocket(served.get(), server.frames, server.calls);
+  if (absl::Status metered = MeterSocket(served.get(), server.frames, server.calls, server.ends);
       !metered.ok()) {
     return metered;
   }
@@ -167,9 +168,12 @@ void ApiServers::Guard() {
 bool ApiServers::ResumeHeld() {
   bool held = false;
   for (auto& [key, server] : servers_) {
-    if (server.calls == nullptr || !server.calls->any_held()) continue;
-    ResumeReads(server.calls);
-    held = held || server.calls->any_held();
+    if (server.calls == nullptr) continue;
+    for (const std::shared_ptr<CallWindow>& window : {server.calls, server.ends}) {
+      if (!window->any_held()) continue;
+      ResumeReads(window);
+      held = held || window->any_held();
+    }
   }
   return held;
 }

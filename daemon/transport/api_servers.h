@@ -16,7 +16,7 @@
 // A client of libgpumem whose connection is cut asks for another one (Hello.resume_token).
 //
 // call_window.h limits the calls in progress of each uid and tenant. Further calls wait in the
-// sockets of its clients.
+// sockets of its clients. Connections that end while many calls are open are closed in turn.
 //
 // A server exists while it has connections, and for options.linger after that. Making one takes
 // some 2 ms.
@@ -57,6 +57,9 @@ struct ApiServersOptions {
   absl::Duration guard_interval = absl::Milliseconds(100);
   FrameBudgetOptions frames;  // of each uid and tenant
   CallWindowOptions calls;    // of each uid and tenant
+  // Open calls of connections that are being closed, of each uid and tenant: some 4 ms of gRPC's
+  // work.
+  CallWindowOptions ends = {.max_calls = 32, .patience = absl::Milliseconds(100)};
   // How long new connections are refused after a flood. Doubles with each further flood within ten
   // times this time.
   absl::Duration first_pause = absl::Seconds(1);
@@ -108,6 +111,7 @@ class ApiServers {
     std::vector<std::shared_ptr<ApiLine>> lines;     // until gRPC has closed them
     std::shared_ptr<FrameBudget> frames;             // of the lines since the last flood
     std::shared_ptr<CallWindow> calls;               // of all lines
+    std::shared_ptr<CallWindow> ends;                // of all lines
     uint64_t calls_seen = 0;                         // of calls->received()
     absl::Time called_at = absl::InfinitePast();     // when the guard last saw new calls
     absl::Time idle_since = absl::InfiniteFuture();  // without lines

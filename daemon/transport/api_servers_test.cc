@@ -102,6 +102,38 @@ TEST_F(ApiServersTest, CallsThatWaitDelayOtherCallsOnlyBriefly) {
   EXPECT_TRUE(waits.Call().ok());
 }
 
+TEST_F(ApiServersTest, ConnectionsWithManyCallsAllEndInTheirTurn) {
+  constexpr size_t kPeers = 8, kEach = 50;
+  // Neither time nor the guard helps those that wait.
+  Start({.guard_interval = absl::Hours(1),
+         .calls = {.max_calls = kPeers * kEach,
+                   .max_calls_alone = kPeers * kEach,
+                   .patience = absl::Hours(1)},
+         .ends = {.max_calls = 10, .patience = absl::Hours(1)}});
+  std::vector<ApiPeer> peers;
+  grpc::CompletionQueue queue;
+  std::vector<grpc::ClientContext> contexts(kPeers * kEach);
+  std::vector<std::unique_ptr<grpc::ClientAsyncResponseReader<gpumem::v1::GetUsageResponse>>> calls;
+  std::vector<gpumem::v1::GetUsageResponse> responses(kPeers * kEach);
+  std::vector<grpc::Status> statuses(kPeers * kEach);
+  for (size_t i = 0; i < kPeers; ++i) peers.push_back(Connect());
+  for (size_t i = 0; i < kPeers * kEach; ++i) {
+    calls.push_back(peers[i % kPeers].stub->AsyncGetUsage(&contexts[i], {}, &queue));
+    calls.back()->Finish(&responses[i], &statuses[i], nullptr);
+  }
+  EXPECT_TRUE(Eventually([&] { return service_.usages() == kPeers * kEach; }));
+  for (ApiPeer& peer : peers) peer.line->Cut();
+  for (const ApiPeer& peer : peers) {
+    EXPECT_TRUE(Eventually([&] { return peer.line->Closed(); }));
+  }
+  for (size_t i = 0; i < kPeers * kEach; ++i) {
+    void* tag;
+    bool ok;
+    queue.Next(&tag, &ok);
+  }
+  for (const grpc::Status& status : statuses) EXPECT_FALSE(status.ok());
+}
+
 TEST_F(ApiServersTest, OnceItStopsItConnectsNoClient) {
   Start();
   ApiPeer peer = Connect();

@@ -6,6 +6,8 @@
 // holds; further ones wait in the sockets of their clients. While others make calls too, the window
 // is small: enough to keep the processors busy, and at most a moment's work for the others to wait
 // for.
+//
+// In the same way a second window limits the open calls of connections that are being closed.
 #pragma once
 
 #include <algorithm>

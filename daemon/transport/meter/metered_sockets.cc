@@ -107,6 +107,11 @@ struct Turn {
   std::shared_ptr<CallWindow> window;
 };
 
+// Of the two sorts of windows.
+struct Turns {
+  std::optional<Turn> calls, ends;
+};
+
 std::optional<Turn> NextTurn(const std::shared_ptr<CallWindow>& window, absl::Time now) {
   const std::optional<int> socket = window->NextToRead(now);
   if (!socket) return std::nullopt;
@@ -116,25 +121,35 @@ std::optional<Turn> NextTurn(const std::shared_ptr<CallWindow>& window, absl::Ti
 // The meter of the socket with one descriptor number.
 class MeteredSocket {
  public:
-  void Start(std::shared_ptr<FrameBudget> budget, std::shared_ptr<CallWindow> window)
-      ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Start(std::shared_ptr<FrameBudget> budget, std::shared_ptr<CallWindow> window,
+             std::shared_ptr<CallWindow> ends) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     End();
     received_ = {};
     sent_ = {};
+    open_calls_ = 0;
+    refused_ = false;
+    ending_calls_.reset();
     epoll_ = -1;
     budget_ = std::move(budget);
     window_ = std::move(window);
+    ends_ = std::move(ends);
   }
 
-  // Marks the socket closed; its number will be reused. The caller must resume the returned turn's
-  // socket: this one may have been resumed without being read since.
-  std::optional<Turn> Closed() ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Marks the socket closed; its number will be reused. The caller must resume the sockets of the
+  // returned turns: this one may have been resumed without being read since.
+  Turns Closed() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (window_ == nullptr) return std::nullopt;
-    std::optional<Turn> turn = NextTurn(window_, Now());
+    Turns turns;
+    const absl::Time now = Now();
+    if (window_ != nullptr) turns.calls = NextTurn(window_, now);
+    if (ends_ != nullptr) {
+      ends_->Answered(ending_calls_.value_or(0), now);
+      turns.ends = NextTurn(ends_, now);
+    }
     End();
-    return turn;
+    ends_.reset();
+    return turns;
   }
 
   // As recvmsg(). The caller must resume the returned turn's socket.
@@ -146,6 +161,10 @@ class MeteredSocket {
       return Receive(socket, message, flags);
     }
     const absl::Time now = Now();
+    if (refused_) {
+      errno = MayEnd(socket, now) ? ECONNRESET : EAGAIN;
+      return -1;
+    }
     const uint64_t room = window_->room();
     size_t bytes = room > 0 ? std::max(kLeastBytes, kCallBytes * room) : 0;
     // The end of a request that is counted already.
@@ -160,14 +179,23 @@ class MeteredSocket {
     }
     const ssize_t size = ReceiveUpTo(bytes, socket, message, flags);
     if (size > 0) {
-      const bool serve = budget_ != nullptr && Count(*message, static_cast<size_t>(size), now);
+      refused_ = budget_ == nullptr || !Count(*message, static_cast<size_t>(size), now);
       turn = NextTurn(window_, now);
-      if (serve) return size;
+      if (!refused_) return size;
       errno = ECONNRESET;
+      if (!MayEnd(socket, now)) {
+        // Resume() finds an end to read, and the peer sends no more meanwhile.
+        shutdown(socket, SHUT_RD);
+        errno = EAGAIN;
+      }
       return -1;
     }
     const int error = errno;
     if (size == 0 || (error != EAGAIN && error != EINTR)) {
+      if (!MayEnd(socket, now)) {
+        errno = EAGAIN;
+        return -1;
+      }
       turn = NextTurn(window_, now);
       End();
     }
@@ -184,6 +212,7 @@ class MeteredSocket {
       answers += sent_.Feed(bytes);
     });
     if (answers == 0) return std::nullopt;
+    open_calls_ -= std::min(open_calls_, answers);
     const absl::Time now = Now();
     window_->Answered(answers, now);
     return NextTurn(window_, now);
@@ -214,6 +243,7 @@ class MeteredSocket {
     ForEachPart(message, size, [&](auto bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       counts += received_.Feed(bytes);
     });
+    open_calls_ += counts.calls;
     window_->Received(counts.requests, now);
     switch (budget_->Charge(counts, now)) {
       case FrameBudget::Decision::kServe:
@@ -223,10 +253,26 @@ class MeteredSocket {
       case FrameBudget::Decision::kClose:
         break;
     }
-    // gRPC releases its data when it closes the connection. Later data is not counted.
+    // gRPC releases its data when it closes the connection, and needs the room for others now.
+    // Later data is not counted.
+    EndAtOnce(now);
     budget_->Return(received_.begun_bytes());
     budget_.reset();
     return false;
+  }
+
+  // True if gRPC may learn that the connection ends. If not, the socket is held until its turn.
+  bool MayEnd(int socket, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (ending_calls_) return true;
+    if (open_calls_ > 0 && epoll_ >= 0 && !ends_->MayReceive(socket, now)) return false;
+    EndAtOnce(now);
+    return true;
+  }
+
+  // Has MayEnd() return true.
+  void EndAtOnce(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ending_calls_ = open_calls_;
+    ends_->Received(open_calls_, now);
   }
 
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -240,7 +286,13 @@ class MeteredSocket {
   AnswerMeter sent_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<CallWindow> window_ ABSL_GUARDED_BY(mutex_);   // null: it is not metered
   std::shared_ptr<FrameBudget> budget_ ABSL_GUARDED_BY(mutex_);  // null: it is to be closed
-  int epoll_ ABSL_GUARDED_BY(mutex_) = -1;                       // with which gRPC waits for it
+  std::shared_ptr<CallWindow> ends_ ABSL_GUARDED_BY(mutex_);     // until it is closed
+  // Calls without an answer; those that the client has reset stay in it.
+  uint64_t open_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool refused_ ABSL_GUARDED_BY(mutex_) = false;  // nothing more is read
+  // Once gRPC may learn of the end: the calls that were open.
+  std::optional<uint64_t> ending_calls_ ABSL_GUARDED_BY(mutex_);
+  int epoll_ ABSL_GUARDED_BY(mutex_) = -1;  // with which gRPC waits for it
   epoll_event event_ ABSL_GUARDED_BY(mutex_) = {};
 };
 
@@ -268,7 +320,7 @@ void Resume(std::optional<Turn> turn) {
 }  // namespace
 
 absl::Status MeterSocket(int socket, std::shared_ptr<FrameBudget> budget,
-                         std::shared_ptr<CallWindow> window) {
+                         std::shared_ptr<CallWindow> window, std::shared_ptr<CallWindow> ends) {
   if (socket < 0 || static_cast<size_t>(socket) >= kMaxSockets) {
     return absl::ResourceExhaustedError(
         absl::StrCat("descriptor ", socket, " is beyond those that can be metered"));
@@ -281,7 +333,7 @@ absl::Status MeterSocket(int socket, std::shared_ptr<FrameBudget> budget,
       metered = made.release();
     }
   }
-  metered->Start(std::move(budget), std::move(window));
+  metered->Start(std::move(budget), std::move(window), std::move(ends));
   return absl::OkStatus();
 }
 
@@ -320,7 +372,9 @@ extern "C" int epoll_ctl(int epoll, int operation, int socket, epoll_event* even
 
 extern "C" int close(int descriptor) {
   if (gpumemd::MeteredSocket* const metered = gpumemd::Find(descriptor)) {
-    gpumemd::Resume(metered->Closed());
+    gpumemd::Turns turns = metered->Closed();
+    gpumemd::Resume(std::move(turns.calls));
+    gpumemd::Resume(std::move(turns.ends));
   }
   // Not by dlsym(): it is called before and after everything else in a program.
   return static_cast<int>(syscall(SYS_close, descriptor));

@@ -58,8 +58,8 @@ std::shared_ptr<FrameBudget> PingsAllowed(double count) {
 }
 
 absl::Status Meter(int socket, std::shared_ptr<FrameBudget> budget) {
-  return MeterSocket(socket, std::move(budget),
-                     std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 256}));
+  const auto window = std::make_shared<CallWindow>(CallWindowOptions{.max_calls = 256});
+  return MeterSocket(socket, std::move(budget), window, window);
 }
 
 TEST(MeteredSocketsTest, ReadsFailOnceTheBudgetIsExhausted) {
@@ -144,10 +144,19 @@ std::string Ends(int count) {
   return bytes;
 }
 
+// In which no call ever leaves without an answer.
+std::shared_ptr<CallWindow> Window(uint64_t calls) {
+  return std::make_shared<CallWindow>(
+      CallWindowOptions{.max_calls = calls, .patience = absl::Hours(1)});
+}
+
 // A connection whose reader is notified once of new data, as gRPC is.
 struct Awaited : Pair {
-  explicit Awaited(std::shared_ptr<CallWindow> window) {
-    EXPECT_TRUE(MeterSocket(served.get(), PingsAllowed(100), std::move(window)).ok());
+  explicit Awaited(std::shared_ptr<CallWindow> window,
+                   std::shared_ptr<CallWindow> ends = Window(1000),
+                   std::shared_ptr<FrameBudget> budget = PingsAllowed(100)) {
+    EXPECT_TRUE(
+        MeterSocket(served.get(), std::move(budget), std::move(window), std::move(ends)).ok());
     epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u32 = 7}};
     EXPECT_EQ(epoll_ctl(epoll.get(), EPOLL_CTL_ADD, served.get(), &event), 0);
   }
@@ -251,6 +260,78 @@ TEST(MeteredSocketsTest, TheEndIsReadThoughTheWindowIsFull) {
   EXPECT_GT(one.Read(), 0);
   one.peer = {};
   EXPECT_EQ(one.Read(), 0);
+}
+
+// HEADERS of requests that have not ended yet.
+std::string Begins(int count) {
+  std::string bytes;
+  for (int i = 0; i < count; ++i) bytes += std::string({0, 0, 0, 1, 0, 0, 0, 0, 1});
+  return bytes;
+}
+
+TEST(MeteredSocketsTest, ConnectionsWithOpenCallsEndInTurn) {
+  const auto ends = Window(10);
+  Awaited one(Window(100), ends), two(Window(100), ends), idle(Window(100), ends);
+  one.Send(Opening() + Ends(8) + Begins(4));
+  two.Send(Opening() + Begins(1));
+  idle.Send(Opening() + Ends(3));
+  for (Awaited* each : {&one, &two, &idle}) EXPECT_GT(each->Read(), 0);
+  idle.Answer(3);
+  char answers[100];
+  EXPECT_GT(recv(idle.peer.get(), answers, sizeof(answers), 0), 0);
+  for (Awaited* each : {&one, &two, &idle}) each->peer = {};
+  EXPECT_EQ(one.Read(), 0);
+  EXPECT_EQ(one.Read(), 0);
+  EXPECT_TRUE(two.HasEvent());
+  EXPECT_EQ(two.Read(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_EQ(idle.Read(), 0);
+  idle.served = {};
+  EXPECT_FALSE(two.HasEvent());
+  one.served = {};
+  EXPECT_TRUE(two.HasEvent());
+  EXPECT_EQ(two.Read(), 0);
+}
+
+TEST(MeteredSocketsTest, ConnectionsThatAreRefusedEndInTurn) {
+  const auto ends = Window(10);
+  const auto budget = PingsAllowed(0);
+  Awaited one(Window(100), ends, budget), two(Window(100), ends, budget);
+  for (Awaited* each : {&one, &two}) {
+    each->Send(Opening() + Begins(10));
+    EXPECT_GT(each->Read(), 0);
+  }
+  for (Awaited* each : {&one, &two}) {
+    each->Send(Pings(100));
+    EXPECT_TRUE(each->HasEvent());
+    EXPECT_EQ(each->Read(), -1);
+    EXPECT_EQ(errno, each == &one ? ECONNRESET : EAGAIN);
+  }
+  EXPECT_TRUE(two.HasEvent());  // its end
+  EXPECT_EQ(two.Read(), -1);
+  EXPECT_EQ(errno, EAGAIN);
+  EXPECT_FALSE(two.HasEvent());
+  one.served = {};
+  EXPECT_TRUE(two.HasEvent());
+  EXPECT_EQ(two.Read(), -1);
+  EXPECT_EQ(errno, ECONNRESET);
+}
+
+TEST(MeteredSocketsTest, AnEndThatTakesLongDelaysOthersOnlyBriefly) {
+  const auto ends = std::make_shared<CallWindow>(
+      CallWindowOptions{.max_calls = 1, .patience = absl::Milliseconds(20)});
+  Awaited one(Window(100), ends), two(Window(100), ends);
+  for (Awaited* each : {&one, &two}) {
+    each->Send(Opening() + Begins(10));
+    EXPECT_GT(each->Read(), 0);
+    each->peer = {};
+  }
+  EXPECT_EQ(one.Read(), 0);
+  EXPECT_TRUE(two.HasEvent());
+  if (two.Read() == 0) GTEST_SKIP() << "this machine is so slow that the time is over already";
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (!two.HasEvent() && absl::Now() < deadline) ResumeReads(ends);
+  EXPECT_EQ(two.Read(), 0);
 }
 
 TEST(MeteredSocketsTest, ANumberThatIsTooHighIsRefused) {

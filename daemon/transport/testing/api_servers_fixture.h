@@ -61,8 +61,14 @@ class AnswersWhoAmI : public gpumem::v1::Broker::CallbackService {
       void OnCancel() override { Finish(grpc::Status::CANCELLED); }
       void OnDone() override { delete this; }
     };
+    ++usages_;
     return new Waits;
   }
+  // Returns the number of calls of GetUsage so far.
+  size_t usages() const { return usages_; }
+
+ private:
+  std::atomic<size_t> usages_ = 0;
 };
 
 // A client of the connection; `line` is for its session to keep.
