@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -88,6 +89,22 @@ int RunAttack(const std::string& runtime_dir, const std::string& name, absl::Dur
 
 }  // namespace
 
+int InOwnSession(const std::function<int()>& main) {
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) return 2;
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(2);  // it died before the line above
+    setsid();
+    exit(main());
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 int RunRole(const std::vector<std::string>& args) {
   int uid, length_ms;
   if (args.size() < 3 || !absl::SimpleAtoi(args[2], &uid)) return 2;
@@ -164,6 +181,7 @@ void Arena::Start(const Scene& scene) {
 #endif
   // Protects the figures from other load here; attackers have the lowest priority anyway.
   setpriority(PRIO_PROCESS, 0, -20);
+  std::ofstream("/proc/self/autogroup") << -20;  // that of the session, if the kernel has these
   next_uid_ = kFirstAttackerUid;
   scene_ = scene;
   ASSERT_NO_FATAL_FAILURE(StartDaemon(scene));

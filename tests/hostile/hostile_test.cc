@@ -216,6 +216,8 @@ int main(int argc, char** argv) {
   if (!args.empty() && args[0] == "--role") {
     return gpumem::hostile::RunRole({args.begin() + 1, args.end()});
   }
-  ::testing::InitGoogleMock(&argc, argv);
-  return RUN_ALL_TESTS();
+  return gpumem::hostile::InOwnSession([&] {
+    ::testing::InitGoogleMock(&argc, argv);
+    return RUN_ALL_TESTS();
+  });
 }
