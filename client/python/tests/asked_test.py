@@ -66,6 +66,12 @@ def served(torch, daemon, *sessions, **options):
         yield turns
 
 
+def suspend_when_idle(daemon):
+    """Has the daemon ask idle programs to suspend. Not before served(): where an operator's resume
+    takes the place of such a request, the daemon makes no other one for a minute."""
+    daemon.ctl("quota", "set", "python", "--idle-suspend", "100ms")
+
+
 def in_thread(work):
     thread = threading.Thread(target=work)
     thread.start()
@@ -119,8 +125,8 @@ def check(torch, array, number):
 
 def test_an_idle_program_is_suspended(torch, daemon):
     array = filled(gpumem.Pool.default(0), 3)
-    daemon.ctl("quota", "set", "python", "--idle-suspend", "100ms")
     with served(torch, daemon, swappable=True):
+        suspend_when_idle(daemon)
         for _ in range(2):
             eventually(torch.suspended, "it is idle")
             check(torch, array, 3)  # in this thread
@@ -130,8 +136,8 @@ def test_an_idle_program_is_suspended(torch, daemon):
 
 def test_a_closed_server_leaves_the_next_step_its_task(torch, daemon):
     array = filled(gpumem.Pool.default(0), 3)
-    daemon.ctl("quota", "set", "python", "--idle-suspend", "100ms")
     with served(torch, daemon, swappable=True) as turns:
+        suspend_when_idle(daemon)
         eventually(torch.suspended, "it is idle")
     assert turns.closed and torch.suspended()
     check(torch, array, 3)
@@ -142,8 +148,8 @@ def test_a_closed_server_leaves_the_next_step_its_task(torch, daemon):
 def test_an_operator_keeps_what_was_suspended_for_others(torch, daemon):
     pool = gpumem.Pool.default(0)
     array = filled(pool, 3)
-    daemon.ctl("quota", "set", "python", "--idle-suspend", "100ms")
     with served(torch, daemon, swappable=True):
+        suspend_when_idle(daemon)
         eventually(torch.suspended, "it is idle")
         torch.suspend()  # it is the program's now
         thread = in_thread(lambda: check(torch, array, 3))
