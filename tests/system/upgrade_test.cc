@@ -235,7 +235,7 @@ TEST_F(UpgradeTest, OptionalRecordsOfANewerDaemonAreSkipped) {
 TEST_F(UpgradeTest, RequiredRecordsOfANewerDaemonAreRefusedAndKept) {
   daemon_->SetNextJournal("needed");
   Become("gpumemd_next");
-  ExpectRefusedUntilTheNewerOneIsBack("only version 8 has, which gpumemd ");
+  ExpectRefusedUntilTheNewerOneIsBack("only version 9 has, which gpumemd ");
 }
 
 TEST_F(UpgradeTest, AJournalOfANewerFormIsRefusedAndKept) {

@@ -163,9 +163,10 @@ static_assert(BytesOf<Answer>() == 24 && KeyBytesOf<Answer>() == 16);
 static_assert(BytesOf<TierExtent>() == 28 && KeyBytesOf<TierExtent>() == 12);
 static_assert(BytesOf<PublicationContent>() == 73 && KeyBytesOf<PublicationContent>() == 8);
 static_assert(BytesOf<Claim>() == 146 && KeyBytesOf<Claim>() == 16);
-static_assert(BytesOf<MadeTenant>() == 192 && KeyBytesOf<MadeTenant>() == 8);
+static_assert(BytesOf<MadeTenant>() == 197 && KeyBytesOf<MadeTenant>() == 8);
 static_assert(BytesOf<MadeTenantQuota>() == 118 && KeyBytesOf<MadeTenantQuota>() == 8);
 static_assert(BytesOf<MadeTenantDevice>() == 94 && KeyBytesOf<MadeTenantDevice>() == 12);
+static_assert(BytesOf<MadeTenantUse>() == 108 && KeyBytesOf<MadeTenantUse>() == 72);
 
 // True if each type's place in Object is one less than its number.
 template <size_t... kIndex>
@@ -199,7 +200,9 @@ constexpr std::array<Decoder, kLastType> Decoders(std::index_sequence<kIndex...>
 Type TypeOf(const Object& object) { return static_cast<Type>(object.index() + 1); }
 
 uint8_t VersionOf(const Object& object) {
-  if (const auto* made = std::get_if<MadeTenant>(&object)) return made->lasting ? 7 : 6;
+  if (std::holds_alternative<MadeTenantUse>(object)) return 8;
+  if (const auto* made = std::get_if<MadeTenant>(&object))
+    return made->user ? 8 : made->lasting ? 7 : 6;
   if (std::holds_alternative<MadeTenantQuota>(object) ||
       std::holds_alternative<MadeTenantDevice>(object)) {
     return 6;
@@ -216,6 +219,13 @@ uint8_t VersionOf(const Object& object) {
   if (const auto* lease = std::get_if<Lease>(&object))
     return !lease->tag.empty() ? 3 : lease->suspended ? 2 : 1;
   return 1;
+}
+
+bool MayPass(const Object& object) {
+  if (std::holds_alternative<MadeTenantUse>(object)) return true;
+  // One from before version 6 is stopped by the record of the tenant's quota.
+  const auto* made = std::get_if<MadeTenant>(&object);
+  return made != nullptr && made->user && !made->lasting;
 }
 
 void Encode(const Change& change, absl::Span<uint8_t> payload) {

@@ -28,6 +28,8 @@ inline constexpr size_t kPayloadBytes = 224;
 Type TypeOf(const Object& object);
 // Returns the lowest version that a daemon must know to understand the object.
 uint8_t VersionOf(const Object& object);
+// True if a daemon that does not know that version may ignore what it adds (kMayPass, table.h).
+bool MayPass(const Object& object);
 
 // Writes all kPayloadBytes of `payload`, which has kPayloadBytes.
 void Encode(const Change& change, absl::Span<uint8_t> payload);

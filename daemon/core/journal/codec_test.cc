@@ -159,10 +159,11 @@ TEST(JournalCodec, FormOnDisk) {
                                .ending = true,
                                .name = "ab",
                                .parent = "ab",
-                               .owner = "ab"}),
+                               .owner = "ab",
+                               .user = 5}),
        14,
        absl::StrCat("0100000000000000", "0200000000000000", "0300000000000000", "01", "04000000",
-                    "01", Ab(63), Ab(63), "026162")},
+                    "01", Ab(63), Ab(63), Ab(32), "00", "01", "05")},
       {Put(journal::MadeTenantQuota{.id = MadeTenantId{1},
                                     .set = 2,
                                     .clear = 3,
@@ -196,6 +197,16 @@ TEST(JournalCodec, FormOnDisk) {
        16,
        absl::StrCat("0100000000000000", "02000000", Times(9, "00"), "01", "0300000000000000",
                     "026162")},
+      {Put(journal::MadeTenantUse{.tenant = MadeTenantId{1},
+                                  .device_uuid = "ab",
+                                  .byte_seconds = 2,
+                                  .byte_ns = 3,
+                                  .at_ns = 4,
+                                  .charged_bytes = 5,
+                                  .peak_bytes = 6}),
+       17,
+       absl::StrCat("0100000000000000", Ab(63), "0200000000000000", "03000000", "0400000000000000",
+                    "0500000000000000", "06")},
       {Erase<Exposure>({SessionId{1}, SegmentId{2}}), 5, absl::StrCat("0100000000000000", "02")},
       {Erase<PoolImport>({SessionId{1}, "ab"}), 6, absl::StrCat("0100000000000000", "026162")},
       {Erase<Session>(SessionId{1}), 2, "01"},
@@ -226,10 +237,22 @@ TEST(JournalCodec, ARecordNamesTheVersionThatItNeeds) {
   EXPECT_EQ(VersionOf(journal::MadeTenant{}), 6);
   EXPECT_EQ(VersionOf(journal::MadeTenantQuota{}), 6);
   EXPECT_EQ(VersionOf(journal::MadeTenantDevice{}), 6);
+  EXPECT_EQ(VersionOf(journal::MadeTenant{.lasting = true}), 7);
+  EXPECT_EQ(VersionOf(journal::MadeTenant{.user = 0}), 8);
+  EXPECT_EQ(VersionOf(journal::MadeTenantUse{}), 8);
   EXPECT_EQ(VersionOf(Publication{}), 1);
   EXPECT_EQ(VersionOf(Lease{}), 1);
   EXPECT_EQ(VersionOf(Lease{.suspended = true}), 2);
   EXPECT_EQ(VersionOf(Lease{.tag = "kv"}), 3);
+}
+
+TEST(JournalCodec, AnOlderDaemonMayIgnoreFiguresAndNothingElse) {
+  EXPECT_TRUE(MayPass(journal::MadeTenantUse{}));
+  EXPECT_TRUE(MayPass(journal::MadeTenant{.user = 0}));
+  EXPECT_FALSE(MayPass(journal::MadeTenant{.lasting = true, .user = 0}));
+  EXPECT_FALSE(MayPass(journal::MadeTenant{}));
+  EXPECT_FALSE(MayPass(journal::MadeTenantQuota{}));
+  EXPECT_FALSE(MayPass(Segment{}));
 }
 
 TEST(JournalCodec, EveryChangeComesBack) {
@@ -256,7 +279,7 @@ TEST(JournalCodec, EveryChangeComesBack) {
           change.object);
     }
   }
-  EXPECT_EQ(seen.size(), 15u);
+  EXPECT_EQ(seen.size(), 16u);
 }
 
 // Each change has one form: a change that was read is written again as the same bytes.

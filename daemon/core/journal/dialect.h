@@ -18,8 +18,9 @@ inline constexpr uint32_t kForm = 2;
 inline constexpr uint32_t kOldestForm = 2;  // 1 was a log, and no release wrote it
 
 // Version 2 added suspended memory, 3 tags and scratch memory, 4 kind host, 5 content ids and
-// claims. Version 6 added kind driver and tenants made at run time, 7 lasting tenants of sessions.
-inline constexpr uint8_t kVersion = 7;
+// claims. Version 6 added kind driver and tenants made at run time, 7 lasting tenants of sessions,
+// 8 the use and the users of made tenants.
+inline constexpr uint8_t kVersion = 8;
 
 struct Dialect {
   uint32_t form = kForm;

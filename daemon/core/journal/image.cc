@@ -32,6 +32,7 @@ auto& MapOf(auto& image, const journal::Claim&) { return image.claims; }
 auto& MapOf(auto& image, const journal::MadeTenant&) { return image.made_tenants; }
 auto& MapOf(auto& image, const journal::MadeTenantQuota&) { return image.made_tenant_quotas; }
 auto& MapOf(auto& image, const journal::MadeTenantDevice&) { return image.made_tenant_devices; }
+auto& MapOf(auto& image, const journal::MadeTenantUse&) { return image.made_tenant_uses; }
 
 template <typename Visit>
 void ForEachMap(const JournalImage& image, Visit visit) {
@@ -39,7 +40,8 @@ void ForEachMap(const JournalImage& image, Visit visit) {
       visit(image.pool_imports), visit(image.publications), visit(image.publication_items),
       visit(image.ipc_events), visit(image.answers), visit(image.tier_extents),
       visit(image.publication_contents), visit(image.claims), visit(image.made_tenants),
-      visit(image.made_tenant_quotas), visit(image.made_tenant_devices);
+      visit(image.made_tenant_quotas), visit(image.made_tenant_devices),
+      visit(image.made_tenant_uses);
 }
 
 // Names an object in a sentence.
@@ -75,6 +77,10 @@ std::string NameOf(const journal::MadeTenantQuota& quota) {
 }
 std::string NameOf(const journal::MadeTenantDevice& device) {
   return absl::StrCat("device ", device.index, " of made tenant ", ToInt(device.tenant));
+}
+std::string NameOf(const journal::MadeTenantUse& use) {
+  return absl::StrCat("the use of device ", use.device_uuid.view(), " by made tenant ",
+                      ToInt(use.tenant));
 }
 std::string NameOf(const journal::Answer& answer) {
   return absl::StrCat("the answer to request ", answer.request_id);
@@ -168,6 +174,10 @@ absl::Status JournalImage::CheckReferences() const {
   for (const auto& [key, device] : made_tenant_devices) {
     absl::Status found = Find(made_tenants, device.tenant, "made tenant", device);
     if (!found.ok()) return found;
+  }
+  for (const auto& [key, use] : made_tenant_uses) {
+    if (absl::Status found = Find(made_tenants, use.tenant, "made tenant", use); !found.ok())
+      return found;
   }
   for (const auto& [key, extent] : tier_extents) {
     if (absl::Status found = segment(extent.segment, extent); !found.ok()) return found;

@@ -29,6 +29,7 @@ struct JournalImage {
   Map<journal::MadeTenant> made_tenants;
   Map<journal::MadeTenantQuota> made_tenant_quotas;    // one for each of these
   Map<journal::MadeTenantDevice> made_tenant_devices;  // of one tenant, in order
+  Map<journal::MadeTenantUse> made_tenant_uses;
   journal::Counters counters;  // at least the highest number that was ever put
 
   // Applies a change. Erasing an absent object changes nothing. Counters never go down.

@@ -37,6 +37,8 @@ std::vector<journal::Change> WholeState() {
       Put(journal::MadeTenant{.id = MadeTenantId{6}, .name = "job"}),
       Put(journal::MadeTenantQuota{.id = MadeTenantId{6}}),
       Put(journal::MadeTenantDevice{.tenant = MadeTenantId{6}, .device_uuid = "GPU-1"}),
+      Put(journal::MadeTenantUse{
+          .tenant = MadeTenantId{6}, .device_uuid = "GPU-1", .byte_seconds = 7}),
   };
 }
 
@@ -58,7 +60,7 @@ TEST(JournalText, KeepsTextThatFits) {
 
 TEST(JournalImage, PutReplacesAndEraseEnds) {
   JournalImage image = ImageOf(WholeState());
-  EXPECT_EQ(image.size(), 16u);
+  EXPECT_EQ(image.size(), 17u);
   image.Apply(Put(journal::Exposure{SessionId{1}, SegmentId{2}, 7}));
   EXPECT_EQ(image.exposures.size(), 1u);
   EXPECT_EQ((image.exposures.at({SessionId{1}, SegmentId{2}}).count), 7u);
@@ -68,7 +70,7 @@ TEST(JournalImage, PutReplacesAndEraseEnds) {
   image.Apply(Erase<journal::Lease>(LeaseId{3}));
   EXPECT_TRUE(image.exposures.empty());
   EXPECT_TRUE(image.leases.empty());
-  EXPECT_EQ(image.size(), 14u);
+  EXPECT_EQ(image.size(), 15u);
 }
 
 TEST(JournalImage, NoNumberIsForgotten) {
@@ -149,6 +151,8 @@ TEST(JournalImage, ReferencesThatDangle) {
        "the quota of made tenant 9 refers to made tenant 9"},
       {Put(journal::MadeTenantDevice{.tenant = MadeTenantId{9}, .index = 1}),
        "device 1 of made tenant 9 refers to made tenant 9"},
+      {Put(journal::MadeTenantUse{.tenant = MadeTenantId{9}, .device_uuid = "GPU-1"}),
+       "the use of device GPU-1 by made tenant 9 refers to made tenant 9"},
       {Erase<journal::Segment>(SegmentId{2}), "lease 3 refers to segment 2"},
   };
   for (const Case& wrong : cases) {

@@ -354,7 +354,7 @@ struct Claim {
 
 using Object = std::variant<Counters, Session, Segment, Lease, Exposure, PoolImport, Publication,
                             PublicationItem, IpcEvent, Answer, TierExtent, PublicationContent,
-                            Claim, MadeTenant, MadeTenantQuota, MadeTenantDevice>;
+                            Claim, MadeTenant, MadeTenantQuota, MadeTenantDevice, MadeTenantUse>;
 
 enum class Op : uint8_t { kPut = 1, kErase = 2 };
 

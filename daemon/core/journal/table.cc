@@ -50,6 +50,7 @@ uint64_t WriteRecord(uint8_t* at, RecordHead head, const Change& change) {
   head.type = static_cast<uint8_t>(journal::TypeOf(change.object));
   head.op = static_cast<uint8_t>(change.op);
   head.version = journal::VersionOf(change.object);
+  head.flags = journal::MayPass(change.object) ? journal::kMayPass : 0;
   journal::Encode(change, payload);
   if (journal::dialect.write != nullptr) journal::dialect.write(head, payload);
   std::memcpy(at, &head, sizeof head);
@@ -76,10 +77,11 @@ JournalTable::Key JournalTable::KeyOf(const journal::Object& object) {
           return {};
         } else if constexpr (std::is_enum_v<typename T::Key>) {
           return {ToInt(it.key()), 0, kType};
-        } else if constexpr (std::is_same_v<T, journal::PoolImport>) {
+        } else if constexpr (std::is_same_v<T, journal::PoolImport> ||
+                             std::is_same_v<T, journal::MadeTenantUse>) {
           auto device = std::find(devices_.begin(), devices_.end(), it.device_uuid);
           if (device == devices_.end()) device = devices_.insert(device, it.device_uuid);
-          return {ToInt(it.session), static_cast<uint64_t>(device - devices_.begin()), kType};
+          return {ToInt(it.key().first), static_cast<uint64_t>(device - devices_.begin()), kType};
         } else {
           const auto& [first, second] = it.key();
           return {ToInt(first), static_cast<uint64_t>(second), kType};

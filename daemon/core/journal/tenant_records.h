@@ -27,7 +27,8 @@ struct MadeTenant {
   TenantName name;
   TenantName parent;  // empty: its base's
   OwnerTag owner;
-  bool lasting = false;  // since version 7
+  bool lasting = false;          // since version 7
+  std::optional<uint32_t> user;  // the uid for whom an operator made it; since version 8
 
   Key key() const { return id; }
   static MadeTenant OfKey(Key key) { return {.id = key}; }
@@ -35,7 +36,7 @@ struct MadeTenant {
   static constexpr void Fields(auto& self, auto&& visit) {
     visit(self.created_ns), visit(self.session), visit(self.uid_known), visit(self.uid),
         visit(self.ending), visit(self.name), visit(self.parent), visit(self.owner),
-        visit(self.lasting);
+        visit(self.lasting), visit(self.user);
   }
   bool operator==(const MadeTenant&) const = default;
 };
@@ -96,6 +97,34 @@ struct MadeTenantDevice {
     visit(self.limit_bytes), visit(self.guarantee_bytes), visit(self.device_uuid);
   }
   bool operator==(const MadeTenantDevice&) const = default;
+};
+
+// What a made tenant has used of a device (daemon/core/admission/usage.h), as of the last change of
+// its charge. An older daemon does without it, and begins its figures anew.
+struct MadeTenantUse {
+  static constexpr Type kType = Type::kMadeTenantUse;
+  using Key = std::pair<MadeTenantId, DeviceUuid>;
+
+  MadeTenantId tenant{};
+  DeviceUuid device_uuid;
+  uint64_t byte_seconds = 0;
+  uint32_t byte_ns = 0;  // above byte_seconds: byte-nanoseconds, less than one byte-second
+  int64_t at_ns = 0;     // when the charge changed; by the clock that is monotonic for this boot
+  uint64_t charged_bytes = 0;  // since then
+  uint64_t peak_bytes = 0;
+
+  Key key() const { return {tenant, device_uuid}; }
+  static MadeTenantUse OfKey(const Key& key) {
+    return {.tenant = key.first, .device_uuid = key.second};
+  }
+  static constexpr void KeyFields(auto& self, auto&& visit) {
+    visit(self.tenant), visit(self.device_uuid);
+  }
+  static constexpr void Fields(auto& self, auto&& visit) {
+    visit(self.byte_seconds), visit(self.byte_ns), visit(self.at_ns), visit(self.charged_bytes),
+        visit(self.peak_bytes);
+  }
+  bool operator==(const MadeTenantUse&) const = default;
 };
 
 }  // namespace gpumemd::journal

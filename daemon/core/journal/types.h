@@ -34,7 +34,8 @@ enum class Type : uint8_t {
   kMadeTenant = 14,          // since version 6
   kMadeTenantQuota = 15,     // since version 6
   kMadeTenantDevice = 16,    // since version 6
+  kMadeTenantUse = 17,       // since version 8
 };
-inline constexpr uint8_t kLastType = 16;
+inline constexpr uint8_t kLastType = 17;
 
 }  // namespace gpumemd::journal

@@ -139,6 +139,39 @@ TEST(JournalVersions, ADaemonBeforeLastingTenantsReadsTheOthers) {
   journal::dialect = {};
 }
 
+TEST(JournalVersions, ADaemonBeforeByteSecondsReadsAllButTheFigures) {
+  Journal journal(1);
+  JournalImage image = SomeImage();
+  image.Apply(Put(journal::MadeTenant{.id = MadeTenantId{1}, .name = "job"}));
+  image.Apply(Put(journal::MadeTenantQuota{.id = MadeTenantId{1}, .limit_bytes = 4096}));
+  JournalImage newer = image;
+  newer.Apply(Put(journal::MadeTenant{.id = MadeTenantId{1}, .name = "job", .user = 1000}));
+  newer.Apply(Put(journal::MadeTenantUse{
+      .tenant = MadeTenantId{1}, .device_uuid = "GPU-1", .byte_seconds = 7, .peak_bytes = 8}));
+  journal.table.Rewrite(journal.Place(1, 1), newer);
+  absl::StatusOr<JournalContents> read = ReadJournal(journal.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->image == newer);
+  EXPECT_EQ(read->passed, 0u);
+  // It knows neither the type nor the field. (This one reads what it knows of a type.)
+  journal::dialect.version = 7;
+  read = ReadJournal(journal.bytes);
+  EXPECT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->passed, 2u);
+  // What it does not mark as newer is as version 7 has written it.
+  journal.table.Rewrite(journal.Place(1, 1), image);
+  read = ReadJournal(journal.bytes);
+  journal::dialect = {};
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->image == image);
+  EXPECT_EQ(read->passed, 0u);
+  // One from before made tenants is stopped all the same.
+  journal.table.Rewrite(journal.Place(1, 1), newer);
+  journal::dialect.version = 5;
+  EXPECT_EQ(ReadJournal(journal.bytes).status().code(), absl::StatusCode::kFailedPrecondition);
+  journal::dialect = {};
+}
+
 TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
   Journal journal(1);
   {
@@ -146,8 +179,8 @@ TEST(JournalVersions, OtherRecordsOfANewerVersionAreRefused) {
     journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   }
   ExpectRefused(journal.bytes, absl::StatusCode::kFailedPrecondition,
-                "the journal has data that only version 8 has, which gpumemd " GPUMEM_VERSION
-                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 7");
+                "the journal has data that only version 9 has, which gpumemd " GPUMEM_VERSION
+                " wrote, and this one (gpumemd " GPUMEM_VERSION ") understands version 8");
   // Bytes that no earlier version has used are damage in a record without a newer version's mark.
   journal.table.Rewrite(journal.Place(1, 1), SomeImage());
   uint8_t* const record = &journal.bytes[journal.SlotAt(2)];

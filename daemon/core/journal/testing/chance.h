@@ -105,7 +105,15 @@ class JournalChance {
 
   journal::Object MadeTenantObject() {
     using namespace journal;
-    switch (Below(3)) {
+    switch (Below(4)) {
+      case 3:
+        return MadeTenantUse{.tenant = Id<MadeTenantId>(),
+                             .device_uuid = Word(2),
+                             .byte_seconds = numbers_(),
+                             .byte_ns = static_cast<uint32_t>(Below(1'000'000'000)),
+                             .at_ns = static_cast<int64_t>(numbers_()),
+                             .charged_bytes = numbers_(),
+                             .peak_bytes = numbers_()};
       case 0:
         return MadeTenant{.id = Id<MadeTenantId>(),
                           .created_ns = static_cast<int64_t>(numbers_()),
@@ -115,7 +123,8 @@ class JournalChance {
                           .ending = OneIn(2),
                           .name = Word(63),
                           .parent = Word(63),
-                          .owner = Word(32)};
+                          .owner = Word(32),
+                          .user = OneIn(2) ? std::optional<uint32_t>(Below(100000)) : std::nullopt};
       case 1:
         return MadeTenantQuota{.id = Id<MadeTenantId>(),
                                .set = numbers_(),
