@@ -27,6 +27,7 @@
 #include <utility>
 
 #include "daemon/core/admission/revocable_charges.h"
+#include "daemon/core/admission/usage.h"
 #include "daemon/core/ids.h"
 
 namespace gpumemd {
@@ -49,6 +50,22 @@ class Account {
   uint64_t charged() const { return charged_; }
   uint64_t segments() const { return count_; }
   uint64_t peak() const { return peak_; }
+  // Returns the use as of the last change of charged(). It has the time since then only in
+  // ByteNsUntil().
+  DeviceUse use() const { return meter_.Use(charged_, peak_); }
+  // Returns the integral of charged() over time, until now.
+  uint64_t byte_seconds() const { return ByteSeconds(use().ByteNsUntil(meter_.Now())); }
+  UsageMeter& meter() { return meter_; }
+  // Begins the figures anew.
+  void ForgetUse() {
+    meter_.Forget();
+    peak_ = charged_;
+  }
+  // Goes on from the use that an earlier daemon has recorded.
+  void GoOnFrom(const DeviceUse& use) {
+    meter_.GoOnFrom(use, charged_);
+    peak_ = std::max(peak_, use.peak);
+  }
 
   uint64_t held() const {
     return bytes(SegmentState::kPending) + bytes(SegmentState::kLeased) +
@@ -112,13 +129,16 @@ class Account {
   // Moves the account, with all its charges, under another account; null: under none.
   void SetParent(Account* parent) {
     if (parent == parent_) return;
-    for (Account* above = parent_; above != nullptr; above = above->parent_) above->Subtract(*this);
+    const absl::Duration now = meter_.Now();
+    for (Account* above = parent_; above != nullptr; above = above->parent_)
+      above->Subtract(*this, now);
     if (parent_ != nullptr) {
       parent_->ChangeNeedsBelow(need_, 0);
       parent_->ChangeLeastNeedsBelow(least_need_, 0);
     }
     parent_ = parent;
-    for (Account* above = parent_; above != nullptr; above = above->parent_) above->AddAll(*this);
+    for (Account* above = parent_; above != nullptr; above = above->parent_)
+      above->AddAll(*this, now);
     if (parent_ != nullptr) {
       parent_->ChangeNeedsBelow(0, need_);
       parent_->ChangeLeastNeedsBelow(0, least_need_);
@@ -150,7 +170,9 @@ class Account {
   };
 
   void Add(const Part& part) {
+    const absl::Duration now = meter_.Now();
     for (Account* account = this; account != nullptr; account = account->parent_) {
+      account->meter_.Advance(account->charged_, now);
       account->AddHere(part);
     }
     if (part.firm() == 0) return;
@@ -158,13 +180,16 @@ class Account {
     UpdateNeed();
   }
   void Remove(const Part& part) {
+    const absl::Duration now = meter_.Now();
     for (Account* account = this; account != nullptr; account = account->parent_) {
+      account->meter_.Advance(account->charged_, now);
       account->RemoveHere(part);
     }
     if (part.firm() == 0) return;
     own_firm_ -= part.firm();
     UpdateNeed();
   }
+  // Leaves the charged bytes as they are.
   void Change(const Part& from, const Part& to) {
     for (Account* account = this; account != nullptr; account = account->parent_) {
       account->RemoveHere(from);
@@ -201,8 +226,9 @@ class Account {
     if (part.may_be_revoked()) to_revoke_.Remove(part.rank, part.bytes);
   }
 
-  void AddAll(const Account& other) {
+  void AddAll(const Account& other, absl::Duration now) {
     if (other.count_ == 0) return;
+    meter_.Advance(charged_, now);
     ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] += other.bytes_[i];
@@ -215,8 +241,9 @@ class Account {
     to_revoke_.AddAll(other.to_revoke_);
     peak_ = std::max(peak_, charged_);
   }
-  void Subtract(const Account& other) {
+  void Subtract(const Account& other, absl::Duration now) {
     if (other.count_ == 0) return;
+    meter_.Advance(charged_, now);
     ++version_;
     for (size_t i = 0; i < kSegmentStates; ++i) {
       bytes_[i] -= other.bytes_[i];
@@ -260,6 +287,7 @@ class Account {
   uint64_t charged_ = 0;
   uint64_t count_ = 0;
   uint64_t peak_ = 0;
+  UsageMeter meter_;
   uint64_t revocable_ = 0;
   uint64_t revoking_ = 0;
   RevocableCharges to_revoke_;

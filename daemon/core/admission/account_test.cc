@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/core/admission/account.h"
 
+#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
+#include "daemon/core/admission/usage.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -156,6 +159,139 @@ TEST_F(AccountTest, ManyChargesOfSeveralTenantsAddUp) {
   EXPECT_EQ(device.charged(), 896u);
   EXPECT_EQ(device.segments(SegmentState::kPending), 2u);
   EXPECT_EQ(other.charged(), 128u);
+}
+
+// --- Byte-seconds, by a simulated clock (usage.h) ---------------------------------------
+
+class UsageTest : public ::testing::Test {
+ protected:
+  UsageTest() {
+    for (Account* account : {&device, &team, &tenant}) account->meter().SetClock(&clock);
+    team.SetParent(&device);
+    tenant.SetParent(&team);
+  }
+
+  absl::Duration now = absl::Hours(1);
+  const UsageClock clock = [this] { return now; };
+  Account device, team, tenant;
+};
+
+TEST_F(UsageTest, CountsChargedBytesForAsLongAsTheyAreCharged) {
+  now += absl::Hours(1);
+  EXPECT_EQ(tenant.byte_seconds(), 0u) << "nothing was charged";
+  std::optional<Charge> first(std::in_place, &tenant, 100);
+  now += absl::Seconds(10);
+  EXPECT_EQ(tenant.byte_seconds(), 1000u);
+  const Charge second(&tenant, 50);
+  now += absl::Seconds(2);
+  EXPECT_EQ(tenant.byte_seconds(), 1300u);
+  first.reset();
+  now += absl::Seconds(4);
+  for (const Account* account : {&tenant, &team, &device}) {
+    EXPECT_EQ(account->byte_seconds(), 1500u);
+    EXPECT_EQ(account->peak(), 150u);
+  }
+}
+
+TEST_F(UsageTest, ChangesOfStateCountNothingTwice) {
+  Charge charge(&tenant, 100);
+  now += absl::Seconds(1);
+  charge.MoveTo(SegmentState::kLeased);
+  charge.SetRevocable(true);
+  now += absl::Seconds(1);
+  charge.MoveTo(SegmentState::kReleasing);
+  now += absl::Seconds(1);
+  EXPECT_EQ(tenant.byte_seconds(), 300u) << "it counts until the driver has it back";
+}
+
+TEST_F(UsageTest, KeepsFractionsOfByteSeconds) {
+  for (int i = 0; i < 1000; ++i) {
+    const Charge charge(&tenant, 1);
+    now += absl::Milliseconds(1);
+  }
+  EXPECT_EQ(tenant.byte_seconds(), 1u);
+}
+
+TEST_F(UsageTest, UnderAnotherTenantItCountsThereFromThenOn) {
+  Account other;
+  other.meter().SetClock(&clock);
+  other.SetParent(&device);
+  const Charge charge(&tenant, 100);
+  now += absl::Seconds(1);
+  tenant.SetParent(&other);
+  now += absl::Seconds(2);
+  EXPECT_EQ(tenant.byte_seconds(), 300u);
+  EXPECT_EQ(team.byte_seconds(), 100u);
+  EXPECT_EQ(other.byte_seconds(), 200u);
+  EXPECT_EQ(device.byte_seconds(), 300u);
+}
+
+TEST_F(UsageTest, AClockThatGoesBackTakesNothingAway) {
+  Charge charge(&tenant, 100);
+  now += absl::Seconds(5);
+  const Charge more(&tenant, 1);
+  now -= absl::Seconds(3);
+  EXPECT_EQ(tenant.byte_seconds(), 500u);
+  charge = Charge();
+  EXPECT_EQ(tenant.byte_seconds(), 500u);
+  now += absl::Seconds(4);
+  EXPECT_EQ(tenant.byte_seconds(), 501u);
+}
+
+TEST_F(UsageTest, NeitherYearsNorTerabytesOverflow) {
+  const Charge charge(&tenant, uint64_t{192} << 30);
+  now += absl::Hours(24 * 365);
+  EXPECT_EQ(tenant.byte_seconds(), (uint64_t{192} << 30) * 24 * 365 * 3600);
+  now += absl::Hours(24 * 365 * 2);
+  EXPECT_EQ(tenant.byte_seconds(), UINT64_MAX) << "the figure stays there";
+  now += absl::Hours(24 * 365);
+  EXPECT_EQ(tenant.byte_seconds(), UINT64_MAX);
+}
+
+TEST_F(UsageTest, GoesOnFromAnEarlierDaemonsRecord) {
+  DeviceUse record;
+  {
+    const Charge before(&tenant, 300);
+    const Charge charge(&tenant, 100);
+    now += absl::Seconds(5);
+    record = tenant.use();
+    EXPECT_EQ(record.charged, 400u);
+    EXPECT_EQ(record.peak, 400u);
+    EXPECT_EQ(ByteSeconds(record.byte_ns), 0u) << "as of the last change";
+  }
+  // The same is charged: as if nothing had happened.
+  now += absl::Seconds(5);
+  Account same;
+  same.meter().SetClock(&clock);
+  const Charge restored(&same, 400);
+  same.GoOnFrom(record);
+  EXPECT_EQ(same.byte_seconds(), 4000u);
+  EXPECT_EQ(same.use().at, record.at);
+  // Some is lost: until now it counts all the same.
+  Account less;
+  less.meter().SetClock(&clock);
+  const Charge rest(&less, 100);
+  less.GoOnFrom(record);
+  EXPECT_EQ(less.byte_seconds(), 4000u);
+  EXPECT_EQ(less.peak(), 400u);
+  now += absl::Seconds(1);
+  EXPECT_EQ(less.byte_seconds(), 4100u);
+  EXPECT_EQ(same.byte_seconds(), 4400u);
+}
+
+TEST_F(UsageTest, NotesChangesOfChargedBytesOnce) {
+  UsesChanged changed;
+  tenant.meter().NoteIn(&changed, {MadeTenantId{7}, 1});
+  { const Charge charge(&tenant, 1); }
+  EXPECT_TRUE(changed.keys.empty()) << "no journal is kept";
+  changed.kept = true;
+  Charge charge(&tenant, 1);
+  EXPECT_EQ(changed.keys, std::vector<UsesChanged::Key>({{MadeTenantId{7}, 1}}));
+  charge.MoveTo(SegmentState::kLeased);
+  EXPECT_EQ(changed.keys.size(), 1u);
+  tenant.meter().NoteIn(nullptr, {});
+  charge = Charge();
+  EXPECT_EQ(changed.keys.size(), 1u);
 }
 
 }  // namespace

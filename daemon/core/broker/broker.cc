@@ -42,7 +42,8 @@ Broker::Broker(BrokerOptions options)
       heartbeat_interval_(options.heartbeat_interval),
       heartbeat_pause_(options.heartbeat_pause),
       driver_free_(devices_.size(), 0),
-      ledger_(InfosOf(devices_), options.bounds, std::move(options.now)),
+      ledger_(InfosOf(devices_), options.bounds, std::move(options.now),
+              std::move(options.usage_clock)),
       doomed_(1 + devices_.size()) {
   {
     TimedLock lock(&mutex_);

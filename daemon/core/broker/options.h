@@ -10,6 +10,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/node_clock.h"
 #include "common/unique_fd.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/continuity.h"
@@ -25,6 +26,8 @@ struct BrokerOptions {
   Revocations::Times revocation;
   SwapPolicy::Times swaps;
   std::function<absl::Time()> now = absl::Now;
+  // For byte-seconds (admission/usage.h).
+  UsageClock usage_clock = [] { return absl::Nanoseconds(gpumem::NodeClockNs()); };
   // Returns unguessable bits.
   std::function<Secret()> random;
   BrokerObserver* observer = nullptr;  // outlives the broker

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/broker/views.h"
 
@@ -110,7 +111,53 @@ std::optional<Quota> BrokerTenants::MadeQuota(absl::string_view tenant) const {
   return broker_.ledger_.tenants().QuotaOf(*found->made);
 }
 
+namespace {
+
+// The same for tenants of others, which a session need not know of.
+absl::Status NoUses(absl::string_view tenant) {
+  return absl::NotFoundError(
+      absl::StrCat("the daemon knows no tenant \"", tenant,
+                   "\": it never had one for this user, or it ended before the daemon started, or ",
+                   EndedTenants::kMost, " others have ended since"));
+}
+
+}  // namespace
+
+absl::StatusOr<BrokerTenants::Uses> BrokerTenants::UsesOf(absl::string_view tenant) const {
+  TimedLock lock(&broker_.mutex_);
+  Uses uses{.ended = broker_.ledger_.state().last_ended.Find(tenant)};
+  absl::StatusOr<TenantView> present = broker_.ledger_.look().GetTenant(tenant);
+  if (present.ok()) uses.present = *std::move(present);
+  if (!uses.present && uses.ended.empty()) return NoUses(tenant);
+  return uses;
+}
+
 // --- Sessions --------------------------------------------------------------------------
+
+absl::StatusOr<BrokerTenants::Uses> BrokerTenants::UsesFor(const BrokerCall& call,
+                                                           absl::string_view tenant) const {
+  std::string own;
+  std::optional<uid_t> uid;
+  {
+    TimedLock lock(&broker_.mutex_);
+    const auto session = broker_.ledger_.state().sessions.find(call.session());
+    if (session == broker_.ledger_.state().sessions.end()) {
+      return absl::AbortedError("the session has ended");
+    }
+    own = session->second->tenant->name;
+    uid = session->second->details.peer.uid;
+  }
+  absl::StatusOr<Uses> uses = UsesOf(tenant);
+  if (!uses.ok()) return uses.status();
+  const auto theirs = [&](const std::optional<uid_t>& user) { return user != uid; };
+  if (uses->present && tenant != own &&
+      (!uses->present->made || theirs(uses->present->made->user))) {
+    uses->present.reset();
+  }
+  std::erase_if(uses->ended, [&](const EndedTenantView& each) { return theirs(each.user); });
+  if (!uses->present && uses->ended.empty()) return NoUses(tenant);
+  return uses;
+}
 
 absl::StatusOr<TenantView> BrokerTenants::CreateChild(const BrokerCall& call,
                                                       absl::string_view name,

@@ -59,7 +59,21 @@ class BrokerTenants {
   std::map<std::string, Quota> MadeQuotas(const Quota& defaults) const;
   std::optional<Quota> MadeQuota(absl::string_view tenant) const;
 
+  // What a tenant has used: if it is there, and what the last ones of its name had used at their
+  // ends, the newest first. Not both are empty.
+  struct Uses {
+    std::optional<TenantView> present;
+    std::vector<EndedTenantView> ended;
+  };
+  //   NOT_FOUND  no such tenant, nor one among the last that ended (EndedTenants)
+  absl::StatusOr<Uses> UsesOf(absl::string_view tenant) const;
+
   // --- Sessions
+
+  // As UsesOf, if it is the session's tenant, or was made for its user.
+  //   ABORTED    the session has ended
+  //   NOT_FOUND  as above, or it is another's
+  absl::StatusOr<Uses> UsesFor(const BrokerCall& call, absl::string_view tenant) const;
 
   absl::StatusOr<TenantView> CreateChild(const BrokerCall& call, absl::string_view name,
                                          const QuotaOverride& quota, bool lasting = false);

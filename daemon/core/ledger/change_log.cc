@@ -196,6 +196,18 @@ journal::Counters NumbersOf(const LedgerState& state) {
           .made_tenant = state.next_made_tenant - 1};
 }
 
+// Adds the changes of a made tenant's use of a device. Nothing was used, or there is no such tenant
+// any more: an erasure.
+void AddUse(const LedgerState& state, MadeTenantId id, size_t device,
+            std::vector<journal::Change>& changes) {
+  const auto found = state.made_by_id.find(id);
+  const auto record =
+      found == state.made_by_id.end() ? std::nullopt : UseRecordOf(state, *found->second, device);
+  changes.push_back(record ? journal::Put(*record)
+                           : journal::Erase<journal::MadeTenantUse>(
+                                 {id, journal::DeviceUuid(state.devices[device].uuid)}));
+}
+
 // Adds the changes of a made tenant, with at most this many devices before and after.
 void AddMade(const LedgerState& state, MadeTenantId id, size_t devices,
              std::vector<journal::Change>& changes) {
@@ -213,11 +225,12 @@ void AddMade(const LedgerState& state, MadeTenantId id, size_t devices,
     changes.push_back(record ? journal::Put(*record)
                              : journal::Erase<journal::MadeTenantDevice>({id, i}));
   }
+  for (size_t i = 0; i < state.devices.size(); ++i) AddUse(state, id, i, changes);
 }
 
 }  // namespace
 
-std::vector<journal::Change> ChangeLog::Take(const LedgerState& state) {
+std::vector<journal::Change> ChangeLog::Take(LedgerState& state) {
   std::vector<journal::Change> changes;
   if (!kept_) return changes;
   const auto add = [&](auto record, const auto& key) {
@@ -247,6 +260,9 @@ std::vector<journal::Change> ChangeLog::Take(const LedgerState& state) {
     for (size_t i = 0; i < extents; ++i) {
       add(RecordOf(state, id, i), std::pair(id, static_cast<uint32_t>(i)));
     }
+  }
+  for (const auto& [id, device] : TakeDistinct(state.uses_changed.keys)) {
+    AddUse(state, id, device, changes);
   }
   for (const auto& [id, devices] : TakeDistinct(made_)) AddMade(state, id, devices, changes);
   // The numbers cover objects without another record: leases not made yet, and objects that came

@@ -19,7 +19,7 @@ class ChangeLog {
   using RequestKey = std::pair<SessionId, uint64_t>;
 
   // Starts the log. Until then Touch() does nothing.
-  void Keep() { kept_ = true; }
+  void Keep(LedgerState* state) { kept_ = state->uses_changed.kept = true; }
   // Records the numbers given out so far as already in the journal's image.
   void NoteNumbers(const LedgerState& state);
 
@@ -52,7 +52,7 @@ class ChangeLog {
 
   // Returns and forgets one batch of the journal. A batch takes the state from one consistent state
   // to the next.
-  std::vector<journal::Change> Take(const LedgerState& state);
+  std::vector<journal::Change> Take(LedgerState& state);
 
  private:
   template <typename Key>

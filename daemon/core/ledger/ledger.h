@@ -59,6 +59,7 @@
 #include "daemon/core/admission/revocation.h"
 #include "daemon/core/admission/room.h"
 #include "daemon/core/audit/audit.h"
+#include "daemon/core/driver/overheads.h"
 #include "daemon/core/event/events.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/journal/image.h"
@@ -70,7 +71,6 @@
 #include "daemon/core/ledger/leases.h"
 #include "daemon/core/ledger/made/made_tenants.h"
 #include "daemon/core/ledger/operations.h"
-#include "daemon/core/driver/overheads.h"
 #include "daemon/core/ledger/recovery/reconciliation.h"
 #include "daemon/core/ledger/recovery/restore.h"
 #include "daemon/core/ledger/segments.h"
@@ -90,9 +90,11 @@ namespace gpumemd {
 
 class Ledger {
  public:
-  // Devices are identified by their index in `devices`. `now` gives the time for ages.
-  Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<absl::Time()> now)
-      : base_{.state{std::move(devices), bounds, std::move(now)}} {}
+  // Devices are identified by their index in `devices`. `now` gives the time for ages, `usage` that
+  // for byte-seconds (admission/usage.h); empty: `now`.
+  Ledger(std::vector<DeviceInfo> devices, Bounds bounds, std::function<absl::Time()> now,
+         UsageClock usage = nullptr)
+      : base_{.state{std::move(devices), bounds, std::move(now), std::move(usage)}} {}
   Ledger(const Ledger&) = delete;
   Ledger& operator=(const Ledger&) = delete;
 
@@ -152,7 +154,7 @@ class Ledger {
   // --- What outlives the daemon
 
   // Records all later changes for TakeChanges.
-  void KeepChanges() { base_.changes.Keep(); }
+  void KeepChanges() { base_.changes.Keep(&base_.state); }
   // Returns the changes since the last call: one batch of the journal. A batch takes the state from
   // one consistent state to the next.
   std::vector<journal::Change> TakeChanges() { return base_.changes.Take(base_.state); }

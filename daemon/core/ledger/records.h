@@ -62,6 +62,8 @@ struct MadeTenant {
   std::string owner;         // a tag that its maker chose
   SessionId session{};       // that made it, and may have ended; 0: an operator
   std::optional<uid_t> uid;  // of its maker
+  // For whom an operator made it: sessions of that uid may read its use.
+  std::optional<uid_t> user;
   absl::Time created;
   std::string parent;    // empty: its base's
   QuotaOverride quota;   // that it was made with: other fields follow its base (Tenants::QuotaOf)

@@ -13,17 +13,24 @@
 namespace gpumemd {
 
 LedgerState::LedgerState(std::vector<DeviceInfo> infos, Bounds limits,
-                         std::function<absl::Time()> clock)
+                         std::function<absl::Time()> clock, UsageClock usage)
     : devices(std::move(infos)),
       bounds(limits),
       now(std::move(clock)),
+      usage_clock(std::move(usage)),
       device_accounts(devices.size()),
       retainers(devices.size()),
       reclaimed(devices.size(), 0),
       suspended(devices.size(), 0),
-      resumed(devices.size(), 0) {}
+      resumed(devices.size(), 0) {
+  if (usage_clock == nullptr) usage_clock = [this] { return now() - absl::UnixEpoch(); };
+  for (Account& account : device_accounts) account.meter().SetClock(&usage_clock);
+}
 
-LedgerState::~LedgerState() { segments.clear(); }
+LedgerState::~LedgerState() {
+  usage_clock = nullptr;  // what it reads may be gone
+  segments.clear();
+}
 
 uint64_t LedgerState::TotalCharged(const Tenant& tenant) const {
   return SumUnpinned(devices, tenant.accounts,

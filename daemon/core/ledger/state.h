@@ -23,9 +23,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "daemon/core/admission/account.h"
+#include "daemon/core/admission/usage.h"
 #include "daemon/core/event/ipc_events.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/bounds.h"
+#include "daemon/core/ledger/made/ended_tenants.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/retainers.h"
 #include "daemon/core/ledger/sharded_map.h"
@@ -44,7 +46,9 @@ struct LedgerState {
   using ProcessKey = std::pair<pid_t, uint64_t>;                // a process and its start time
   using PublicationName = std::pair<std::string, std::string>;  // of a tenant and of a publication
 
-  LedgerState(std::vector<DeviceInfo> infos, Bounds limits, std::function<absl::Time()> clock);
+  // `usage`: the clock of accounts; empty: `clock`, which then has to be monotonic.
+  LedgerState(std::vector<DeviceInfo> infos, Bounds limits, std::function<absl::Time()> clock,
+              UsageClock usage = nullptr);
   // Segments refund the accounts of tenants and devices: they are destroyed first.
   ~LedgerState();
   LedgerState(const LedgerState&) = delete;
@@ -143,6 +147,8 @@ struct LedgerState {
   const std::vector<DeviceInfo> devices;
   const Bounds bounds;
   const std::function<absl::Time()> now;
+  UsageClock usage_clock;
+  UsesChanged uses_changed;
   bool draining = false;     // refuses new sessions and operations, but no resumption
   bool closing = false;      // refuses resumptions, too
   bool queue_stale = false;  // quotas have changed: the order of the waiters is out of date
@@ -165,6 +171,7 @@ struct LedgerState {
   };
   absl::flat_hash_map<uid_t, MadeOfUid> made_of_uid;
   absl::flat_hash_map<MadeTenantId, Tenant*> made_by_id;
+  EndedTenants last_ended;  // of those that operators made
   // Those that are ending and may have publications, which Endings ends.
   absl::btree_set<std::string> ended_tenants;
 

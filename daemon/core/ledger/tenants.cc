@@ -29,8 +29,10 @@ records::Tenant& Tenants::Ensure(absl::string_view name) {
   }
   state_.versions.Recall(ref);
   state_.tenants.emplace(ref.name, std::move(tenant));
-  for (size_t d = 0; d < state_.devices.size(); ++d)
+  for (size_t d = 0; d < state_.devices.size(); ++d) {
+    ref.accounts[d].meter().SetClock(&state_.usage_clock);
     ref.accounts[d].SetParent(&state_.device_accounts[d]);
+  }
   Link(ref);
   return ref;
 }
@@ -94,7 +96,12 @@ bool Tenants::IsInUse(const Tenant& tenant) {
 
 void Tenants::ForgetIfIdle(Tenant& tenant) {
   if (IsInUse(tenant)) return;
-  if (tenant.made && tenant.made->ending) DropMade(tenant);
+  if (tenant.made && tenant.made->ending) {
+    RememberEnded(tenant);
+    DropMade(tenant);
+    // An override may keep it: another of its name begins anew.
+    for (Account& account : tenant.accounts) account.ForgetUse();
+  }
   if (tenant.configured || tenant.quota_set || tenant.made) return;
   Tenant* const parent = tenant.parent;
   state_.versions.Keep(tenant);

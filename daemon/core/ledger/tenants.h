@@ -69,10 +69,13 @@ class Tenants {
   //   not
   absl::Status CheckAdmits(absl::string_view name) const;
 
+  // Remembers what an operator's tenant has used, at its end.
+  void RememberEnded(const records::Tenant& tenant);
   // Makes an existing tenant one without a made part.
   void DropMade(records::Tenant& tenant);
-  // Counts a tenant that has got its made part and its books (1), or is about to lose them (-1).
-  void CountMade(const records::Tenant& tenant, int change);
+  // Counts, and has the journal note the use of, a tenant that has got its made part and its books
+  // (1), or is about to lose them (-1).
+  void CountMade(records::Tenant& tenant, int change);
 
   // Returns the tenant of this name. Makes it if there is none.
   records::Tenant& Ensure(absl::string_view name);

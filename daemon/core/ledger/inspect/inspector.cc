@@ -54,6 +54,7 @@ TenantView Inspector::View(const Tenant& tenant) const {
   if (tenant.made) {
     view.made = MadeView{.owner = tenant.made->owner,
                          .uid = tenant.made->uid,
+                         .user = tenant.made->user,
                          .session = tenant.made->session,
                          .parent = tenant.parent == nullptr ? "" : tenant.parent->name,
                          .created = tenant.made->created,
@@ -80,6 +81,7 @@ TenantView Inspector::View(const Tenant& tenant) const {
          .charged = account.charged(),
          .limit = state_.LimitOn(tenant, i),
          .peak = account.peak(),
+         .byte_seconds = account.byte_seconds(),
          .guarantee = account.guarantee(),
          .borrowed = account.held() - std::min(account.held(), account.guarantee()),
          .revocable = account.revocable(),

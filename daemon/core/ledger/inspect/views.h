@@ -62,6 +62,7 @@ struct DeviceUsageView {
   uint64_t charged = 0;
   uint64_t limit = 0;
   uint64_t peak = 0;
+  uint64_t byte_seconds = 0;  // of `charged` (admission/usage.h)
   uint64_t guarantee = 0;
   uint64_t borrowed = 0;   // held above the guarantee
   uint64_t revocable = 0;  // held
@@ -74,8 +75,9 @@ struct DeviceUsageView {
 // How a tenant was made at run time (made/made_tenants.h).
 struct MadeView {
   std::string owner;
-  std::optional<uid_t> uid;  // of its maker
-  SessionId session{};       // that made it; 0: an operator
+  std::optional<uid_t> uid;   // of its maker
+  std::optional<uid_t> user;  // for whom an operator made it
+  SessionId session{};        // that made it; 0: an operator
   std::string parent;
   absl::Time created;
   bool ending = false;
@@ -99,6 +101,22 @@ struct TenantView {
   PreloadMode preload = PreloadMode::kAccount;  // in force
   std::optional<MadeView> made;
   std::vector<std::string> above;  // the tenants that it is under, the nearest first
+};
+
+// What a tenant that an operator made has used, until its end.
+struct EndedTenantView {
+  std::string name;
+  std::string owner;
+  std::optional<uid_t> user;
+  absl::Time created, ended;
+  struct OnDevice {
+    std::string device_uuid;
+    uint64_t limit = 0;
+    uint64_t guarantee = 0;
+    uint64_t peak = 0;
+    uint64_t byte_seconds = 0;
+  };
+  std::vector<OnDevice> devices;
 };
 
 struct SessionView {

@@ -135,7 +135,8 @@ absl::StatusOr<bool> MadeTenants::Create(const MadeTenantSpec& spec) {
   if (absl::Status right = CheckName(spec.tenant, kMaxTenantName); !right.ok()) return right;
   if (absl::Status right = CheckOwner(spec.owner); !right.ok()) return right;
   if (absl::Status right = CheckOwn(spec.quota); !right.ok()) return right;
-  MadeTenant made{.owner = spec.owner, .parent = spec.parent, .quota = spec.quota};
+  MadeTenant made{
+      .owner = spec.owner, .user = spec.user, .parent = spec.parent, .quota = spec.quota};
   if (spec.by.size() == 1) made.uid = spec.by.front().uid;
   const Tenant* there = state_.FindTenant(spec.tenant);
   if (there != nullptr && there->configured) {
@@ -145,7 +146,7 @@ absl::StatusOr<bool> MadeTenants::Create(const MadeTenantSpec& spec) {
   if (there != nullptr && there->made) {
     const MadeTenant& old = *there->made;
     if (!old.ending && !old.by_session() && old.owner == made.owner && old.parent == made.parent &&
-        old.quota == made.quota) {
+        old.quota == made.quota && (!old.user || !made.user || old.user == made.user)) {
       return false;
     }
     return absl::AlreadyExistsError(

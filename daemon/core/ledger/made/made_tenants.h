@@ -47,6 +47,7 @@ struct MadeTenantSpec {
   std::string parent;  // empty: as the default quota says
   std::string owner;   // at most kMaxOwnerTag printable characters
   QuotaOverride quota;
+  std::optional<uid_t> user;      // whose sessions may read its use (BrokerTenants::UseOf)
   std::vector<AuditOperator> by;  // the operator; all candidates, if there are several
 };
 
@@ -122,6 +123,8 @@ class MadeTenants {
   // Restores the made tenants, before the sessions and segments. Returns one sentence for each
   // whose guarantees no longer fit.
   std::vector<std::string> Restore(const JournalImage& image);
+  // Restores their use of devices, once the segments are restored.
+  void RestoreUses(const JournalImage& image);
   // Ends those whose session is gone, once the sessions are restored.
   void EndOrphans();
 

@@ -9,6 +9,7 @@
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/ledger/made/made_tenants.h"
 #include "daemon/core/ledger/tenants.h"
+#include "daemon/core/quota/guarantees.h"
 #include "daemon/core/quota/overrides.h"
 
 namespace gpumemd {
@@ -112,7 +113,11 @@ absl::Status Tenants::CheckAdmits(absl::string_view name) const {
   return IsNameOfChild(name) && !made ? TenantEnded(name) : absl::OkStatus();
 }
 
-void Tenants::CountMade(const Tenant& tenant, int change) {
+void Tenants::CountMade(Tenant& tenant, int change) {
+  for (size_t i = 0; i < state_.devices.size(); ++i) {
+    tenant.accounts[i].meter().NoteIn(change > 0 ? &state_.uses_changed : nullptr,
+                                      {tenant.made->id, i});
+  }
   const auto count = static_cast<uint32_t>(change);
   state_.made_tenants += count;
   if (!tenant.made->by_session()) return;
@@ -130,6 +135,27 @@ void Tenants::CountMade(const Tenant& tenant, int change) {
     tenant.books->lasting += count;
   }
   if (of_uid.ids.empty()) state_.made_of_uid.erase(uid);
+}
+
+void Tenants::RememberEnded(const Tenant& tenant) {
+  if (tenant.made->by_session()) return;
+  EndedTenantView ended{.name = tenant.name,
+                        .owner = tenant.made->owner,
+                        .user = tenant.made->user,
+                        .created = tenant.made->created,
+                        .ended = state_.now()};
+  records::MadeTenant before = *tenant.made;
+  before.ending = false;  // with its guarantees
+  const Quota quota = QuotaOf(before);
+  for (size_t i = 0; i < state_.devices.size(); ++i) {
+    const Account& account = tenant.accounts[i];
+    ended.devices.push_back({.device_uuid = state_.devices[i].uuid,
+                             .limit = state_.LimitOn(tenant, i),
+                             .guarantee = GuaranteeOn(quota, state_.devices[i]),
+                             .peak = account.peak(),
+                             .byte_seconds = account.byte_seconds()});
+  }
+  state_.last_ended.Add(std::move(ended));
 }
 
 void Tenants::DropMade(Tenant& tenant) {

@@ -94,7 +94,8 @@ journal::MadeTenant RecordOf(const records::Tenant& tenant) {
           .name = tenant.name,
           .parent = made.parent,
           .owner = made.owner,
-          .lasting = made.lasting};
+          .lasting = made.lasting,
+          .user = made.user};
 }
 
 journal::MadeTenantQuota QuotaRecordOf(const records::MadeTenant& made) {
@@ -154,6 +155,7 @@ std::vector<std::string> MadeTenants::Restore(const JournalImage& image) {
                     .quota = OwnQuota(image, id),
                     .ending = record.ending,
                     .lasting = record.lasting};
+    made.user = record.user;
     if (record.uid_known) made.uid = record.uid;
     tenant.made = std::move(made);
     if (const Tenant* parent = state_.FindTenant(record.parent.view());
@@ -169,6 +171,32 @@ std::vector<std::string> MadeTenants::Restore(const JournalImage& image) {
     if (!tenant->configured && !tenant->quota_set) tenants_.ApplyMadeQuota(*tenant);
   }
   return GiveUpGuarantees(restored);
+}
+
+std::optional<journal::MadeTenantUse> UseRecordOf(const LedgerState& state,
+                                                  const records::Tenant& tenant, size_t device) {
+  const DeviceUse use = tenant.accounts[device].use();
+  if (use.peak == 0) return std::nullopt;
+  return journal::MadeTenantUse{.tenant = tenant.made->id,
+                                .device_uuid = state.devices[device].uuid,
+                                .byte_seconds = ByteSeconds(use.byte_ns),
+                                .byte_ns = static_cast<uint32_t>(use.byte_ns % kNanosOfSecond),
+                                .at_ns = absl::ToInt64Nanoseconds(use.at),
+                                .charged_bytes = use.charged,
+                                .peak_bytes = use.peak};
+}
+
+void MadeTenants::RestoreUses(const JournalImage& image) {
+  for (const auto& [key, record] : image.made_tenant_uses) {
+    const auto made = state_.made_by_id.find(record.tenant);
+    const absl::StatusOr<size_t> device = state_.FindDevice(record.device_uuid.view());
+    if (made == state_.made_by_id.end() || !device.ok()) continue;
+    made->second->accounts[*device].GoOnFrom(
+        {.byte_ns = absl::uint128(record.byte_seconds) * kNanosOfSecond + record.byte_ns,
+         .at = absl::Nanoseconds(record.at_ns),
+         .charged = record.charged_bytes,
+         .peak = record.peak_bytes});
+  }
 }
 
 std::vector<std::string> MadeTenants::GiveUpGuarantees(const std::vector<Tenant*>& restored) {

@@ -30,6 +30,7 @@ Restored Restorer::Restore(const JournalImage& image, const Survivors& survivors
   restored.without_guarantees = made_tenants_.Restore(image);
   RestoreSessions(image, survivors);
   RestoreSegments(image, survivors, restored);
+  made_tenants_.RestoreUses(image);
   RestorePublications(image, survivors, restored);
   RestoreHolders(image);
   // A segment's holders determine its state.

@@ -120,6 +120,8 @@ absl::Status CompareTenants(const LedgerModel& model, const Ledger& ledger) {
       differences.Check("charged", usage.charged, charged);
       differences.Check("limit", usage.limit, LimitOn(model, name, d));
       differences.Check("peak", usage.peak, tenant.peaks[d]);
+      differences.Check("byte-seconds", usage.byte_seconds,
+                        ByteSeconds(tenant.metered.at(d).byte_ns));
       const uint64_t held =
           in(SegmentState::kLeased) + in(SegmentState::kPending) + in(SegmentState::kLingering);
       const uint64_t guarantee = GuaranteeOn(model, name, d);

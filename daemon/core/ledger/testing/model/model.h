@@ -40,6 +40,7 @@ struct LedgerModel {
   bool draining = false;
   std::map<std::string, Tenant> tenants;
   std::vector<UnbrokeredBytes> unbrokered;
+  absl::Time noted;  // when the tenants' charges were last looked at (NoteUses)
 
   std::map<SessionId, Session> sessions;
   std::vector<SessionId> forgotten;

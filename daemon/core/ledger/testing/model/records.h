@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/numeric/int128.h"
 #include "absl/time/time.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
@@ -37,6 +38,12 @@ struct Tenant {
   std::optional<Made> made;
   uint64_t denials = 0;
   std::vector<uint64_t> peaks;  // by device
+  // By device: charged bytes times time until LedgerModel::noted, and the bytes since then.
+  struct Metered {
+    absl::uint128 byte_ns = 0;
+    uint64_t charged = 0;
+  };
+  std::map<size_t, Metered> metered;
 };
 
 struct Session {

@@ -94,7 +94,14 @@ absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Resto
   model.forgotten_version = model.ended_version;
   model.draining = false;
   model.last_operation = model.last_waiter = 0;
+  // The journal has the use of tenants that were made at run time alone.
+  std::map<std::string, std::vector<uint64_t>> peaks;
   for (auto& [name, tenant] : model.tenants) {
+    if (tenant.made) {
+      peaks[name] = tenant.peaks;
+    } else {
+      tenant.metered.clear();
+    }
     tenant.denials = 0;
     tenant.peaks.assign(model.devices.size(), 0);
     tenant.parent.clear();
@@ -103,7 +110,10 @@ absl::Status Restart(LedgerModel& model, const Survivors& survivors, const Resto
   absl::Status given_up = GiveUpGuarantees(model, answer.without_guarantees);
   if (!given_up.ok()) return given_up;
   // The ledger gave them up before it had memory.
-  for (auto& [name, tenant] : model.tenants) tenant.peaks.assign(model.devices.size(), 0);
+  for (auto& [name, tenant] : model.tenants) {
+    tenant.peaks =
+        peaks.contains(name) ? peaks.at(name) : std::vector<uint64_t>(model.devices.size());
+  }
   for (Publication& publication : model.publications) {
     if (!model.sessions.contains(publication.publisher)) publication.publisher = {};
   }

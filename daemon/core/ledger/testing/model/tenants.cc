@@ -150,6 +150,18 @@ void NotePeaks(LedgerModel& model) {
   }
 }
 
+void NoteUses(LedgerModel& model, absl::Time now) {
+  const absl::uint128 passed = static_cast<uint64_t>(absl::ToInt64Nanoseconds(now - model.noted));
+  for (auto& [name, tenant] : model.tenants) {
+    for (size_t d = 0; d < model.devices.size(); ++d) {
+      Tenant::Metered& metered = tenant.metered[d];
+      metered.byte_ns += metered.charged * passed;
+      metered.charged = SumOf(model, name, d, Which::kAll).bytes;
+    }
+  }
+  model.noted = now;
+}
+
 void Link(LedgerModel& model, const std::string& name) {
   Tenant& tenant = model.tenants.at(name);
   tenant.parent.clear();

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "daemon/core/ledger/testing/model/model.h"
 
 namespace gpumemd::model {
@@ -37,6 +38,9 @@ uint64_t GuaranteeOn(const LedgerModel& model, const std::string& name, size_t d
 // one above it.
 bool OverALimit(const LedgerModel& model, const std::string& name, size_t device);
 void NotePeaks(LedgerModel& model);
+// Adds the time since the last call to the tenants' byte-seconds. Call it after each call of the
+// ledger, which takes no time.
+void NoteUses(LedgerModel& model, absl::Time now);
 
 // Puts the tenant under its quota's parent, if that is configured and not under the tenant itself.
 void Link(LedgerModel& model, const std::string& name);

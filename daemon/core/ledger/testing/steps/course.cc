@@ -12,6 +12,7 @@
 #include "daemon/core/ledger/testing/model/revocation.h"
 #include "daemon/core/ledger/testing/model/segments.h"
 #include "daemon/core/ledger/testing/model/sessions.h"
+#include "daemon/core/ledger/testing/model/tenants.h"
 
 namespace gpumemd::steps {
 
@@ -23,6 +24,7 @@ Course::Course(uint64_t seed, Coverage* counts)
       model(devices, bounds),
       coverage(*counts) {
   ledger.KeepChanges();
+  model.noted = now;
 }
 
 std::string Course::LastCalls() const { return absl::StrJoin(log, "\n  "); }
@@ -89,6 +91,7 @@ absl::Status Course::AfterCall(const absl::Status& result, const std::string& ca
       model::TakeEndedPublications(model, Drain(ledger.effects().ended_publications));
   if (!ended.ok()) return ended;
   if (absl::Status right = ledger.CheckInvariants(); !right.ok()) return right;
+  model::NoteUses(model, now);
   if (absl::Status same = model::Compare(model, ledger, now); !same.ok()) return same;
   now += absl::Milliseconds(1);
   // Now and then one batch of the journal has the changes of several calls.
