@@ -74,6 +74,9 @@ class AdminService final : public gpumem::v1::Admin::Service {
                             gpumem::v1::TenantInfo* response) override;
   grpc::Status EndTenant(grpc::ServerContext* context, const gpumem::v1::EndTenantRequest* request,
                          gpumem::v1::EndTenantResponse* response) override;
+  grpc::Status GetTenantUsage(grpc::ServerContext* context,
+                              const gpumem::v1::GetTenantUsageRequest* request,
+                              gpumem::v1::GetTenantUsageResponse* response) override;
   grpc::Status SetQuota(grpc::ServerContext* context, const gpumem::v1::SetQuotaRequest* request,
                         gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status UnsetQuota(grpc::ServerContext* context,

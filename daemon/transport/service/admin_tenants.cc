@@ -25,7 +25,20 @@ std::optional<std::string> OwnerOf(const Request& request) {
   return request.has_owner() ? std::optional<std::string>(request.owner()) : std::nullopt;
 }
 
+std::optional<uid_t> UserOf(const v1::CreateTenantRequest& request) {
+  return request.has_user() ? std::optional<uid_t>(request.user()) : std::nullopt;
+}
+
 }  // namespace
+
+grpc::Status AdminService::GetTenantUsage(grpc::ServerContext*,
+                                          const v1::GetTenantUsageRequest* request,
+                                          v1::GetTenantUsageResponse* response) {
+  absl::StatusOr<BrokerTenants::Uses> uses = broker_->tenants().UsesOf(request->tenant());
+  if (!uses.ok()) return ToAnswer(uses.status());
+  *response = ToProto(*uses);
+  return grpc::Status::OK;
+}
 
 v1::TenantInfo AdminService::Describe(const TenantView& tenant) const {
   v1::TenantInfo info;
@@ -48,6 +61,7 @@ grpc::Status AdminService::CreateTenant(grpc::ServerContext* context,
                                                            .parent = request->parent(),
                                                            .owner = request->owner(),
                                                            .quota = *std::move(quota),
+                                                           .user = UserOf(*request),
                                                            .by = Caller(context)});
   if (!made.ok()) return ToAnswer(made.status());
   spdlog::info("tenant {} was made by an operator", request->tenant());

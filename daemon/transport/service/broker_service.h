@@ -38,7 +38,8 @@ using RawSuspensions = gpumem::v1::Broker::WithRawCallbackMethod_PrepareSuspend<
 using RawTenants = gpumem::v1::Broker::WithRawCallbackMethod_CreateTenant<
     gpumem::v1::Broker::WithRawCallbackMethod_UpdateTenant<
         gpumem::v1::Broker::WithRawCallbackMethod_EndTenant<
-            gpumem::v1::Broker::WithRawCallbackMethod_ListTenants<RawSuspensions>>>>;
+            gpumem::v1::Broker::WithRawCallbackMethod_ListTenants<
+                gpumem::v1::Broker::WithRawCallbackMethod_GetTenantUsage<RawSuspensions>>>>>;
 using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
     gpumem::v1::Broker::WithRawCallbackMethod_Acquire<
         gpumem::v1::Broker::WithRawCallbackMethod_Open<
@@ -96,6 +97,7 @@ class BrokerService final : public RawBroker {
   Reactor* UpdateTenant(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* EndTenant(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* ListTenants(Context* context, const Bytes* request, Bytes* response) override;
+  Reactor* GetTenantUsage(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:

@@ -85,4 +85,16 @@ grpc::ServerUnaryReactor* BrokerService::ListTenants(Context* context, const Byt
       });
 }
 
+grpc::ServerUnaryReactor* BrokerService::GetTenantUsage(Context* context, const Bytes* request,
+                                                        Bytes* response) {
+  return Serve<v1::GetTenantUsageRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::GetTenantUsageRequest& ask,
+             bool) -> std::optional<absl::StatusOr<v1::GetTenantUsageResponse>> {
+        absl::StatusOr<BrokerTenants::Uses> uses = broker_->tenants().UsesFor(call, ask.tenant());
+        if (!uses.ok()) return uses.status();
+        return ToProto(*uses);
+      });
+}
+
 }  // namespace gpumemd

@@ -70,6 +70,47 @@ v1::MadeTenant ToProto(const MadeView& made) {
   proto.set_created_ms(absl::ToUnixMillis(made.created));
   proto.set_ending(made.ending);
   proto.set_lasting(made.lasting);
+  if (made.user) proto.set_user(*made.user);
+  return proto;
+}
+
+v1::GetTenantUsageResponse ToProto(const BrokerTenants::Uses& uses) {
+  v1::GetTenantUsageResponse proto;
+  if (uses.present) {
+    v1::TenantUsage& usage = *proto.add_usages();
+    usage.set_tenant(uses.present->name);
+    if (const std::optional<MadeView>& made = uses.present->made) {
+      usage.set_owner(made->owner);
+      if (made->user) usage.set_user(*made->user);
+      usage.set_created_ms(absl::ToUnixMillis(made->created));
+      usage.set_ending(made->ending);
+    }
+    for (const DeviceUsageView& on : uses.present->devices) {
+      v1::TenantDeviceUsage& device = *usage.add_devices();
+      device.set_device_uuid(on.device_uuid);
+      device.set_charged_bytes(on.charged);
+      device.set_limit_bytes(on.limit);
+      device.set_guarantee_bytes(on.guarantee);
+      device.set_peak_bytes(on.peak);
+      device.set_byte_seconds(on.byte_seconds);
+    }
+  }
+  for (const EndedTenantView& ended : uses.ended) {
+    v1::TenantUsage& usage = *proto.add_usages();
+    usage.set_tenant(ended.name);
+    usage.set_owner(ended.owner);
+    if (ended.user) usage.set_user(*ended.user);
+    usage.set_created_ms(absl::ToUnixMillis(ended.created));
+    usage.set_ended_ms(absl::ToUnixMillis(ended.ended));
+    for (const EndedTenantView::OnDevice& on : ended.devices) {
+      v1::TenantDeviceUsage& device = *usage.add_devices();
+      device.set_device_uuid(on.device_uuid);
+      device.set_limit_bytes(on.limit);
+      device.set_guarantee_bytes(on.guarantee);
+      device.set_peak_bytes(on.peak);
+      device.set_byte_seconds(on.byte_seconds);
+    }
+  }
   return proto;
 }
 
@@ -109,6 +150,7 @@ v1::Usage ToProto(const TenantView& tenant) {
     usage.set_revocable_bytes(device.revocable);
     usage.set_unbrokered_bytes(device.unbrokered);
     usage.set_obtainable_bytes(device.obtainable);
+    usage.set_byte_seconds(device.byte_seconds);
   }
   proto.set_charged_bytes(tenant.charged);
   proto.set_segments(static_cast<uint32_t>(tenant.segments));

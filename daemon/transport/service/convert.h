@@ -25,6 +25,7 @@ gpumem::v1::Lease ToProto(const LeaseView& lease);
 gpumem::v1::Usage ToProto(const TenantView& tenant);
 gpumem::v1::MadeTenant ToProto(const MadeView& made);
 gpumem::v1::EndTenantResponse ToProto(const BrokerTenants::Held& held);
+gpumem::v1::GetTenantUsageResponse ToProto(const BrokerTenants::Uses& uses);
 gpumem::v1::SessionInfo ToProto(const SessionView& session);
 gpumem::v1::SegmentInfo ToProto(const SegmentView& segment);
 gpumem::v1::ListHoldersResponse ToProto(const HoldersView& holders);

@@ -60,14 +60,55 @@ TEST(Convert, AQuotaSaysAllOfItself) {
   EXPECT_EQ(proto.parent(), "team");
 }
 
+TEST(Convert, UsesOfATenantHaveThePresentOneFirst) {
+  BrokerTenants::Uses uses;
+  uses.present = TenantView{.name = "job-1"};
+  uses.present->devices = {
+      {.device_uuid = "GPU-1", .charged = 1, .limit = 2, .peak = 3, .byte_seconds = 4}};
+  uses.present->made =
+      MadeView{.owner = "slurm", .user = 1000, .created = absl::FromUnixMillis(50)};
+  uses.ended = {{.name = "job-1",
+                 .owner = "slurm",
+                 .created = absl::FromUnixMillis(10),
+                 .ended = absl::FromUnixMillis(40)}};
+  uses.ended[0].devices = {
+      {.device_uuid = "GPU-2", .limit = 5, .guarantee = 6, .peak = 7, .byte_seconds = 8}};
+  const v1::GetTenantUsageResponse proto = ToProto(uses);
+  ASSERT_EQ(proto.usages_size(), 2);
+  const v1::TenantUsage& now = proto.usages(0);
+  EXPECT_EQ(now.tenant(), "job-1");
+  EXPECT_EQ(now.user(), 1000u);
+  EXPECT_EQ(now.created_ms(), 50);
+  EXPECT_FALSE(now.has_ended_ms());
+  EXPECT_EQ(now.devices(0).charged_bytes(), 1u);
+  EXPECT_EQ(now.devices(0).limit_bytes(), 2u);
+  EXPECT_EQ(now.devices(0).peak_bytes(), 3u);
+  EXPECT_EQ(now.devices(0).byte_seconds(), 4u);
+  const v1::TenantUsage& before = proto.usages(1);
+  EXPECT_FALSE(before.has_user());
+  EXPECT_EQ(before.created_ms(), 10);
+  EXPECT_EQ(before.ended_ms(), 40);
+  EXPECT_EQ(before.devices(0).device_uuid(), "GPU-2");
+  EXPECT_EQ(before.devices(0).limit_bytes(), 5u);
+  EXPECT_EQ(before.devices(0).guarantee_bytes(), 6u);
+  EXPECT_EQ(before.devices(0).peak_bytes(), 7u);
+  EXPECT_EQ(before.devices(0).byte_seconds(), 8u);
+  // Of a tenant of the configuration the times are absent.
+  uses.present->made.reset();
+  EXPECT_FALSE(ToProto(uses).usages(0).has_created_ms());
+}
+
 TEST(Convert, ObtainableBytesArePresentAlsoIfThereAreNone) {
   TenantView tenant;
-  tenant.devices = {{.device_uuid = "GPU-1"}, {.device_uuid = "GPU-2", .obtainable = 5}};
+  tenant.devices = {{.device_uuid = "GPU-1"},
+                    {.device_uuid = "GPU-2", .byte_seconds = 6, .obtainable = 5}};
   const v1::Usage proto = ToProto(tenant);
   ASSERT_EQ(proto.devices_size(), 2);
   EXPECT_TRUE(proto.devices(0).has_obtainable_bytes());
   EXPECT_EQ(proto.devices(0).obtainable_bytes(), 0u);
   EXPECT_EQ(proto.devices(1).obtainable_bytes(), 5u);
+  EXPECT_TRUE(proto.devices(0).has_byte_seconds());
+  EXPECT_EQ(proto.devices(1).byte_seconds(), 6u);
 }
 
 }  // namespace
