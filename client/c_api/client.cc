@@ -255,7 +255,8 @@ int gpumem_usage_get_device(const gpumem_usage* usage, size_t index, gpumem_devi
                   .waiting_bytes = of.waiting_bytes,
                   .waiting = of.waiting,
                   .revocable_bytes = of.revocable_bytes,
-                  .obtainable_bytes = of.obtainable_bytes.value_or(GPUMEM_UNLIMITED)},
+                  .obtainable_bytes = of.obtainable_bytes.value_or(GPUMEM_UNLIMITED),
+                  .byte_seconds = of.byte_seconds},
                  device);
   });
 }

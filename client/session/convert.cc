@@ -127,6 +127,7 @@ Usage FromProto(const v1::Usage& usage) {
     if (device.has_obtainable_bytes()) {
       result.devices.back().obtainable_bytes = device.obtainable_bytes();
     }
+    result.devices.back().byte_seconds = device.byte_seconds();
   }
   return result;
 }

@@ -44,6 +44,16 @@ TEST(Convert, AKindThatTheLibraryDoesNotKnowIsRefused) {
   }
 }
 
+TEST(Convert, ByteSecondsOfAnOlderDaemonAreNone) {
+  v1::Usage usage;
+  usage.add_devices();
+  usage.add_devices()->set_byte_seconds(7);
+  const Usage result = FromProto(usage);
+  ASSERT_EQ(result.devices.size(), 2u);
+  EXPECT_EQ(result.devices[0].byte_seconds, 0u);
+  EXPECT_EQ(result.devices[1].byte_seconds, 7u);
+}
+
 TEST(Convert, ObtainableBytesOfAnOlderDaemonStayUnset) {
   v1::Usage usage;
   usage.add_devices();

@@ -66,6 +66,8 @@ void TestClient(void) {
   CHECK(on_device.leased_bytes == 2 * kMiB && on_device.charged_bytes == 2 * kMiB);
   CHECK(on_device.retained_bytes == 0 && on_device.lingering_bytes == 0);
   CHECK(on_device.peak_bytes == 2 * kMiB && on_device.limit_bytes >= 2 * kMiB);
+  /* One byte-second is charged in half a microsecond. */
+  CHECK(on_device.byte_seconds > 0 && on_device.byte_seconds != GPUMEM_UNLIMITED);
   EXPECT(GPUMEM_OUT_OF_RANGE, gpumem_usage_get_device(usage, tenant.device_count, &on_device));
   OK(gpumem_usage_destroy(usage));
 

@@ -81,6 +81,10 @@ struct gpumem_device_usage {
    * by tenants above it and by guarantees of others. GPUMEM_UNLIMITED: an older daemon, which does
    * not say. */
   uint64_t obtainable_bytes;
+  /* charged_bytes summed over time, in bytes times seconds: since the tenant was first seen or,
+   * unless it was made at run time, since the daemon started. At most 2^64 - 1: the figure then
+   * stays. 0: an older daemon, which does not count. */
+  uint64_t byte_seconds;
 };
 /* Writes a snapshot of what the client's tenant holds. */
 int gpumem_client_get_usage(gpumem_client* client, gpumem_usage** usage);

@@ -143,6 +143,9 @@ struct DeviceUsage {
   // That the tenant can get at most, within all limits and the guarantees of others. Unset: the
   // daemon is too old to report it.
   std::optional<uint64_t> obtainable_bytes = std::nullopt;
+  // charged_bytes summed over time, in bytes times seconds: since the tenant was first seen, or,
+  // unless it was made at run time, since the daemon started. 0: the daemon is too old to count.
+  uint64_t byte_seconds = 0;
 };
 
 // What this client's tenant may have on a device (Client::GetMemory).

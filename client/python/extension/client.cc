@@ -124,12 +124,13 @@ PyObject* DeviceUsageAt(const gpumem_usage* usage, size_t index) {
   const int status = gpumem_usage_get_device(usage, index, &device);
   if (status != GPUMEM_OK) return Raise(status);
   return Py_BuildValue(
-      "NKKKKKKKKKKK", Text(device.device_uuid), static_cast<U64>(device.leased_bytes),
+      "NKKKKKKKKKKKK", Text(device.device_uuid), static_cast<U64>(device.leased_bytes),
       static_cast<U64>(device.retained_bytes), static_cast<U64>(device.lingering_bytes),
       static_cast<U64>(device.charged_bytes), static_cast<U64>(device.limit_bytes),
       static_cast<U64>(device.peak_bytes), static_cast<U64>(device.guarantee_bytes),
       static_cast<U64>(device.borrowed_bytes), static_cast<U64>(device.waiting_bytes),
-      static_cast<U64>(device.waiting), static_cast<U64>(device.revocable_bytes));
+      static_cast<U64>(device.waiting), static_cast<U64>(device.revocable_bytes),
+      static_cast<U64>(device.byte_seconds));
 }
 
 // (client) -> (tenant, charged, segments, sessions, waiting, [device's usage])

@@ -56,6 +56,7 @@ class DeviceUsage:
     waiting: int  # bytes that requests wait for
     waiting_requests: int
     revocable: int  # bytes held that the daemon may take back
+    byte_seconds: int  # `charged` summed over time, in bytes times seconds
 
     @property
     def quota(self) -> "DeviceQuota":

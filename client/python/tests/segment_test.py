@@ -24,6 +24,16 @@ def test_a_segment_is_zeros_and_has_what_was_written(client):
     assert segment.closed and charged(client) == 0
 
 
+def test_usage_has_the_peak_and_the_bytes_over_time(client):
+    def on_device():
+        return next(each for each in client.usage().devices if each.device == segment.device)
+
+    with client.acquire(MIB, kind="vmm", device="0") as segment:
+        first = on_device()
+        assert first.charged == first.peak == segment.nbytes
+        eventually(lambda: on_device().byte_seconds > first.byte_seconds, "it grows")
+
+
 def test_many_segments_come_all_or_none(client):
     segments = client.acquire_many(2 * MIB, 3)
     assert len({segment.lease_id for segment in segments}) == 3

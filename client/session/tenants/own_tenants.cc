@@ -27,4 +27,9 @@ absl::StatusOr<v1::ListChildTenantsResponse> OwnTenants::List(absl::Time deadlin
   return session_.Ask(&v1::Broker::Stub::ListTenants, v1::ListChildTenantsRequest(), deadline);
 }
 
+absl::StatusOr<v1::GetTenantUsageResponse> OwnTenants::Usage(
+    const v1::GetTenantUsageRequest& request, absl::Time deadline) {
+  return session_.Ask(&v1::Broker::Stub::GetTenantUsage, request, deadline);
+}
+
 }  // namespace gpumem::internal

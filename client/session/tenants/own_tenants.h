@@ -23,6 +23,9 @@ class OwnTenants {
   absl::StatusOr<v1::EndTenantResponse> End(const v1::EndChildTenantRequest& request,
                                             absl::Time deadline);
   absl::StatusOr<v1::ListChildTenantsResponse> List(absl::Time deadline);
+  // Of the session's tenant, or of any that an operator has made for the user.
+  absl::StatusOr<v1::GetTenantUsageResponse> Usage(const v1::GetTenantUsageRequest& request,
+                                                   absl::Time deadline);
 
  private:
   Session& session_;
