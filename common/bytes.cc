@@ -148,6 +148,13 @@ std::string FormatBytes(uint64_t bytes) {
   return absl::StrFormat("%d.%02d %ciB", hundredths() / 100, hundredths() % 100, kPrefixes[prefix]);
 }
 
+std::string FormatGibHours(uint64_t byte_seconds) {
+  const double hours = static_cast<double>(byte_seconds) / static_cast<double>(kGiB) / 3600;
+  if (byte_seconds == 0) return "0";
+  if (hours < 0.0001) return "<0.0001";
+  return absl::StrFormat(hours < 1 ? "%.4f" : "%.2f", hours);
+}
+
 absl::StatusOr<uint64_t> RoundUp(uint64_t bytes, uint64_t granularity) {
   if (granularity == 0) {
     return absl::InvalidArgumentError("cannot round to a granularity of 0 bytes");

@@ -41,6 +41,9 @@ absl::StatusOr<uint64_t> ParseBytesOrPercent(absl::string_view text, uint64_t wh
 // "1.50 GiB". For people; rounds.
 std::string FormatBytes(uint64_t bytes);
 
+// Returns memory times time in GiB-hours, for people: "0", "<0.0001", "0.0123", "1.50".
+std::string FormatGibHours(uint64_t byte_seconds);
+
 // Returns the smallest multiple of `granularity` that is at least `bytes`. Any granularity above 0
 // is valid, powers of two or not.
 //

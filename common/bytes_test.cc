@@ -152,6 +152,15 @@ TEST(FormatBytes, ReadsBackAsAboutTheSame) {
   }
 }
 
+TEST(FormatGibHours, HasFourDigitsBelowOneAndTwoAbove) {
+  EXPECT_EQ(FormatGibHours(0), "0");
+  EXPECT_EQ(FormatGibHours(1), "<0.0001");
+  EXPECT_EQ(FormatGibHours(kGiB), "0.0003");
+  EXPECT_EQ(FormatGibHours(kGiB * 1800), "0.5000");
+  EXPECT_EQ(FormatGibHours(kGiB * 5400), "1.50");
+  EXPECT_EQ(FormatGibHours(UINT64_MAX), "4772185.88");
+}
+
 TEST(RoundUp, GoesToTheNextMultiple) {
   EXPECT_EQ(*RoundUp(0, 2 * kMiB), 0u);
   EXPECT_EQ(*RoundUp(1, 2 * kMiB), 2 * kMiB);

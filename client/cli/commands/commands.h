@@ -54,6 +54,7 @@ absl::Status Run(const VerifyCommand& command, const GlobalOptions& options);
 // As a worker; through the admin socket if the name contains a tenant.
 absl::Status Run(const UnpublishCommand& command, const GlobalOptions& options);
 absl::Status RunUnpublishOf(const UnpublishCommand& command, const GlobalOptions& options);
+absl::Status Run(const UsageCommand& command, const GlobalOptions& options);
 absl::Status Run(const QuotaGetCommand& command, const GlobalOptions& options);
 absl::Status RunQuotaOf(const std::string& tenant, const GlobalOptions& options);
 

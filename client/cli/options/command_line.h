@@ -53,6 +53,10 @@ struct WhoamiCommand {
 struct QuotaGetCommand {
   std::string tenant;  // empty: the caller's own
 };
+// What a tenant, or a Slurm job's tenant, has used.
+struct UsageCommand {
+  std::string tenant;  // empty: the caller's own
+};
 struct QuotaListCommand {};
 struct QuotaSetCommand {
   v1::SetQuotaRequest request;  // with devices as the user named them
@@ -213,12 +217,12 @@ struct RunCommand {
 };
 
 using Command =
-    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, QuotaGetCommand, QuotaListCommand,
-                 QuotaSetCommand, QuotaUnsetCommand, TenantListCommand, TenantCreateCommand,
-                 TenantUpdateCommand, TenantEndCommand, PsCommand, SegmentsCommand,
-                 PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand, UnpublishCommand,
-                 PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand, SuspendCommand,
-                 DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
+    std::variant<StatusCommand, DevicesCommand, WhoamiCommand, UsageCommand, QuotaGetCommand,
+                 QuotaListCommand, QuotaSetCommand, QuotaUnsetCommand, TenantListCommand,
+                 TenantCreateCommand, TenantUpdateCommand, TenantEndCommand, PsCommand,
+                 SegmentsCommand, PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand,
+                 UnpublishCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand,
+                 SuspendCommand, DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
                  DescribeCommand, DoctorCommand, EventsCommand, HoldCommand, RunCommand,
                  CompletionCommand, VersionCommand>;
 

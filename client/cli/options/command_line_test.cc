@@ -40,6 +40,13 @@ TEST(CommandLineTest, PlainCommands) {
   EXPECT_EQ(global.runtime_dir, "");
   Parsed<DevicesCommand>({"devices"});
   Parsed<QuotaListCommand>({"quota", "list"});
+  EXPECT_EQ(Parsed<UsageCommand>({"usage"}).tenant, "");
+  EXPECT_EQ(Parsed<UsageCommand>({"usage", "t"}).tenant, "t");
+  EXPECT_EQ(Parsed<UsageCommand>({"usage", "--job", "17"}).tenant, "job-17");
+  EXPECT_THAT(ErrorOf({"usage", "--job", "17_3"}), ::testing::HasSubstr("JobIDRaw"));
+  EXPECT_THAT(ErrorOf({"usage", "--job", "17+1"}), ::testing::HasSubstr("SLURM_JOB_ID"));
+  EXPECT_NE(ErrorOf({"usage", "--job", ""}), "");
+  EXPECT_NE(ErrorOf({"usage", "t", "--job", "17"}), "");
   EXPECT_EQ(Parsed<WhoamiCommand>({"whoami", "--as", "t"}).as, "t");
   EXPECT_EQ(Parsed<PsCommand>({"ps"}).tenant, "");
   EXPECT_EQ(Parsed<PsCommand>({"ps", "--tenant", "t"}).tenant, "t");

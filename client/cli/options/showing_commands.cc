@@ -35,6 +35,18 @@ void AddTables(CommandSet* commands) {
   AddDeviceFilter(segments.app, &segments.command->device);
 }
 
+void AddUsage(CommandSet* commands) {
+  const auto usage = commands->Add<UsageCommand>(
+      kShowing, "usage", "Show what a job or a tenant has used over time.",
+      "Examples:\n  gpumemctl usage --job 17\n  gpumemctl usage training\n"
+      "GIB-HOURS are the bytes charged, summed over time; with --exact, byte-seconds.\n"
+      "The last 1,000 jobs that have ended are known, too, until the daemon restarts.\n"
+      "ID is the job's number ($SLURM_JOB_ID). Each element of an array has one:\n"
+      "sacct -X -j 17_3 -o JobIDRaw. A user may ask for the own tenant and for the own\n"
+      "jobs, an operator for all tenants.");
+  AddUsageOptions(usage.app, usage.command);
+}
+
 void AddPictures(CommandSet* commands) {
   const auto top = commands->Add<TopCommand>(
       kShowing, "top", "Show devices, tenants and sessions live.",
@@ -59,6 +71,7 @@ void AddPictures(CommandSet* commands) {
 
 void AddShowingCommands(CommandSet* commands) {
   AddTables(commands);
+  AddUsage(commands);
   AddPictures(commands);
   const auto describe = commands->Add<DescribeCommand>(
       kShowing, "describe", "Show all facts about one object.",

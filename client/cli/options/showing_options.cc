@@ -43,6 +43,15 @@ void AddTopOptions(CLI::App* app, TopCommand* command) {
   });
 }
 
+void AddUsageOptions(CLI::App* app, UsageCommand* command) {
+  CLI::Option* tenant =
+      app->add_option("TENANT", command->tenant, "Show this tenant (default: your own)");
+  AddParsed(app, "--job", ParseSlurmJob, Into(&command->tenant),
+            "Show the tenant of this Slurm job on this node")
+      ->type_name("ID")
+      ->excludes(tenant);
+}
+
 void AddMapOptions(CLI::App* app, MapCommand* command) {
   AddDeviceFilter(app, &command->device);
   app->add_option("--rows", command->rows, "Draw each device in N lines (1-100, default: 4)")

@@ -10,6 +10,7 @@ namespace gpumem::cli {
 
 // Each writes to `*command`, which outlives the app.
 void AddTopOptions(CLI::App* app, TopCommand* command);
+void AddUsageOptions(CLI::App* app, UsageCommand* command);
 void AddMapOptions(CLI::App* app, MapCommand* command);
 void AddEventsOptions(CLI::App* app, EventsCommand* command);
 void AddDescribeOptions(CLI::App* app, DescribeCommand* command);

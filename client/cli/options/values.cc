@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/options/values.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -48,6 +49,16 @@ std::function<absl::StatusOr<std::string>(const std::string&)> OneOfWords(
     return absl::InvalidArgumentError(
         absl::StrCat("\"", text, "\" is not one of ", absl::StrJoin(words, ", ")));
   };
+}
+
+absl::StatusOr<std::string> ParseSlurmJob(const std::string& text) {
+  const bool number = !text.empty() && text.size() <= 10 &&
+                      std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
+  if (number) return absl::StrCat("job-", text);  // as gpumem-slurm names it
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text,
+                   "\" is not the number of a job (expected $SLURM_JOB_ID, such as 17; "
+                   "of an element of an array: sacct -X -j 17_3 -o JobIDRaw)"));
 }
 
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& text) {

@@ -35,6 +35,7 @@ std::string KindWords();                                                  // "vm
 absl::StatusOr<PreloadMode> ParsePreload(const std::string& text);        // "broker"
 absl::StatusOr<v1::ReleasePolicy> ParseRelease(const std::string& text);  // "trust"
 absl::StatusOr<std::string> ParsePublication(const std::string& text);    // a name
+absl::StatusOr<std::string> ParseSlurmJob(const std::string& text);       // "17": its tenant
 struct DeviceBytes {
   std::string device;
   uint64_t bytes = 0;

@@ -45,6 +45,9 @@ std::string EndedTenantView(const std::string& tenant, const v1::EndTenantRespon
 std::string MakerOf(const v1::MadeTenant& made);
 std::string QuotaView(const v1::GetQuotaResponse& response, const DeviceList& devices, bool exact,
                       Layout layout = {});
+// What a tenant has used, once for each time that it was made.
+std::string UsageView(const v1::GetTenantUsageResponse& response, const DeviceList& devices,
+                      bool exact, Layout layout = {});
 std::string ReloadView(const v1::ReloadResponse& response);
 
 // Describes the identity that the daemon assigns to the caller, and why; `daemon` names the daemon.
