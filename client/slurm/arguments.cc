@@ -24,6 +24,7 @@ std::string Environment(const char* name) {
 
 std::string ParseArguments(int argc, char** argv, Arguments* arguments) {
   std::map<std::string, std::string> values = {{"job", Environment("SLURM_JOB_ID")},
+                                               {"user", Environment("SLURM_JOB_UID")},
                                                {"node", Environment("SLURMD_NODENAME")},
                                                {"gres", "gpumem"},
                                                {"option", ""},
@@ -42,6 +43,12 @@ std::string ParseArguments(int argc, char** argv, Arguments* arguments) {
   }
   if (!values["job"].empty() && !absl::SimpleAtoi(values["job"], &arguments->job)) {
     return absl::StrCat("job=", values["job"], ": no number");
+  }
+  if (uint32_t user = 0; !values["user"].empty()) {
+    if (!absl::SimpleAtoi(values["user"], &user)) {
+      return absl::StrCat("user=", values["user"], ": no number");
+    }
+    arguments->user = user;
   }
   arguments->node_name = values["node"];
   arguments->gres = values["gres"];

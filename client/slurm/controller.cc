@@ -6,6 +6,7 @@
 #include <slurm/slurm_errno.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <vector>
@@ -142,7 +143,8 @@ absl::Status ResumeProcesses(uint32_t job) {
       absl::StrCat("resume job ", job, ": ", slurm_strerror(errno)));
 }
 
-absl::Status SetAdminComment(uint32_t job, const std::string& key, const std::string& value) {
+absl::Status SetAdminComment(uint32_t job,
+                             const std::vector<std::pair<std::string, std::string>>& words_to_set) {
   const auto jobs = Load(job, 0);
   if (!jobs.ok()) return jobs.status();
   const slurm_job_info_t* it = RecordOf(**jobs, job);
@@ -150,9 +152,12 @@ absl::Status SetAdminComment(uint32_t job, const std::string& key, const std::st
   std::vector<std::string> words;
   for (absl::string_view word : absl::StrSplit(
            it->admin_comment == nullptr ? "" : it->admin_comment, ' ', absl::SkipEmpty())) {
-    if (!absl::StartsWith(word, key)) words.emplace_back(word);
+    const bool is_set =
+        std::any_of(words_to_set.begin(), words_to_set.end(),
+                    [&](const auto& each) { return absl::StartsWith(word, each.first); });
+    if (!is_set) words.emplace_back(word);
   }
-  words.push_back(absl::StrCat(key, value));
+  for (const auto& [key, value] : words_to_set) words.push_back(absl::StrCat(key, value));
   std::string comment = absl::StrJoin(words, " ");
   job_desc_msg_t message;
   slurm_init_job_desc_msg(&message);

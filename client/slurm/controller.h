@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,10 +49,11 @@ absl::Status GiveBack(uint32_t job, bool hold);
 absl::Status SuspendProcesses(uint32_t job);
 absl::Status ResumeProcesses(uint32_t job);
 
-// Sets one word of the job's AdminComment, "KEYVALUE", and leaves the others.
+// Sets words of the job's AdminComment, each "KEYVALUE", and leaves the others.
 //   FAILED_PRECONDITION  the job has ended
 //   UNAVAILABLE          slurmctld does not answer
-absl::Status SetAdminComment(uint32_t job, const std::string& key, const std::string& value);
+absl::Status SetAdminComment(uint32_t job,
+                             const std::vector<std::pair<std::string, std::string>>& words_to_set);
 
 // Returns Slurm's name of the node with this host's name. slurmd does not tell it a plug-in.
 //   NOT_FOUND            there is none

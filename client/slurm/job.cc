@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -40,8 +41,8 @@ int Failed(const Arguments& arguments, const absl::Status& why) {
 // Slurm has started a job that fits on the node, and on no one GPU. Its failure would drain the
 // node: the job goes back to the queue instead, and until then may have no memory.
 int NoOneGpu(const Arguments& arguments, const absl::Status& why) {
-  const auto made =
-      MakeTenant(arguments.node, TenantOf(arguments.job), JobGres(), Terms{.guarantee_mib = 0});
+  const auto made = MakeTenant(arguments.node, TenantOf(arguments.job), JobGres(),
+                               Terms{.guarantee_mib = 0}, arguments.user);
   if (!made.ok()) return Failed(arguments, made.status());
   // A smaller one may have room later; one that is larger than each GPU never has.
   const absl::Status given = GiveBack(arguments.job, absl::IsOutOfRange(why));
@@ -50,13 +51,17 @@ int NoOneGpu(const Arguments& arguments, const absl::Status& why) {
   return 0;
 }
 
-// Returns "; peak SIZE on DEVICE, ..."; empty: there was none.
-std::string InWords(const std::vector<Peak>& peaks) {
-  std::vector<std::string> words;
-  for (const Peak& peak : peaks) {
-    words.push_back(absl::StrCat(FormatBytes(peak.bytes), " on ", peak.device_uuid));
+// Returns "; peak SIZE on DEVICE, ...; NUMBER GiB-hours on DEVICE, ..."; empty: it has used none.
+std::string InWords(const std::vector<Use>& uses) {
+  std::vector<std::string> peaks, sums;
+  for (const Use& use : uses) {
+    peaks.push_back(absl::StrCat(FormatBytes(use.peak_bytes), " on ", use.device_uuid));
+    if (!use.byte_seconds) continue;
+    sums.push_back(
+        absl::StrCat(FormatGibHours(*use.byte_seconds), " GiB-hours on ", use.device_uuid));
   }
-  return words.empty() ? "" : absl::StrCat("; peak ", absl::StrJoin(words, ", "));
+  return absl::StrCat(peaks.empty() ? "" : "; peak ", absl::StrJoin(peaks, ", "),
+                      sums.empty() ? "" : "; ", absl::StrJoin(sums, ", "));
 }
 
 // True if there is, or was, a daemon on this node.
@@ -140,7 +145,7 @@ int Prolog(const Arguments& arguments) {
     terms.priority = std::min(option.priority, arguments.max_priority);
   }
   const auto make = [&] {
-    return MakeTenant(arguments.node, TenantOf(arguments.job), gres, terms);
+    return MakeTenant(arguments.node, TenantOf(arguments.job), gres, terms, arguments.user);
   };
   auto devices = make();
   // Leftovers of dead jobs may have the room.
@@ -176,7 +181,7 @@ int Epilog(const Arguments& arguments) {
     if (ended->existed) {
       Say(absl::StrCat(TenantOf(arguments.job), ": its memory was back after ",
                        absl::ToInt64Milliseconds(absl::Now() - begin), " ms",
-                       InWords(ended->peaks)));
+                       InWords(ended->uses)));
     }
     return 0;
   }
@@ -193,17 +198,24 @@ int Epilog(const Arguments& arguments) {
 
 int Account(const Arguments& arguments) {
   if (!HasSocket(arguments.node)) return 0;
-  // The end of the step waits for this. A daemon that restarts forgets the peak.
+  // The end of the step waits for this.
   Node node = arguments.node;
   node.patience = std::min(node.patience, absl::Seconds(2));
-  const auto peaks = PeaksOf(node, TenantOf(arguments.job));
-  if (absl::IsNotFound(peaks.status())) return 0;
-  if (!peaks.ok()) return Failed(arguments, peaks.status());
-  std::vector<std::string> words;
-  for (const Peak& peak : *peaks) words.push_back(absl::StrCat(peak.device_uuid, ":", peak.bytes));
-  const absl::Status noted =
-      SetAdminComment(arguments.job, absl::StrCat("gpumem_peak_", arguments.node_name, "="),
-                      absl::StrJoin(words, ","));
+  const auto uses = UsesOf(node, TenantOf(arguments.job));
+  if (absl::IsNotFound(uses.status())) return 0;
+  if (!uses.ok()) return Failed(arguments, uses.status());
+  std::vector<std::string> peaks, sums;
+  for (const Use& use : *uses) {
+    peaks.push_back(absl::StrCat(use.device_uuid, ":", use.peak_bytes));
+    if (use.byte_seconds) sums.push_back(absl::StrCat(use.device_uuid, ":", *use.byte_seconds));
+  }
+  std::vector<std::pair<std::string, std::string>> comment = {
+      {absl::StrCat("gpumem_peak_", arguments.node_name, "="), absl::StrJoin(peaks, ",")}};
+  if (!sums.empty()) {
+    comment.emplace_back(absl::StrCat("gpumem_byte_seconds_", arguments.node_name, "="),
+                         absl::StrJoin(sums, ","));
+  }
+  const absl::Status noted = SetAdminComment(arguments.job, comment);
   return noted.ok() ? 0 : Failed(arguments, noted);
 }
 

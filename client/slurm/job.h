@@ -13,8 +13,8 @@ int Prolog(const Arguments& arguments);
 // Ends the job's tenant and waits for its memory; drains the node if it does not come back.
 int Epilog(const Arguments& arguments);
 
-// Writes the peaks of the job's memory here into its AdminComment. Only while it runs: slurmctld
-// takes no changes of a job that has ended, so an epilog comes too late.
+// Writes the peaks and byte-seconds of the job's memory here into its AdminComment. Only while it
+// runs: slurmctld takes no changes of a job that has ended, so an epilog comes too late.
 int Account(const Arguments& arguments);
 
 // Ends tenants of jobs that Slurm does not have here (sweep.h).

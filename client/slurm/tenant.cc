@@ -43,12 +43,33 @@ absl::StatusOr<v1::EndTenantResponse> End(Daemon& daemon, const std::string& ten
   return daemon.Call(&Admin::Stub::EndTenant, request);
 }
 
-std::vector<Peak> PeaksIn(const v1::Usage& usage) {
-  std::vector<Peak> peaks;
+std::vector<Use> UsesIn(const v1::Usage& usage) {
+  std::vector<Use> uses;
   for (const v1::DeviceUsage& device : usage.devices()) {
-    if (device.peak_bytes() > 0) peaks.push_back({device.device_uuid(), device.peak_bytes()});
+    if (device.peak_bytes() == 0) continue;
+    uses.push_back({.device_uuid = device.device_uuid(), .peak_bytes = device.peak_bytes()});
+    if (device.has_byte_seconds()) uses.back().byte_seconds = device.byte_seconds();
   }
-  return peaks;
+  return uses;
+}
+
+// Returns the figures at the end of a tenant that is gone; nullopt: the daemon does not know them.
+std::optional<std::vector<Use>> UsesAtTheEnd(Daemon& daemon, const std::string& tenant) {
+  v1::GetTenantUsageRequest request;
+  request.set_tenant(tenant);
+  const auto known = daemon.Call(&Admin::Stub::GetTenantUsage, request);
+  // Older than the call; or it has restarted, and forgotten.
+  if (!known.ok() || known->usages().empty() || !known->usages(0).has_ended_ms()) {
+    return std::nullopt;
+  }
+  std::vector<Use> uses;
+  for (const v1::TenantDeviceUsage& device : known->usages(0).devices()) {
+    if (device.peak_bytes() == 0) continue;
+    uses.push_back({.device_uuid = device.device_uuid(),
+                    .peak_bytes = device.peak_bytes(),
+                    .byte_seconds = device.byte_seconds()});
+  }
+  return uses;
 }
 
 std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResponse& sessions) {
@@ -81,7 +102,8 @@ absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node) {
 }
 
 absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,
-                                                    const JobGres& gres, const Terms& terms) {
+                                                    const JobGres& gres, const Terms& terms,
+                                                    std::optional<uid_t> user) {
   Daemon daemon(node);
   auto status = daemon.Call(&Admin::Stub::GetStatus, v1::GetStatusRequest());
   if (!status.ok()) return status.status();
@@ -102,6 +124,7 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
     request.set_owner(kOwner);
     request.set_parent(node.parent);
     *request.mutable_quota() = quota;
+    if (user) request.set_user(*user);
     return daemon.Call(&Admin::Stub::CreateTenant, request).status();
   };
   if (known != nullptr) {
@@ -142,13 +165,13 @@ absl::Status UnsetGuarantees(Daemon& daemon, const std::string& tenant) {
   return daemon.Call(&Admin::Stub::UnsetQuota, request).status();
 }
 
-absl::StatusOr<std::vector<Peak>> PeaksOf(const Node& node, const std::string& tenant) {
+absl::StatusOr<std::vector<Use>> UsesOf(const Node& node, const std::string& tenant) {
   Daemon daemon(node);
   v1::GetQuotaRequest request;
   request.set_tenant(tenant);
   const auto quota = daemon.Call(&Admin::Stub::GetQuota, request);
   if (!quota.ok()) return quota.status();
-  return PeaksIn(quota->usage());
+  return UsesIn(quota->usage());
 }
 
 absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant) {
@@ -160,9 +183,10 @@ absl::StatusOr<Ended> EndTenant(const Node& node, const std::string& tenant) {
   auto ended = End(daemon, tenant);
   if (absl::IsNotFound(ended.status())) return Ended();
   if (!ended.ok()) return ended.status();
-  Ended result = {.existed = true, .peaks = PeaksIn(known->usage())};
+  Ended result = {.existed = true, .uses = UsesIn(known->usage())};
   if (ended->gone()) {
     (void)UnsetGuarantees(daemon, tenant);
+    if (auto uses = UsesAtTheEnd(daemon, tenant)) result.uses = *std::move(uses);
     return result;
   }
   v1::ListSessionsRequest request;

@@ -2,7 +2,10 @@
 // A job's tenant on a node: made before the job, ended after it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,32 +25,35 @@ inline constexpr char kOwner[] = "slurm";
 absl::StatusOr<std::vector<v1::Device>> Devices(const Node& node);
 
 // Makes a tenant of this name, or finds that it was made before. Ends an earlier one of that name
-// with another quota, and waits for it. Returns the UUIDs of its GPUs.
+// with another quota, and waits for it. Returns the UUIDs of its GPUs. `user`: who may ask what it
+// has used, beside operators.
 //   UNAVAILABLE          no daemon answers in time
 //   FAILED_PRECONDITION  its guarantee cannot be kept
 //   ABORTED              the same, on any one of several GPUs
 //   ALREADY_EXISTS       it is configured or another's, or has not ended in time
 //   Quotas' statuses, and others of the daemon
 absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std::string& tenant,
-                                                    const JobGres& gres, const Terms& terms);
+                                                    const JobGres& gres, const Terms& terms,
+                                                    std::optional<uid_t> user);
 
 // Unsets what SuspendMemory has set (suspend.h). Without that it holds for the next tenant of this
 // name, too: that of the requeued job.
 //   FAILED_PRECONDITION  nothing is set, or others have guarantees there now
 absl::Status UnsetGuarantees(Daemon& daemon, const std::string& tenant);
 
-// The most that a tenant was charged on a device, since it was made or gpumemd has started.
-struct Peak {
+// What a tenant has used of a device since it was made.
+struct Use {
   std::string device_uuid;
-  uint64_t bytes = 0;
+  uint64_t peak_bytes = 0;               // the most that it was charged
+  std::optional<uint64_t> byte_seconds;  // its charge over time; absent: an older gpumemd
 };
 
-// Returns the peaks of the devices that it has used. NOT_FOUND, or statuses as EndTenant.
-absl::StatusOr<std::vector<Peak>> PeaksOf(const Node& node, const std::string& tenant);
+// Returns the uses of the devices that it has used. NOT_FOUND, or statuses as EndTenant.
+absl::StatusOr<std::vector<Use>> UsesOf(const Node& node, const std::string& tenant);
 
 struct Ended {
   bool existed = false;  // there was such a tenant
-  std::vector<Peak> peaks;
+  std::vector<Use> uses;
   std::string left;  // what it still holds after the wait, and who, in words; empty: nothing
 };
 

@@ -29,6 +29,8 @@ using testing::kUsers;
 
 using SlurmKindsTest = SlurmTest;
 
+constexpr char kGpu[] = "HOST-00000000-0000-0000-0000-000000000000";
+
 TEST_F(SlurmKindsTest, EachTaskOfAnArrayIsATenant) {
   if (!Start()) return;
   const uint32_t array =
@@ -95,11 +97,85 @@ TEST_F(SlurmKindsTest, PeaksAreInTheJobsRecord) {
       kUsers[0], {"-w", "node1", "--gpumem=2G"},
       absl::StrCat("srun --quiet ", Hold(1024), " --for 1ms; ", Hold(512), " --for 1ms"));
   ASSERT_TRUE(cluster_->WaitForState(job, "COMPLETED")) << cluster_->Output(job);
-  EXPECT_EQ(cluster_->JobField(job, "AdminComment"),
-            absl::StrCat("gpumem_peak_node1=HOST-00000000-0000-0000-0000-000000000000:", 1 << 30));
+  EXPECT_THAT(cluster_->AsRoot({"scontrol", "show", "job", absl::StrCat(job)}).output,
+              ::testing::ContainsRegex(absl::StrCat("AdminComment=gpumem_peak_node1=", kGpu, ":",
+                                                    1 << 30, " gpumem_byte_seconds_node1=", kGpu,
+                                                    ":[1-9][0-9]* ?\n")));
   ExpectNothingLeft();
   EXPECT_THAT(testing::ReadText(absl::StrCat(cluster_->folder(), "/node1/slurmd.log")),
-              HasSubstr("ms; peak 1.00 GiB on HOST-00000000-0000-0000-0000-000000000000"));
+              ::testing::ContainsRegex(
+                  absl::StrCat("ms; peak 1.00 GiB on ", kGpu, "; <?[0-9.]+ GiB-hours on ", kGpu)));
+}
+
+// Returns the figures of the device that a job is on, by gpumemctl usage. `usage`: null, if it did
+// not answer.
+json OnGpu(const json& usage) {
+  if (usage.is_object()) {
+    for (const json& device : usage["devices"]) {
+      if (device["device_uuid"] == kGpu) return device;
+    }
+  }
+  return {{"byte_seconds", 0}};
+}
+
+TEST_F(SlurmKindsTest, UsageOfAJobSurvivesTheDaemonAndIsKnownAfterTheJob) {
+  if (!Start()) return;
+  const uint32_t job = cluster_->Submit(kUsers[0], {"-w", "node1", "--gpumem=2G"}, Hold(1024));
+  ASSERT_TRUE(WaitForCharge(1, 1024)) << cluster_->Output(job);
+  const std::vector<std::string> ask = {"usage", "--job", absl::StrCat(job)};
+  const auto usages = [&] { return cluster_->Gpumemctl(1, ask)["usages"]; };
+  const uint64_t second = 1 << 30;  // of 1 GiB
+  ASSERT_TRUE(
+      Eventually([&] { return OnGpu(usages()[0])["byte_seconds"].get<uint64_t>() >= 2 * second; },
+                 absl::Seconds(60)));
+  json now = usages();
+  ASSERT_EQ(now.size(), 1u);
+  EXPECT_EQ(now[0]["tenant"], absl::StrCat("job-", job));
+  EXPECT_EQ(now[0]["owner"], "slurm");
+  EXPECT_EQ(now[0]["user"], kUsers[0]);
+  EXPECT_TRUE(now[0]["ended_ms"].is_null());
+  EXPECT_EQ(OnGpu(now[0])["limit_bytes"], uint64_t{2} << 30);
+  EXPECT_EQ(OnGpu(now[0])["guarantee_bytes"], uint64_t{2} << 30);
+  EXPECT_EQ(OnGpu(now[0])["charged_bytes"], 1 << 30);
+  EXPECT_EQ(OnGpu(now[0])["peak_bytes"], 1 << 30);
+
+  // kill -9, long after the last change of the job's memory.
+  ASSERT_OK(cluster_->Crash(1, "gpumemd"));
+  const json later = usages();
+  ASSERT_EQ(later.size(), 1u);
+  EXPECT_EQ(later[0]["user"], kUsers[0]);
+  EXPECT_EQ(OnGpu(later[0])["peak_bytes"], 1 << 30);
+  const auto used = OnGpu(later[0])["byte_seconds"].get<uint64_t>();
+  EXPECT_GE(used, OnGpu(now[0])["byte_seconds"].get<uint64_t>());
+
+  // Its user may ask from another job, others may not.
+  std::vector<std::string> run = {"srun",  "--quiet",     "-w",
+                                  "node1", "--gpumem=1G", cluster_->Program("gpumemctl")};
+  run.insert(run.end(), ask.begin(), ask.end());
+  const auto own = cluster_->AsUser(kUsers[0], run);
+  EXPECT_EQ(own.code, 0) << own.output;
+  EXPECT_THAT(own.output, HasSubstr(absl::StrCat("Tenant job-", job, " of slurm, uid ")));
+  EXPECT_THAT(own.output, HasSubstr(": is there\n"));
+  const auto others = cluster_->AsUser(kUsers[1], run);
+  EXPECT_NE(others.code, 0) << others.output;
+  EXPECT_THAT(others.output, HasSubstr("knows no tenant"));
+
+  cluster_->AsRoot({"scancel", absl::StrCat(job)});
+  ExpectNothingLeft();
+  const json ended = usages();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_FALSE(ended[0]["ended_ms"].is_null());
+  EXPECT_EQ(OnGpu(ended[0])["peak_bytes"], 1 << 30);
+  EXPECT_EQ(OnGpu(ended[0])["limit_bytes"], uint64_t{2} << 30);
+  EXPECT_GE(OnGpu(ended[0])["byte_seconds"].get<uint64_t>(), used);
+  const auto after = cluster_->AsUser(kUsers[0], run);
+  EXPECT_EQ(after.code, 0) << after.output;
+  EXPECT_THAT(after.output, HasSubstr("UTC: has ended\n"));
+  EXPECT_NE(cluster_->AsUser(kUsers[1], run).code, 0);
+  const auto never =
+      cluster_->OnNode(1, {cluster_->Program("gpumemctl"), "usage", "--job", "999999"});
+  EXPECT_NE(never.code, 0);
+  EXPECT_THAT(never.output, HasSubstr("knows no tenant \"job-999999\""));
 }
 
 TEST_F(SlurmKindsTest, AJobInAContainerOfSlurmSeesTheDaemon) {

@@ -7,9 +7,9 @@
 // fail without harm to slurmd. Prolog and epilog run it with the job's facts. What it writes to its
 // standard error goes into slurmd's log.
 //
-// Arguments in plugstack.conf: helper=PATH of gpumem-slurm, account=yes for peaks in AdminComment,
-// preload=yes and preload_library=PATH for programs that know nothing of gpumem. All others go to
-// the helper.
+// Arguments in plugstack.conf: helper=PATH of gpumem-slurm, account=yes for figures in
+// AdminComment, preload=yes and preload_library=PATH for programs that know nothing of gpumem. All
+// others go to the helper.
 #include <fcntl.h>
 #include <slurm/slurm.h>
 #include <spawn.h>
@@ -182,6 +182,9 @@ int RunForJob(const char* command, spank_t spank, int ac, char** av) {
     return -1;
   }
   std::vector<std::string> args = {command, "job=" + std::to_string(job)};
+  if (uid_t user = 0; spank_get_item(spank, S_JOB_UID, &user) == ESPANK_SUCCESS) {
+    args.push_back("user=" + std::to_string(user));
+  }
   char* text = nullptr;
   if (spank_option_getopt(spank, &TheOption(), &text) == ESPANK_SUCCESS && text != nullptr) {
     args.push_back(std::string("option=") + text);
