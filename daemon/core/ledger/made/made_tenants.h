@@ -47,7 +47,7 @@ struct MadeTenantSpec {
   std::string parent;  // empty: as the default quota says
   std::string owner;   // at most kMaxOwnerTag printable characters
   QuotaOverride quota;
-  std::optional<uid_t> user;      // whose sessions may read its use (BrokerTenants::UseOf)
+  std::optional<uid_t> user;      // whose sessions may read its use (BrokerTenants::UsesFor)
   std::vector<AuditOperator> by;  // the operator; all candidates, if there are several
 };
 
