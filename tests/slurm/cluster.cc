@@ -59,6 +59,13 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const Options& options) 
           "Slurm is not installed here (", program, "): slurmctld, slurmd, slurm-client, munge"));
     }
   }
+  for (const char* program :
+       {"/usr/sbin/slurmdbd", "/usr/sbin/mariadbd", "/usr/bin/mariadb-install-db"}) {
+    if (options.database && access(program, X_OK) != 0) {
+      return absl::FailedPreconditionError(absl::StrCat("Slurm's database is not installed here (",
+                                                        program, "): slurmdbd, mariadb-server"));
+    }
+  }
   // Jobs in a container of Slurm have another /tmp, and read slurm.conf in it.
   absl::StatusOr<std::unique_ptr<Namespaces>> namespaces = Namespaces::Make(kInit, {}, "/var/tmp");
   if (!namespaces.ok()) return namespaces.status();
@@ -242,7 +249,9 @@ absl::Status Cluster::Run(int node, const std::string& daemon) {
 
 std::string Cluster::Logs() const {
   std::string logs = namespaces_->Log();
-  absl::StrAppend(&logs, TailOf(folder() + "/ctl/log"));
+  for (const char* name : {"log", "db.log", "slurmdbd.out", "slurmdbd.log", "sacctmgr.log"}) {
+    absl::StrAppend(&logs, TailOf(absl::StrCat(folder(), "/ctl/", name)));
+  }
   for (int node = 1; node <= kNodes; ++node) {
     for (const char* name : {"/log", "/slurmd.log", "/gpumemd.log"}) {
       absl::StrAppend(&logs, TailOf(absl::StrCat(folder(), "/node", node, name)));

@@ -52,6 +52,19 @@ PATH=/usr/sbin:/usr/bin:/sbin:/bin
 F=$1
 munged --force --key-file "$F/munge/key" --socket "$F/munge/socket" --pid-file "$F/munge/pid" \
   --log-file "$F/munge/log" --seed-file "$F/munge/seed" --num-threads 2
+if [ -e "$F/slurmdbd.conf" ]; then
+  export SLURM_CONF="$F/slurm.conf"
+  ip link set lo up
+  DB="--no-defaults --user=root --datadir=$F/db --skip-test-db"
+  mariadb-install-db $DB >"$F/ctl/db.log" 2>&1
+  mariadbd --no-defaults --user=root --datadir="$F/db" --socket="$F/db/socket" \
+    --pid-file="$F/db/pid" --bind-address=127.0.0.1 --port=3307 --skip-grant-tables \
+    >>"$F/ctl/db.log" 2>&1 </dev/null &
+  until [ -S "$F/db/socket" ]; do sleep 0.1; done
+  slurmdbd -D >"$F/ctl/slurmdbd.out" 2>&1 </dev/null &
+  until grep -q started "$F/ctl/slurmdbd.log"; do sleep 0.1; done
+  timeout 20 sacctmgr -i add cluster test >"$F/ctl/sacctmgr.log" 2>&1 </dev/null
+fi
 slurmctld -D -f "$F/slurm.conf" >"$F/ctl/log" 2>&1 </dev/null &
 )sh";
 
@@ -124,7 +137,7 @@ SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
+AccountingStorageType=accounting_storage/$STORAGE
 JobSubmitPlugins=lua
 PlugStackConfig=$F/plugstack.conf
 PrologFlags=Alloc$CONTAIN
@@ -144,6 +157,25 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 constexpr char kPreemption[] = R"conf(PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
+)conf";
+
+// For the program, and where its clients find it.
+constexpr char kDatabase[] = R"conf(AuthType=auth/munge
+AuthInfo=socket=$F/munge/socket
+DbdHost=ctl
+DbdAddr=10.99.0.1
+SlurmUser=root
+LogFile=$F/ctl/slurmdbd.log
+PidFile=$F/ctl/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort=3307
+StorageUser=root
+StorageLoc=slurm
+)conf";
+constexpr char kWithDatabase[] = R"conf(AccountingStorageHost=10.99.0.1
+AccountingStoragePass=$F/munge/socket
+AccountingStorageTRES=gres/gpumem
 )conf";
 
 constexpr char kTier[] = R"toml([tier]
@@ -226,13 +258,18 @@ void WriteClusterFiles(const std::string& f, const ClusterOptions& options) {
   Write(
       f + "/slurm.conf",
       absl::StrReplaceAll(
-          absl::StrCat(kSlurmConf,
-                       options.scripts ? "Prolog=$F/prolog.sh\nEpilog=$F/epilog.sh\n" : "",
-                       options.preemption ? kPreemption : ""),
+          absl::StrCat(
+              kSlurmConf, options.scripts ? "Prolog=$F/prolog.sh\nEpilog=$F/epilog.sh\n" : "",
+              options.preemption ? kPreemption : "", options.database ? kWithDatabase : ""),
           {{"$F", f},
+           {"$STORAGE", options.database ? "slurmdbd" : "none"},
            {"$CONTAIN", options.containers ? ",Contain\nJobContainerType=job_container/tmpfs" : ""},
            {"$TYPES", absl::StrCat(gpus ? "gpu," : "", options.gres)},
            {"$GRES", gpus ? absl::StrCat("gpu:", options.gpus, ",", count) : count}}));
+  if (options.database) {
+    mkdir((f + "/db").c_str(), 0700);
+    Write(f + "/slurmdbd.conf", absl::StrReplaceAll(kDatabase, {{"$F", f}}), 0600);
+  }
   Write(f + "/cgroup.conf",
         v2 ? "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\n" : "CgroupPlugin=cgroup/v1\n");
   Write(f + "/job_container.conf", "AutoBasePath=true\nBasePath=/run/containers\n");

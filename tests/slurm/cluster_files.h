@@ -21,6 +21,7 @@ struct ClusterOptions {
   bool tier = false;            // gpumemd has a host tier of 3 GiB
   bool preemption = false;      // jobs of the partition "urgent" have others requeued
   bool scripts = false;         // prolog.sh and epilog.sh, without the plug-in
+  bool database = false;        // slurmdbd and MariaDB keep the records of jobs
 };
 
 // Writes them all into the folder: machine.sh (the network, the nodes' namespaces), controller.sh
