@@ -29,6 +29,7 @@ LAYERS = {
     "client/files": ("client/include", "client/mapping/kind.h", "common/..."),
     "client/c_api": ("client/include", "common/..."),
     "client/python": ("client/include", "common/..."),
+    "client/kubernetes": ("client/cli/commands/connection.h", "common", "proto"),
     "client/preload": (),
     "client/preload/accountant": ("client/include", "client/preload"),
     "client/preload/injection": ("client/preload",),
