@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/claims.h"
+
+#include <limits>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/quantity.h"
+
+namespace gpumem::kubernetes {
+namespace {
+
+constexpr size_t kMostToken = 16384;
+constexpr size_t kMostUuid = 64;
+constexpr size_t kMostProblems = 16;
+// The sums of a claim's shares stay below this: no sum of a pod's claims overflows.
+constexpr uint64_t kMostBytes = uint64_t{1} << 54;
+
+// Reads a list of this kind.
+absl::StatusOr<Json> ParseList(absl::string_view text, absl::string_view kind) {
+  auto list = ParseJson(text, kMostText, kMostDepth);
+  if (!list.ok()) return list;
+  const std::string version = Text(*list, "apiVersion", kMostName);
+  if (Text(*list, "kind", kMostName) != kind || !absl::StartsWith(version, "resource.k8s.io/")) {
+    return absl::InvalidArgumentError(absl::StrCat("it is no ", kind, " of resource.k8s.io"));
+  }
+  const Json& items = Member(*list, "items");
+  if (!items.is_array() && !items.is_null())
+    return absl::InvalidArgumentError("its items are none");
+  if (items.size() > kMostItems) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it has ", items.size(), " items; at most ", kMostItems, " are read"));
+  }
+  return list;
+}
+
+absl::StatusOr<std::string> NextOf(const Json& list) {
+  const Json& metadata = Object(list, "metadata");
+  std::string next = Text(metadata, "continue", kMostToken);
+  const Json& stated = Member(metadata, "continue");
+  if (next.empty() && stated.is_string() && !stated.get_ref<const std::string&>().empty()) {
+    return absl::InvalidArgumentError("its token of the next part is none");
+  }
+  return next;
+}
+
+// Returns the member of this name, or of the name with the driver's domain in front.
+const Json& Qualified(const Json& object, absl::string_view driver, const char* name) {
+  const Json& plain = Member(object, name);
+  return plain.is_null() ? Member(object, absl::StrCat(driver, "/", name).c_str()) : plain;
+}
+
+absl::StatusOr<uint64_t> QuantityOf(const Json& value) {
+  if (value.is_string()) return ParseQuantity(value.get_ref<const std::string&>());
+  // Kubernetes writes quantities as texts, and reads whole numbers as well.
+  if (value.is_number_unsigned()) return ParseQuantity(absl::StrCat(value.get<uint64_t>()));
+  return absl::InvalidArgumentError("a quantity is neither text nor whole number");
+}
+
+// Adds what the result of an allocation gives. Returns why it makes no sense, or "".
+std::string AddResult(const Json& result, absl::string_view driver, Claim* claim) {
+  DeviceName device(Text(result, "pool", kMostName), Text(result, "device", kMostName));
+  if (device.first.empty() || device.second.empty()) return "a device has no name";
+  if (Flag(result, "adminAccess")) return "";
+  const Json& consumed = Member(result, "consumedCapacity");
+  if (consumed.is_null()) {
+    claim->whole.push_back(std::move(device));
+    return "";
+  }
+  const Json& memory = Qualified(consumed, driver, "memory");
+  if (memory.is_null()) {
+    return absl::StrCat("its share of device ", device.second, " states no memory");
+  }
+  const auto bytes = QuantityOf(memory);
+  if (!bytes.ok()) return std::string(bytes.status().message());
+  uint64_t& sum = claim->shares[std::move(device)];
+  if (*bytes > kMostBytes || sum + *bytes > kMostBytes) return "it has more memory than there is";
+  sum += *bytes;
+  return "";
+}
+
+// Returns nullopt if it has no device of the driver.
+std::optional<Claim> ReadClaim(const Json& item, absl::string_view driver) {
+  const Json& status = Object(item, "status");
+  const Json& results = Array(Object(Object(status, "allocation"), "devices"), "results");
+  Claim claim;
+  bool ours = false;
+  if (results.size() > kMostResults) claim.problem = "it has too many devices";
+  for (size_t i = 0; i < results.size() && i < kMostResults; ++i) {
+    if (Text(results[i], "driver", kMostName) != driver) continue;
+    ours = true;
+    const std::string problem = AddResult(results[i], driver, &claim);
+    if (claim.problem.empty()) claim.problem = problem;
+  }
+  // Of a claim that is too long, the driver may come after what was read.
+  if (!ours && claim.problem.empty()) return std::nullopt;
+  const Json& metadata = Object(item, "metadata");
+  claim.name_space = Text(metadata, "namespace", kMostName);
+  claim.name = Text(metadata, "name", kMostName);
+  claim.uid = Text(metadata, "uid", kMostName);
+  const Json& reserved = Array(status, "reservedFor");
+  if (reserved.size() > kMostReserved) claim.problem = "it is reserved for too many pods";
+  for (const Json& consumer : reserved) {
+    if (claim.consumers.size() == kMostReserved) break;
+    if (Text(consumer, "resource", kMostName) != "pods" ||
+        !Text(consumer, "apiGroup", kMostName).empty()) {
+      continue;
+    }
+    Consumer pod{Text(consumer, "uid", kMostName), Text(consumer, "name", kMostName)};
+    if (pod.uid.empty() || pod.name.empty()) {
+      claim.problem = "a pod of it has no name or uid";
+    } else {
+      claim.consumers.push_back(std::move(pod));
+    }
+  }
+  return claim;
+}
+
+// A device's UUID: what gpumemd calls it. Empty if the text is none.
+std::string UuidOf(const Json& attributes, absl::string_view driver) {
+  std::string uuid = Text(Qualified(attributes, driver, "uuid"), "string", kMostUuid);
+  for (const char c : uuid) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '-') return "";
+  }
+  return uuid;
+}
+
+}  // namespace
+
+absl::StatusOr<ClaimList> ParseClaims(absl::string_view text, absl::string_view driver) {
+  const auto json = ParseList(text, "ResourceClaimList");
+  if (!json.ok()) return json.status();
+  ClaimList list;
+  auto next = NextOf(*json);
+  if (!next.ok()) return next.status();
+  list.next = *std::move(next);
+  for (const Json& item : Array(*json, "items")) {
+    ++list.items;
+    if (auto claim = ReadClaim(item, driver)) list.claims.push_back(*std::move(claim));
+  }
+  return list;
+}
+
+absl::StatusOr<SliceList> ParseSlices(absl::string_view text, absl::string_view driver) {
+  const auto json = ParseList(text, "ResourceSliceList");
+  if (!json.ok()) return json.status();
+  SliceList list;
+  auto next = NextOf(*json);
+  if (!next.ok()) return next.status();
+  list.next = *std::move(next);
+  const auto add_problem = [&](std::string problem) {
+    if (list.problems.size() < kMostProblems) list.problems.push_back(std::move(problem));
+  };
+  std::map<std::string, int64_t> newest;  // generation of each pool
+  const auto generation = [](const Json& pool) {
+    const Json& value = Member(pool, "generation");
+    return value.is_number_integer() ? value.get<int64_t>() : 0;
+  };
+  const Json& items = Array(*json, "items");
+  list.items = items.size();
+  for (const Json& item : items) {
+    const Json& pool = Object(Object(item, "spec"), "pool");
+    int64_t& most =
+        newest.try_emplace(Text(pool, "name", kMostName), std::numeric_limits<int64_t>::min())
+            .first->second;
+    most = std::max(most, generation(pool));
+  }
+  for (const Json& item : items) {
+    const Json& spec = Object(item, "spec");
+    const Json& pool = Object(spec, "pool");
+    const std::string pool_name = Text(pool, "name", kMostName);
+    if (Text(spec, "driver", kMostName) != driver) continue;
+    if (pool_name.empty() || generation(pool) != newest[pool_name]) continue;
+    for (const Json& device : Array(spec, "devices")) {
+      const std::string name = Text(device, "name", kMostName);
+      // v1beta1 has a level more.
+      const Json& basic = Member(device, "basic");
+      const Json& body = basic.is_object() ? basic : device;
+      Gpu gpu{.uuid = UuidOf(Object(body, "attributes"), driver)};
+      if (name.empty() || gpu.uuid.empty()) {
+        add_problem(absl::StrCat("device \"", name, "\" of pool ", pool_name,
+                                 " has no name or no attribute \"uuid\""));
+        continue;
+      }
+      const Json& memory = Member(Qualified(Object(body, "capacity"), driver, "memory"), "value");
+      if (!memory.is_null()) {
+        const auto bytes = QuantityOf(memory);
+        if (bytes.ok()) gpu.bytes = *bytes;
+        if (!bytes.ok()) add_problem(absl::StrCat("device ", name, ": ", bytes.status().message()));
+      }
+      if (list.gpus.size() >= kMostItems) {
+        return absl::ResourceExhaustedError("the slices have too many devices");
+      }
+      list.gpus[DeviceName(pool_name, name)] = std::move(gpu);
+    }
+  }
+  return list;
+}
+
+}  // namespace gpumem::kubernetes
