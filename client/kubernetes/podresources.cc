@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/podresources.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/kubernetes/podresources.grpc.pb.h"
+#include "common/grpc_status.h"
+
+namespace gpumem::kubernetes {
+namespace {
+
+constexpr int kMostAnswer = 16 << 20;  // bytes; the kubelet's own limit
+
+}  // namespace
+
+absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socket,
+                                                        absl::string_view driver,
+                                                        absl::Duration timeout) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMostAnswer);
+  // A channel of its own: shared ones are in a pause after the kubelet was away.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  const auto channel = grpc::CreateCustomChannel(absl::StrCat("unix:", socket),
+                                                 grpc::InsecureChannelCredentials(), arguments);
+  const auto stub = ::v1::PodResourcesLister::NewStub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  ::v1::ListPodResourcesResponse response;
+  const absl::Status listed =
+      FromGrpcStatus(stub->List(&context, ::v1::ListPodResourcesRequest(), &response));
+  if (!listed.ok()) return listed;
+
+  std::vector<KubeletPod> pods;
+  for (const ::v1::PodResources& entry : response.pod_resources()) {
+    KubeletPod pod{.name_space = entry.namespace_(), .name = entry.name()};
+    for (const ::v1::ContainerResources& container : entry.containers()) {
+      for (const ::v1::DynamicResource& claim : container.dynamic_resources()) {
+        const auto& resources = claim.claim_resources();
+        const bool ours = std::any_of(
+            resources.begin(), resources.end(),
+            [&](const ::v1::ClaimResource& resource) { return resource.driver_name() == driver; });
+        if (ours && claim.claim_namespace() == pod.name_space)
+          pod.claims.insert(claim.claim_name());
+      }
+    }
+    if (!pod.claims.empty()) pods.push_back(std::move(pod));
+  }
+  return pods;
+}
+
+}  // namespace gpumem::kubernetes

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pods of this node and their claims, as the kubelet lists them (podresources v1).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/kubernetes/desired.h"
+
+namespace gpumem::kubernetes {
+
+inline constexpr char kKubeletSocket[] = "/var/lib/kubelet/pod-resources/kubelet.sock";
+
+// Returns the pods that have devices of `driver` prepared. Connects anew: the kubelet may have been
+// restarted, and then has another socket of that name.
+//   UNAVAILABLE         no kubelet serves the socket
+//   DEADLINE_EXCEEDED   it does not answer in time
+//   RESOURCE_EXHAUSTED  its answer is too large
+//   others of the kubelet
+absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socket,
+                                                        absl::string_view driver,
+                                                        absl::Duration timeout);
+
+}  // namespace gpumem::kubernetes

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/podresources.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "client/kubernetes/testing/fake_kubelet.h"
+
+namespace gpumem::kubernetes {
+namespace podresources_test {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+constexpr char kDriver[] = "gpu.nvidia.com";
+constexpr absl::Duration kTimeout = absl::Minutes(1);
+
+class PodResourcesTest : public ::testing::Test {
+ protected:
+  ~PodResourcesTest() override { unlink(socket_.c_str()); }
+  // Not in the test's folder: names of sockets have at most 107 characters.
+  const std::string socket_ = absl::StrCat("/tmp/podresources-", getpid(), ".sock");
+};
+
+TEST_F(PodResourcesTest, PodsWithDevicesOfTheDriverAreListed) {
+  FakeKubelet kubelet(socket_);
+  ::v1::ListPodResourcesResponse answer, others;
+  FakeKubelet::Add("a", "one", kDriver, &answer)->add_containers()->set_name("without");
+  ::v1::PodResources* const two = FakeKubelet::Add("b", "two", kDriver, &answer);
+  *two->add_containers() = FakeKubelet::Add("nic", "three", "nic.example", &others)->containers(0);
+  *two->add_containers() = FakeKubelet::Add("a", "one", kDriver, &others)->containers(0);
+  answer.MergeFrom(others);
+  answer.mutable_pod_resources()->RemoveLast();
+  answer.add_pod_resources()->set_name("plain");
+  kubelet.Set(answer);
+  const auto pods = ListKubeletPods(socket_, kDriver, kTimeout);
+  ASSERT_TRUE(pods.ok()) << pods.status();
+  ASSERT_THAT(*pods, SizeIs(2));
+  EXPECT_EQ((*pods)[0].name_space, "team");
+  EXPECT_EQ((*pods)[0].name, "a");
+  EXPECT_THAT((*pods)[0].claims, ElementsAre("one"));
+  EXPECT_EQ((*pods)[1].name, "b");
+  EXPECT_THAT((*pods)[1].claims, ElementsAre("one", "two"));
+}
+
+TEST_F(PodResourcesTest, ARestartedKubeletIsFoundAtOnce) {
+  EXPECT_TRUE(absl::IsUnavailable(ListKubeletPods(socket_, kDriver, kTimeout).status()));
+  for (int i = 0; i < 3; ++i) {
+    {
+      FakeKubelet kubelet(socket_);
+      EXPECT_TRUE(ListKubeletPods(socket_, kDriver, kTimeout).ok());
+    }
+    EXPECT_TRUE(absl::IsUnavailable(ListKubeletPods(socket_, kDriver, kTimeout).status()));
+  }
+}
+
+TEST_F(PodResourcesTest, AnswersAreBoundedInSizeAndTime) {
+  absl::Notification end;
+  FakeKubelet kubelet(socket_);
+  ::v1::ListPodResourcesResponse answer;
+  FakeKubelet::Add(std::string(17 << 20, 'a'), "one", kDriver, &answer);
+  kubelet.Set(answer);
+  EXPECT_TRUE(absl::IsResourceExhausted(ListKubeletPods(socket_, kDriver, kTimeout).status()));
+  kubelet.Wait(&end);
+  const auto late = ListKubeletPods(socket_, kDriver, absl::Milliseconds(200));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+  end.Notify();
+}
+
+TEST_F(PodResourcesTest, ErrorsOfTheKubeletAreReturned) {
+  FakeKubelet kubelet(socket_);
+  kubelet.Refuse(grpc::Status(grpc::StatusCode::INTERNAL, "no claim info"));
+  const auto pods = ListKubeletPods(socket_, kDriver, kTimeout);
+  EXPECT_TRUE(absl::IsInternal(pods.status())) << pods.status();
+  EXPECT_EQ(pods.status().message(), "no claim info");
+}
+
+}  // namespace podresources_test
+}  // namespace gpumem::kubernetes
