@@ -7,7 +7,7 @@
 readonly BUILD_PACKAGES=(
   bazel-bootstrap g++ pkgconf python3 libpython3-dev
   protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libgrpc++-dev libabsl-dev
-  libboost-dev libcli11-dev libtoml11-dev libspdlog-dev libssl-dev libxxhash-dev
+  libboost-dev libcli11-dev libtoml11-dev libspdlog-dev libssl-dev libxxhash-dev libcpp-httplib-dev
   libslurm-dev libzydis-dev nlohmann-json3-dev libgtest-dev libgmock-dev libbenchmark-dev
 )
 # For the time of the tree's last change.
