@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/node.h"
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/bytes.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
+
+namespace gpumem::kubernetes {
+namespace {
+
+constexpr int kMostNamed = 4;  // processes in a report
+
+std::string Report(const v1::EndTenantResponse& held) {
+  std::vector<std::string> what, pids;
+  for (const v1::HeldBytes& device : held.devices()) {
+    what.push_back(absl::StrCat(FormatBytes(device.bytes()), " on ", device.device_uuid()));
+  }
+  for (const v1::HeldBySession& session : held.sessions()) {
+    if (pids.size() == kMostNamed) {
+      pids.emplace_back("...");
+      break;
+    }
+    pids.push_back(absl::StrCat(session.pid()));
+  }
+  return absl::StrCat("it has ended and still holds ",
+                      what.empty() ? "no memory" : absl::StrJoin(what, ", "),
+                      pids.empty() ? "" : absl::StrCat("; pid ", absl::StrJoin(pids, ", ")));
+}
+
+}  // namespace
+
+bool IsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+}
+
+template <typename Request, typename Response>
+absl::StatusOr<Response> Node::Call(grpc::Status (v1::Admin::Stub::*method)(grpc::ClientContext*,
+                                                                            const Request&,
+                                                                            Response*),
+                                    const Request& request) {
+  if (admin_ == nullptr) {
+    auto admin = cli::ConnectAdmin(options_.runtime_dir, options_.timeout);
+    if (!admin.ok()) return admin.status();
+    admin_ = *std::move(admin);
+  }
+  absl::StatusOr<Response> response = cli::Call(*admin_, method, request);
+  if (IsAway(response.status())) admin_ = nullptr;
+  return response;
+}
+
+absl::StatusOr<v1::ListTenantsResponse> Node::Tenants() {
+  return Call(&v1::Admin::Stub::ListTenants, v1::ListTenantsRequest());
+}
+
+absl::Status Node::Carry(const Step& step) {
+  switch (step.kind) {
+    case Step::Kind::kEnd: {
+      v1::EndTenantRequest request;
+      request.set_tenant(step.tenant);
+      request.set_owner(options_.owner);
+      const auto ended = Call(&v1::Admin::Stub::EndTenant, request);
+      if (absl::IsNotFound(ended.status())) return absl::OkStatus();
+      if (!ended.ok()) return ended.status();
+      return ended->gone() ? absl::OkStatus() : absl::FailedPreconditionError(Report(*ended));
+    }
+    case Step::Kind::kUpdate: {
+      v1::UpdateTenantRequest request;
+      request.set_tenant(step.tenant);
+      request.set_owner(options_.owner);
+      *request.mutable_quota() = ToQuota(step.quota);
+      return Call(&v1::Admin::Stub::UpdateTenant, request).status();
+    }
+    case Step::Kind::kCreate: {
+      v1::CreateTenantRequest request;
+      request.set_tenant(step.tenant);
+      request.set_owner(options_.owner);
+      request.set_parent(options_.parent);
+      *request.mutable_quota() = ToQuota(step.quota);
+      return Call(&v1::Admin::Stub::CreateTenant, request).status();
+    }
+  }
+  return absl::InternalError("an unknown step");
+}
+
+}  // namespace gpumem::kubernetes

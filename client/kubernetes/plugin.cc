@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/plugin.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "client/kubernetes/podresources.h"
+#include "common/bytes.h"
+
+namespace gpumem::kubernetes {
+namespace {
+
+std::string WordsOf(const Step& step) {
+  if (step.kind == Step::Kind::kEnd) return absl::StrCat(step.tenant, ": end");
+  const std::string on = absl::StrJoin(
+      step.quota.limits, ", ", [](std::string* out, const BytesByUuid::value_type& limit) {
+        absl::StrAppend(out, FormatBytes(limit.second), " on ", limit.first);
+      });
+  return absl::StrCat(step.tenant, step.kind == Step::Kind::kCreate ? ": make with " : ": set to ",
+                      on.empty() ? "nothing" : on);
+}
+
+}  // namespace
+
+Plugin::Plugin(const PluginOptions& options, std::function<void(absl::string_view)> say)
+    : options_(options),
+      say_(std::move(say)),
+      api_server_(options.api_server),
+      daemon_(options.daemon) {}
+
+void Plugin::SayOnce(const std::string& subject, const std::string& line) {
+  std::string& last = said_[subject];
+  if (line == last) return;
+  say_(line.empty() ? absl::StrCat(subject, ": works again") : absl::StrCat(subject, ": ", line));
+  last = line;
+}
+
+absl::Status Plugin::Round() {
+  const auto tenants = daemon_.Tenants();
+  SayOnce("gpumemd", tenants.ok() ? "" : std::string(tenants.status().message()));
+  if (!tenants.ok()) return tenants.status();
+
+  const auto slices = api_server_.Slices(options_.node, options_.driver);
+  auto claims = slices.ok() ? api_server_.Claims(options_.driver)
+                            : absl::StatusOr<std::vector<Claim>>(slices.status());
+  SayOnce("API server", claims.ok() ? "" : std::string(claims.status().message()));
+  if (!claims.ok()) return claims.status();
+
+  absl::Status ending;
+  std::vector<KubeletPod> running;
+  if (!options_.kubelet_socket.empty()) {
+    auto pods = ListKubeletPods(options_.kubelet_socket, options_.driver, options_.timeout);
+    ending = pods.status();
+    if (pods.ok()) running = *std::move(pods);
+    SayOnce("kubelet", pods.ok() ? ""
+                                 : absl::StrCat("no tenant ends before it answers: ",
+                                                pods.status().message()));
+  }
+
+  Desired desired = DesiredTenants(*claims, slices->gpus);
+  KeepRunning(origins_, running, &desired);
+  std::vector<std::string> problems = slices->problems;
+  problems.insert(problems.end(), desired.problems.begin(), desired.problems.end());
+  SayOnce("claims", absl::StrJoin(problems, "; "));
+
+  const auto present = PresentTenants(*tenants, options_.daemon.owner);
+  const std::vector<Step> steps = Plan(desired, present, ending.ok());
+  const absl::Status carried = Carry(steps);
+
+  // Pods are remembered as long as their tenants are there: those of other nodes never.
+  std::map<std::string, Origin> origins;
+  const auto remember = [&](const std::string& tenant) {
+    for (auto* const known : {&origins_, &desired.origins}) {
+      const auto origin = known->find(tenant);
+      if (origin != known->end()) origins[tenant] = origin->second;
+    }
+  };
+  for (const PresentTenant& tenant : present) remember(tenant.name);
+  for (const auto& [tenant, quota] : desired.tenants) remember(tenant);
+  origins_ = std::move(origins);
+  return ending.ok() ? carried : ending;
+}
+
+absl::Status Plugin::Carry(const std::vector<Step>& steps) {
+  backoff_.Retain(steps);
+  std::set<std::string> failed;
+  for (const Step& step : steps) {
+    if (failed.contains(step.tenant)) continue;
+    if (!backoff_.IsDue(step.tenant, absl::Now())) {
+      failed.insert(step.tenant);
+      continue;
+    }
+    const absl::Status carried = daemon_.Carry(step);
+    if (carried.ok()) {
+      backoff_.Succeeded(step.tenant);
+      say_(WordsOf(step));
+      continue;
+    }
+    if (IsAway(carried)) {
+      SayOnce("gpumemd", std::string(carried.message()));
+      return carried;
+    }
+    failed.insert(step.tenant);
+    const absl::Duration pause = backoff_.Failed(step.tenant, absl::Now());
+    say_(absl::StrCat(WordsOf(step), ": ", carried.message(), "; again in ",
+                      absl::FormatDuration(pause)));
+  }
+  if (failed.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("steps of ", failed.size(), " tenants have failed"));
+}
+
+}  // namespace gpumem::kubernetes

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plug-in's rounds: each makes gpumemd's tenants those of the node's pods.
+//
+// Nothing is stored. A round begins with what gpumemd, the API server and the kubelet say, so the
+// plug-in may be killed at any moment.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/kubernetes/api_server.h"
+#include "client/kubernetes/desired.h"
+#include "client/kubernetes/node.h"
+#include "client/kubernetes/reconcile.h"
+
+namespace gpumem::kubernetes {
+
+struct PluginOptions {
+  std::string node;                            // as Kubernetes calls it
+  std::string driver;                          // of the GPUs
+  std::string kubelet_socket;                  // empty: the kubelet is not asked
+  absl::Duration timeout = absl::Seconds(30);  // of each call
+  ApiServerOptions api_server;
+  NodeOptions daemon;
+};
+
+class Plugin {
+ public:
+  // `say` writes a line of the log.
+  Plugin(const PluginOptions& options, std::function<void(absl::string_view)> say);
+
+  // Makes a round.
+  //   UNAVAILABLE, …       a peer does not answer: all tenants are as they were, or some are
+  //   FAILED_PRECONDITION  some steps have failed; they are tried again in later rounds
+  absl::Status Round();
+
+ private:
+  absl::Status Carry(const std::vector<Step>& steps);
+  // Says a line unless the subject's last one was the same; an empty one ends what was said.
+  void SayOnce(const std::string& subject, const std::string& line);
+
+  const PluginOptions options_;
+  const std::function<void(absl::string_view)> say_;
+  ApiServer api_server_;
+  Node daemon_;
+  Backoff backoff_;
+  std::map<std::string, Origin> origins_;  // of our tenants
+  std::map<std::string, std::string> said_;
+};
+
+}  // namespace gpumem::kubernetes
