@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pods come and go: gpumemd has their tenants, whatever is restarted meanwhile.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/bytes.h"
+#include "gpumem/client.h"
+#include "tests/kubernetes/cluster.h"
+#include "tests/support/child.h"
+
+namespace gpumem {
+namespace {
+
+using testing::Cluster;
+using testing::Eventually;
+using ::testing::HasSubstr;
+using testing::TestPod;
+
+class KubeletPluginTest : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    if (cluster_ != nullptr && HasFailure()) {
+      std::fputs(cluster_->PluginLog().c_str(), stderr);
+      std::fputs(cluster_->daemon().Log().c_str(), stderr);
+    }
+  }
+  void Start(const std::string& rules = "") {
+    auto cluster = Cluster::Start(rules);
+    ASSERT_TRUE(cluster.ok()) << cluster.status();
+    cluster_ = *std::move(cluster);
+  }
+  std::unique_ptr<Cluster> cluster_;
+};
+
+TEST_F(KubeletPluginTest, PodsHaveTenantsWhileTheirClaimsAreReserved) {
+  Start();
+  ASSERT_NE(cluster_->Gpumemctl("tenant create mine --limit 64MiB --owner me"), "");
+  ASSERT_NE(cluster_->Gpumemctl("tenant create pod-others --limit 64MiB"), "");
+  const TestPod a{1, {{0, 512}}}, b{2, {{0, 256}, {1, 1024}}}, c{3, {{0, 512}}};
+  cluster_->SetPods({a, b});
+  cluster_->StartPlugin();
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({a, b}));
+  // The scheduler gives what a had to c at once.
+  cluster_->SetPods({b, c});
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({b, c}));
+  cluster_->SetPods({});
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({}));
+  EXPECT_EQ(cluster_->EndPlugin(), 0);
+  const std::string list = cluster_->Gpumemctl("tenant list --json");
+  EXPECT_THAT(list, HasSubstr("\"mine\""));
+  EXPECT_THAT(list, HasSubstr("\"pod-others\""));
+  EXPECT_THAT(cluster_->PluginLog(),
+              HasSubstr(absl::StrCat(a.tenant(), ": make with 512.00 MiB on ", cluster_->gpu(0))));
+}
+
+TEST_F(KubeletPluginTest, APodGetsItsShareAndNoMore) {
+  const TestPod pod{1, {{1, 64}}}, next{2, {{1, 1024}}};
+  // In place of the pod's control group: this process is the pod.
+  Start(absl::StrCat("[[rule]]\ntenant = \"", pod.tenant(), "\"\ndefault = true\nmade = true\n"));
+  cluster_->SetPods({pod});
+  ASSERT_EQ(cluster_->RunPluginOnce(), 0);
+  auto client = cluster_->daemon().Connect();
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_EQ((*client)->tenant(), pod.tenant());
+  const auto acquire = [&](int gpu, uint64_t mib) {
+    return (*client)->Acquire({.bytes = mib * kMiB, .device = cluster_->gpu(gpu)});
+  };
+  EXPECT_TRUE(absl::IsResourceExhausted(acquire(0, 2).status())) << "not its GPU";
+  auto held = acquire(1, 64);
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_TRUE(absl::IsResourceExhausted(acquire(1, 2).status()));
+
+  // The pod ends, and its process does not yet. The next one has its guarantee all the same.
+  cluster_->SetPods({next});
+  EXPECT_EQ(cluster_->RunPluginOnce(), 1);
+  EXPECT_THAT(cluster_->PluginLog(), HasSubstr("still holds 64.00 MiB"));
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({next}));
+  held = Segment();
+  *client = nullptr;
+  EXPECT_TRUE(Eventually([&] { return cluster_->RunPluginOnce() == 0; }));
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({next}));
+}
+
+// Its session may begin before the plug-in knows of it: the rule makes its tenant, and the plug-in
+// takes it over.
+TEST_F(KubeletPluginTest, APodThatIsEarlyGetsItsShare) {
+  const auto user = static_cast<int>(getuid());
+  const TestPod pod{user, {{0, 64}}};
+  // In place of "pod-{pod}": the user's number is the first part of the pod's uid.
+  const std::string zeros(8 - absl::StrCat(user).size(), '0');
+  Start(absl::StrCat("[tenant_defaults]\nlimit = \"0\"\n[[rule]]\ntenant = \"pod-", zeros, "{uid}",
+                     pod.uid().substr(8), "\"\ndefault = true\n"));
+  auto client = cluster_->daemon().Connect();
+  ASSERT_TRUE(client.ok()) << client.status();
+  EXPECT_TRUE(absl::IsResourceExhausted((*client)->Acquire({.bytes = 2 * kMiB}).status()));
+  cluster_->SetPods({pod});
+  ASSERT_EQ(cluster_->RunPluginOnce(), 0);
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({pod}));
+  const auto held = (*client)->Acquire({.bytes = 64 * kMiB});
+  EXPECT_TRUE(held.ok()) << held.status();
+}
+
+TEST_F(KubeletPluginTest, TenantsStayWhileAPeerIsAway) {
+  Start();
+  const TestPod a{1, {{0, 512}}}, b{2, {{0, 256}}}, c{3, {{1, 256}}};
+  cluster_->SetPods({a, b});
+  ASSERT_EQ(cluster_->RunPluginOnce(), 0);
+
+  cluster_->StopApiServer();
+  EXPECT_EQ(cluster_->RunPluginOnce(), 1);
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({a, b}));
+  cluster_->SetPods({b, c});
+  cluster_->StartApiServer();
+  cluster_->StopKubelet();
+  EXPECT_EQ(cluster_->RunPluginOnce(), 1);
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({a, b, c})) << "none ends, and new ones begin";
+  cluster_->StartKubelet();
+  cluster_->SetSlices(false);
+  cluster_->SetPods({b});
+  EXPECT_EQ(cluster_->RunPluginOnce(), 0);
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({b})) << "pods without a claim end, others are kept";
+  cluster_->SetSlices(true);
+  ASSERT_TRUE(cluster_->KillDaemon().ok());
+  EXPECT_EQ(cluster_->RunPluginOnce(), 1);
+  ASSERT_TRUE(cluster_->RunDaemon().ok());
+  EXPECT_EQ(cluster_->RunPluginOnce(), 0);
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({b}));
+}
+
+TEST_F(KubeletPluginTest, APodThatWasDeletedByForceIsKeptWhileTheKubeletRunsIt) {
+  Start();
+  const TestPod a{1, {{0, 512}}};
+  cluster_->SetPods({a});
+  cluster_->StartPlugin();
+  ASSERT_TRUE(cluster_->WaitForTenantsOf({a}));
+  ASSERT_TRUE(cluster_->WaitForRounds(1));
+  cluster_->SetPodsOfApiServer({});
+  ASSERT_TRUE(cluster_->WaitForRounds(3));
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({a}));
+  cluster_->SetPodsOfKubelet({});
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({}));
+}
+
+// A scheduler that never gives more of a GPU than it has.
+class Scheduler {
+ public:
+  explicit Scheduler(uint64_t seed) : random_(seed) {}
+  size_t Below(size_t n) { return random_() % n; }
+  int made() const { return made_; }
+  const std::vector<TestPod>& pods() const { return pods_; }
+
+  void Change() {
+    std::erase_if(pods_, [&](const TestPod&) { return Below(2) == 0; });
+    for (size_t n = 10 + Below(20); n > 0; --n) {
+      TestPod pod{.number = made_ + 1};
+      for (size_t gpus = 1 + Below(testing::kGpus); gpus > 0; --gpus) {
+        const int gpu = static_cast<int>(Below(testing::kGpus));
+        const uint64_t room = Room(gpu);
+        if (room > 0 && !pod.mib.contains(gpu))
+          pod.mib[gpu] = 1 + Below(std::min<uint64_t>(room, 300));
+      }
+      if (pod.mib.empty()) continue;
+      ++made_;
+      pods_.push_back(pod);
+    }
+  }
+
+ private:
+  uint64_t Room(int gpu) const {
+    uint64_t room = testing::kGpuMib;
+    for (const TestPod& pod : pods_) {
+      const auto mib = pod.mib.find(gpu);
+      if (mib != pod.mib.end()) room -= mib->second;
+    }
+    return room;
+  }
+  std::mt19937_64 random_;
+  std::vector<TestPod> pods_;
+  int made_ = 0;
+};
+
+// At every moment that is looked at, guarantees fit (Cluster::Tenants). In the end of each round
+// each pod has what its claim says.
+TEST_F(KubeletPluginTest, FiveHundredPodsSurviveRestartsOfEachPart) {
+  Start();
+  cluster_->StartPlugin();
+  Scheduler scheduler(5);
+  while (scheduler.made() < 500) {
+    scheduler.Change();
+    const size_t part = scheduler.Below(5);
+    if (part == 0) cluster_->StopApiServer();
+    if (part == 1) cluster_->StopKubelet();
+    if (part == 2) {
+      ASSERT_TRUE(cluster_->KillDaemon().ok());
+    }
+    cluster_->SetPods(scheduler.pods());
+    if (part == 3) cluster_->KillPlugin();
+    if (part == 0) cluster_->StartApiServer();
+    if (part == 1) cluster_->StartKubelet();
+    if (part == 2) {
+      ASSERT_TRUE(cluster_->RunDaemon().ok());
+    }
+    if (part == 3) cluster_->StartPlugin();
+    ASSERT_TRUE(cluster_->WaitForTenantsOf(scheduler.pods())) << scheduler.made() << ", " << part;
+  }
+}
+
+}  // namespace
+}  // namespace gpumem
