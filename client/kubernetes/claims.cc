@@ -66,7 +66,8 @@ std::string AddResult(const Json& result, absl::string_view driver, Claim* claim
   if (device.first.empty() || device.second.empty()) return "a device has no name";
   if (Flag(result, "adminAccess")) return "";
   const Json& consumed = Member(result, "consumedCapacity");
-  if (consumed.is_null()) {
+  // Devices that several claims may have, have an ID for each share.
+  if (consumed.is_null() && Member(result, "shareID").is_null()) {
     claim->whole.push_back(std::move(device));
     return "";
   }

@@ -99,7 +99,9 @@ TEST(ClaimsTest, SharesOfOneDeviceAreSummed) {
 
 TEST(ClaimsTest, WholeDevicesAndAdministratorsHaveNoShare) {
   const std::string consumed = ", \"consumedCapacity\": {\"memory\": \"10Gi\"}";
-  const Claim whole = OneClaim(With(consumed, ""));
+  EXPECT_THAT(OneClaim(With(consumed, "")).problem, HasSubstr("no memory")) << "others share it";
+  const Claim whole =
+      OneClaim(absl::StrReplaceAll(kClaim, {{consumed, ""}, {"\"shareID\"", "\"_\""}}));
   EXPECT_THAT(whole.shares, IsEmpty());
   EXPECT_THAT(whole.whole, ElementsAre(Pair("node-1", "gpu-0")));
   const Claim admin = OneClaim(With(consumed, ", \"adminAccess\": true"));
