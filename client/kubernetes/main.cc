@@ -120,7 +120,7 @@ void Declare(CLI::App* app, Options* options) {
   app->set_version_flag("--version", "gpumem-kubelet-plugin " GPUMEM_VERSION);
 }
 
-// Returns what is wrong, or "".
+// Returns the mistake, or "".
 std::string Complete(Options* options) {
   PluginOptions& plugin = options->plugin;
   if (plugin.node.empty()) return "no node is named: --node, or $NODE_NAME";

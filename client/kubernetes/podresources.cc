@@ -24,7 +24,7 @@ absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socke
                                                         absl::Duration timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMostAnswer);
-  // A channel of its own: shared ones are in a pause after the kubelet was away.
+  // Shares no connection with earlier channels: those pause after the kubelet was away.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   const auto channel = grpc::CreateCustomChannel(absl::StrCat("unix:", socket),
                                                  grpc::InsecureChannelCredentials(), arguments);

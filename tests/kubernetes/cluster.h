@@ -22,7 +22,7 @@ namespace gpumem::testing {
 inline constexpr int kGpus = 2;
 inline constexpr uint64_t kGpuMib = 1024;
 
-// A pod with a claim of its own, whose name is "claim-NUMBER".
+// A pod with a separate claim, whose name is "claim-NUMBER".
 struct TestPod {
   int number = 0;
   std::map<int, uint64_t> mib;  // by GPU
