@@ -36,6 +36,8 @@ DEFINITIONS = {
     ("v1", "Namespace"): "io.k8s.api.core.v1.Namespace",
     ("v1", "Pod"): "io.k8s.api.core.v1.Pod",
     ("v1", "ServiceAccount"): "io.k8s.api.core.v1.ServiceAccount",
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"): "io.k8s.api.rbac.v1.ClusterRole",
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): "io.k8s.api.rbac.v1.ClusterRoleBinding",
 }
 DEADLINE = 60
 
@@ -174,6 +176,69 @@ class Kubernetes(unittest.TestCase):
             [PROGRAMS["gpumemd"], "--version"], capture_output=True, text=True, check=True
         ).stdout.split()[1]
         self.assertEqual(images, {f"gpumem:{version}"})
+
+
+class KubeletPlugin(unittest.TestCase):
+    """deploy/kubernetes/plugin, beside the daemon's manifests."""
+
+    def setUp(self):
+        text = (KUBERNETES / "plugin/kubelet-plugin.yaml").read_text()
+        self.by_kind = {document["kind"]: document for document in yaml.safe_load_all(text)}
+        self.spec = self.by_kind["DaemonSet"]["spec"]["template"]["spec"]
+
+    def test_every_manifest_is_valid(self):
+        self.assertEqual(
+            set(self.by_kind), {"ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet"}
+        )
+        for kind, document in self.by_kind.items():
+            self.assertEqual(mistakes(document), [], kind)
+        wrong = copy.deepcopy(self.by_kind["ClusterRole"])
+        wrong["rules"][0].pop("verbs")
+        self.assertNotEqual(mistakes(wrong), [])
+
+    def test_the_account_may_list_claims_and_slices_alone(self):
+        (claims, slices) = self.by_kind["ClusterRole"]["rules"]
+        for rule, resource in ((claims, "resourceclaims"), (slices, "resourceslices")):
+            self.assertEqual(
+                rule,
+                {"apiGroups": ["resource.k8s.io"], "resources": [resource], "verbs": ["list"]},
+            )
+        binding = self.by_kind["ClusterRoleBinding"]
+        self.assertEqual(binding["roleRef"]["name"], self.by_kind["ClusterRole"]["metadata"]["name"])
+        account = self.by_kind["ServiceAccount"]["metadata"]
+        (subject,) = binding["subjects"]
+        self.assertEqual((subject["name"], subject["namespace"]), (account["name"], account["namespace"]))
+        self.assertEqual(self.spec["serviceAccountName"], account["name"])
+
+    def test_it_has_no_more_rights_than_needed(self):
+        (container,) = self.spec["containers"]
+        security = container["securityContext"]
+        self.assertIs(security["allowPrivilegeEscalation"], False)
+        self.assertIs(security["readOnlyRootFilesystem"], True)
+        self.assertEqual(security["capabilities"], {"drop": ["ALL"]})
+        # The group of gpumemd's socket for operators, whose pod has it as user and group.
+        daemon = dict(pods())["DaemonSet"]["securityContext"]
+        self.assertEqual(self.spec["securityContext"]["supplementalGroups"], [daemon["runAsGroup"]])
+        self.assertIs(self.spec["hostPID"], True)
+        self.assertFalse(self.spec["hostNetwork"] or self.spec["hostIPC"])
+        self.assertTrue(all(mount["readOnly"] for mount in container["volumeMounts"]))
+        self.assertEqual(
+            {volume["hostPath"]["path"] for volume in self.spec["volumes"]},
+            {"/run/gpumem", "/var/lib/kubelet/pod-resources"},
+        )
+        self.assertEqual({v["hostPath"]["type"] for v in self.spec["volumes"]}, {"Directory"})
+
+    def test_the_example_asks_for_memory_of_a_claim(self):
+        text = (KUBERNETES / "plugin/claims.yaml").read_text()
+        template, pod = yaml.safe_load_all(text)
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        self.assertEqual(request["exactly"]["capacity"]["requests"], {"memory": "10Gi"})
+        (claim,) = pod["spec"]["resourceClaims"]
+        self.assertEqual(claim["resourceClaimTemplateName"], template["metadata"]["name"])
+        (container,) = pod["spec"]["containers"]
+        self.assertEqual(container["resources"]["claims"], [{"name": claim["name"]}])
+        self.assertIn(container["image"], {c["image"] for _, _, c in containers()})
+        self.assertEqual(container["image"], self.spec["containers"][0]["image"])
 
 
 class Image(unittest.TestCase):
