@@ -30,6 +30,7 @@
 namespace gpumem::kubernetes {
 namespace {
 
+constexpr absl::Duration kLook = absl::Milliseconds(500);
 constexpr char kAccount[] = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 void Say(absl::string_view line) {
@@ -113,7 +114,7 @@ void Declare(CLI::App* app, Options* options) {
       ->capture_default_str();
   app->add_option("--ca-file", options->ca_file, "The CA bundle of the API server")
       ->capture_default_str();
-  app->add_option("--interval", options->interval, "The pause between rounds")
+  app->add_option("--interval", options->interval, "The longest pause between rounds")
       ->capture_default_str();
   app->add_option("--timeout", options->timeout, "The most time of a call")->capture_default_str();
   app->add_flag("--once", options->once, "Make one round, then exit");
@@ -167,7 +168,10 @@ int Main(int argc, char** argv) {
   for (bool first = true;; first = false) {
     (void)plugin.Round();  // it has said what failed
     if (first) NotifyReady();
-    absl::SleepFor(options.pause);
+    const absl::Time next = absl::Now() + options.pause;
+    do {
+      absl::SleepFor(std::min(kLook, std::max(next - absl::Now(), absl::ZeroDuration())));
+    } while (absl::Now() < next && !plugin.PodsHaveChanged());
   }
 }
 

@@ -43,25 +43,25 @@ absl::Status Plugin::Round() {
   SayOnce("gpumemd", tenants.ok() ? "" : std::string(tenants.status().message()));
   if (!tenants.ok()) return tenants.status();
 
+  // First: a pod that comes while the lists of the API server are read begins another round.
+  absl::Status ending;
+  if (!options_.kubelet_socket.empty()) {
+    auto pods = ListKubeletPods(options_.kubelet_socket, options_.driver, options_.timeout);
+    ending = pods.status();
+    if (pods.ok()) running_ = *std::move(pods);
+    SayOnce("kubelet", ending.ok()
+                           ? ""
+                           : absl::StrCat("no tenant ends before it answers: ", ending.message()));
+  }
+
   const auto slices = api_server_.Slices(options_.node, options_.driver);
   auto claims = slices.ok() ? api_server_.Claims(options_.driver)
                             : absl::StatusOr<std::vector<Claim>>(slices.status());
   SayOnce("API server", claims.ok() ? "" : std::string(claims.status().message()));
   if (!claims.ok()) return claims.status();
 
-  absl::Status ending;
-  std::vector<KubeletPod> running;
-  if (!options_.kubelet_socket.empty()) {
-    auto pods = ListKubeletPods(options_.kubelet_socket, options_.driver, options_.timeout);
-    ending = pods.status();
-    if (pods.ok()) running = *std::move(pods);
-    SayOnce("kubelet", pods.ok() ? ""
-                                 : absl::StrCat("no tenant ends before it answers: ",
-                                                pods.status().message()));
-  }
-
   Desired desired = DesiredTenants(*claims, slices->gpus);
-  KeepRunning(origins_, running, &desired);
+  KeepRunning(origins_, running_, &desired);
   std::vector<std::string> problems = slices->problems;
   problems.insert(problems.end(), desired.problems.begin(), desired.problems.end());
   SayOnce("claims", absl::StrJoin(problems, "; "));
@@ -82,6 +82,12 @@ absl::Status Plugin::Round() {
   for (const auto& [tenant, quota] : desired.tenants) remember(tenant);
   origins_ = std::move(origins);
   return ending.ok() ? carried : ending;
+}
+
+bool Plugin::PodsHaveChanged() const {
+  if (options_.kubelet_socket.empty()) return false;
+  const auto pods = ListKubeletPods(options_.kubelet_socket, options_.driver, options_.timeout);
+  return pods.ok() && *pods != running_;
 }
 
 absl::Status Plugin::Carry(const std::vector<Step>& steps) {

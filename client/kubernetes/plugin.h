@@ -39,6 +39,11 @@ class Plugin {
   //   FAILED_PRECONDITION  some steps have failed; they are tried again in later rounds
   absl::Status Round();
 
+  // True if the kubelet has other pods with claims than in the last round. It prepares a claim's
+  // devices before it starts the pod, so a round now makes the tenant in time. False if it does not
+  // answer.
+  bool PodsHaveChanged() const;
+
  private:
   absl::Status Carry(const std::vector<Step>& steps);
   // Says a line unless the subject's last one was the same; an empty one ends what was said.
@@ -50,6 +55,7 @@ class Plugin {
   Node daemon_;
   Backoff backoff_;
   std::map<std::string, Origin> origins_;  // of our tenants
+  std::vector<KubeletPod> running_;        // as of the last round
   std::map<std::string, std::string> said_;
 };
 

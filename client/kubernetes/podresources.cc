@@ -51,6 +51,7 @@ absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socke
     }
     if (!pod.claims.empty()) pods.push_back(std::move(pod));
   }
+  std::sort(pods.begin(), pods.end());
   return pods;
 }
 

@@ -14,8 +14,8 @@ namespace gpumem::kubernetes {
 
 inline constexpr char kKubeletSocket[] = "/var/lib/kubelet/pod-resources/kubelet.sock";
 
-// Returns the pods that have devices of `driver` prepared. Connects anew: the kubelet may have been
-// restarted, and then has another socket of that name.
+// Returns the pods that have devices of `driver` prepared, in order. Connects anew: the kubelet may
+// have been restarted, and then has another socket of that name.
 //   UNAVAILABLE         no kubelet serves the socket
 //   DEADLINE_EXCEEDED   it does not answer in time
 //   RESOURCE_EXHAUSTED  its answer is too large

@@ -150,7 +150,7 @@ absl::Status Cluster::KillDaemon() {
   return code == 128 + SIGKILL ? absl::OkStatus() : absl::InternalError(absl::StrCat(code));
 }
 
-std::vector<std::string> Cluster::PluginArguments() const {
+std::vector<std::string> Cluster::PluginArguments(const std::string& interval) const {
   return {"/bin/sh",
           "-c",
           "exec \"$@\" 2>>\"$0\"",
@@ -169,12 +169,14 @@ std::vector<std::string> Cluster::PluginArguments() const {
           "--ca-file",
           dir_ + "/ca.crt",
           "--interval",
-          "50ms",
+          interval,
           "--timeout",
           "10s"};
 }
 
-void Cluster::StartPlugin() { plugin_ = Child(PluginArguments()); }
+void Cluster::StartPlugin(const std::string& interval) {
+  plugin_ = Child(PluginArguments(interval));
+}
 void Cluster::KillPlugin() { plugin_ = Child(); }
 
 int Cluster::EndPlugin() {
@@ -183,7 +185,7 @@ int Cluster::EndPlugin() {
 }
 
 int Cluster::RunPluginOnce() {
-  std::vector<std::string> arguments = PluginArguments();
+  std::vector<std::string> arguments = PluginArguments("1s");
   arguments.emplace_back("--once");
   return Child(std::move(arguments)).Wait();
 }

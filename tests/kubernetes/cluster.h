@@ -55,7 +55,7 @@ class Cluster {
   absl::Status KillDaemon();
   absl::Status RunDaemon() { return daemon_->RunAgain(); }
 
-  void StartPlugin();
+  void StartPlugin(const std::string& interval = "50ms");
   void KillPlugin();
   // Ends it as systemd does, and returns its exit code.
   int EndPlugin();
@@ -75,7 +75,7 @@ class Cluster {
 
  private:
   Cluster() = default;
-  std::vector<std::string> PluginArguments() const;
+  std::vector<std::string> PluginArguments(const std::string& interval) const;
 
   std::string dir_;
   std::unique_ptr<DaemonProcess> daemon_;

@@ -110,6 +110,17 @@ TEST_F(KubeletPluginTest, APodThatIsEarlyGetsItsShare) {
   EXPECT_TRUE(held.ok()) << held.status();
 }
 
+TEST_F(KubeletPluginTest, ThePluginDoesNotWaitForItsNextRoundWhenAPodStarts) {
+  Start();
+  cluster_->StartPlugin("1h");
+  const TestPod a{1, {{0, 512}}}, b{2, {{1, 256}}};
+  ASSERT_TRUE(Eventually([&] { return !cluster_->api_server().Requests().empty(); }));
+  cluster_->SetPods({a});
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({a}));
+  cluster_->SetPods({a, b});
+  EXPECT_TRUE(cluster_->WaitForTenantsOf({a, b}));
+}
+
 TEST_F(KubeletPluginTest, TenantsStayWhileAPeerIsAway) {
   Start();
   const TestPod a{1, {{0, 512}}}, b{2, {{0, 256}}}, c{3, {{1, 256}}};
