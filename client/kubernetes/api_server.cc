@@ -69,7 +69,7 @@ absl::Status ErrorOf(int code, const std::string& path, const std::string& body)
   }
 }
 
-absl::Status ErrorOf(httplib::Error error, long verified) {
+absl::Status ErrorOf(const ApiServerOptions& options, httplib::Error error, long verified) {
   switch (error) {
     case httplib::Error::SSLLoadingCerts:
       return absl::UnavailableError("the CA bundle of the API server cannot be read");
@@ -79,8 +79,9 @@ absl::Status ErrorOf(httplib::Error error, long verified) {
                                                      ? "it is another host's"
                                                      : X509_verify_cert_error_string(verified)));
     default:
-      return absl::UnavailableError(
-          absl::StrCat("the API server cannot be reached: ", httplib::to_string(error)));
+      return absl::UnavailableError(absl::StrCat("no answer from the API server, ", options.host,
+                                                 " port ", options.port, " (",
+                                                 httplib::to_string(error), ")"));
   }
 }
 
@@ -169,7 +170,7 @@ absl::StatusOr<std::string> ApiServer::Get(const std::string& path, const std::s
     return absl::DeadlineExceededError(absl::StrCat(
         "the API server has not answered ", path, " in ", absl::FormatDuration(options_.timeout)));
   }
-  if (!result) return ErrorOf(result.error(), client.get_openssl_verify_result());
+  if (!result) return ErrorOf(options_, result.error(), client.get_openssl_verify_result());
   if (result->status != 200) return ErrorOf(result->status, path, body);
   return body;
 }

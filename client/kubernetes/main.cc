@@ -160,13 +160,11 @@ int Main(int argc, char** argv) {
   EndAtSignal();
   Plugin plugin(options.plugin, Say);
   if (options.once) {
-    const absl::Status round = plugin.Round();
-    if (!round.ok()) Say(round.message());
-    return round.ok() ? 0 : 1;
+    return plugin.Round().ok() ? 0 : 1;  // it has said what failed
   }
   Say(absl::StrCat("node ", options.plugin.node, ", tenants of ", options.plugin.daemon.owner));
   for (bool first = true;; first = false) {
-    (void)plugin.Round();  // it has said what failed
+    (void)plugin.Round();
     if (first) NotifyReady();
     const absl::Time next = absl::Now() + options.pause;
     do {

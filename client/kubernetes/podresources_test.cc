@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "client/kubernetes/testing/fake_kubelet.h"
@@ -24,9 +24,18 @@ constexpr absl::Duration kTimeout = absl::Minutes(1);
 
 class PodResourcesTest : public ::testing::Test {
  protected:
-  ~PodResourcesTest() override { unlink(socket_.c_str()); }
-  // Not in the test's folder: names of sockets have at most 107 characters.
-  const std::string socket_ = absl::StrCat("/tmp/podresources-", getpid(), ".sock");
+  void SetUp() override {
+    // Not in the test's folder: names of sockets have at most 107 characters.
+    char dir[] = "/tmp/gpumem-podresources-XXXXXX";
+    ASSERT_NE(mkdtemp(dir), nullptr);
+    dir_ = dir;
+    socket_ = dir_ + "/kubelet.sock";
+  }
+  ~PodResourcesTest() override {
+    unlink(socket_.c_str());
+    rmdir(dir_.c_str());
+  }
+  std::string dir_, socket_;
 };
 
 TEST_F(PodResourcesTest, PodsWithDevicesOfTheDriverAreListed) {

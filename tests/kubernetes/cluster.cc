@@ -174,8 +174,8 @@ std::vector<std::string> Cluster::PluginArguments(const std::string& interval) c
           "10s"};
 }
 
-void Cluster::StartPlugin(const std::string& interval) {
-  plugin_ = Child(PluginArguments(interval));
+void Cluster::StartPlugin(const std::string& interval, const std::string& notify_socket) {
+  plugin_ = Child(PluginArguments(interval), {{"NOTIFY_SOCKET", notify_socket}});
 }
 void Cluster::KillPlugin() { plugin_ = Child(); }
 

@@ -38,6 +38,8 @@ class Cluster {
   ~Cluster();
 
   DaemonProcess& daemon() { return *daemon_; }
+  // A folder whose path is short enough for sockets.
+  const std::string& dir() const { return dir_; }
   kubernetes::FakeApiServer& api_server() { return *api_server_; }
   const std::string& gpu(int number) const { return uuids_.at(static_cast<size_t>(number)); }
 
@@ -52,10 +54,11 @@ class Cluster {
   void StartApiServer();
   void StopKubelet() { kubelet_ = nullptr; }
   void StartKubelet();
+  kubernetes::FakeKubelet& kubelet() { return *kubelet_; }
   absl::Status KillDaemon();
   absl::Status RunDaemon() { return daemon_->RunAgain(); }
 
-  void StartPlugin(const std::string& interval = "50ms");
+  void StartPlugin(const std::string& interval = "50ms", const std::string& notify_socket = "");
   void KillPlugin();
   // Ends it as systemd does, and returns its exit code.
   int EndPlugin();

@@ -2,6 +2,9 @@
 // Pods come and go: gpumemd has their tenants, whatever is restarted meanwhile.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,7 +16,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "common/bytes.h"
+#include "common/unique_fd.h"
 #include "gpumem/client.h"
 #include "tests/kubernetes/cluster.h"
 #include "tests/support/child.h"
@@ -160,6 +165,38 @@ TEST_F(KubeletPluginTest, APodThatWasDeletedByForceIsKeptWhileTheKubeletRunsIt) 
   EXPECT_TRUE(cluster_->WaitForTenantsOf({a}));
   cluster_->SetPodsOfKubelet({});
   EXPECT_TRUE(cluster_->WaitForTenantsOf({}));
+}
+
+TEST_F(KubeletPluginTest, SystemdLearnsThatItIsReady) {
+  Start();
+  sockaddr_un address = {.sun_family = AF_UNIX};
+  const std::string path = cluster_->dir() + "/notify.sock";
+  ASSERT_LT(path.size(), sizeof(address.sun_path));
+  path.copy(address.sun_path, path.size());
+  const UniqueFd notify(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ASSERT_EQ(bind(notify.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const timeval patience = {.tv_sec = 60};
+  setsockopt(notify.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  const TestPod a{1, {{0, 512}}};
+  cluster_->SetPods({a});
+  cluster_->StartPlugin("50ms", path);
+  std::string message(64, '\0');
+  const ssize_t size = recv(notify.get(), message.data(), message.size(), 0);
+  ASSERT_GT(size, 0);
+  EXPECT_EQ(message.substr(0, static_cast<size_t>(size)), "READY=1");
+  const auto tenants = cluster_->Tenants();
+  ASSERT_TRUE(tenants.ok()) << tenants.status();
+  EXPECT_EQ(tenants->size(), 1u) << "after its first round";
+}
+
+TEST_F(KubeletPluginTest, ItEndsAlsoDuringACall) {
+  Start();
+  absl::Notification end;
+  cluster_->kubelet().Wait(&end);
+  cluster_->StartPlugin();
+  ASSERT_TRUE(Eventually([&] { return cluster_->kubelet().waiting(); }));
+  EXPECT_EQ(cluster_->EndPlugin(), 0);
+  end.Notify();
 }
 
 // A scheduler that never gives more of a GPU than it has.

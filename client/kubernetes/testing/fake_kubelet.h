@@ -41,12 +41,19 @@ class FakeKubelet : public ::v1::PodResourcesLister::Service {
     end_ = end;
   }
 
+  // True if a call waits for that.
+  bool waiting() const {
+    absl::MutexLock lock(&mutex_);
+    return waiting_;
+  }
+
   grpc::Status List(grpc::ServerContext*, const ::v1::ListPodResourcesRequest*,
                     ::v1::ListPodResourcesResponse* response) override {
     absl::Notification* end = nullptr;
     {
       absl::MutexLock lock(&mutex_);
       end = end_;
+      waiting_ = end != nullptr;
     }
     if (end != nullptr) end->WaitForNotification();
     absl::MutexLock lock(&mutex_);
@@ -69,10 +76,11 @@ class FakeKubelet : public ::v1::PodResourcesLister::Service {
   }
 
  private:
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   ::v1::ListPodResourcesResponse answer_ ABSL_GUARDED_BY(mutex_);
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::Notification* end_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Server> server_;
 };
 
