@@ -15,7 +15,8 @@ run_deb() {
 
   bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
     //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so \
-    //client/slurm:gpumem-slurm //client/slurm/spank:spank_gpumem.so "${PRELOAD_TARGETS[@]}"
+    //client/slurm:gpumem-slurm //client/slurm/spank:spank_gpumem.so \
+    //client/kubernetes:gpumem-kubelet-plugin "${PRELOAD_TARGETS[@]}"
   local bin work package
   bin=$(bazel_bin --config=dist-deb)
   work=$(mktemp -d)
@@ -72,10 +73,11 @@ deb_root() {
   install -D -m 644 -t "$root/usr/share/gpumem/grafana" grafana/*
 
   install_slurm "$root" "$bin"
+  install_kubernetes "$root" "$bin"
   install_reference "$root/usr/share" zsh/vendor-completions "$bin/client/cli/gpumemctl_reference"
   install_schemas "$root/usr/share/gpumem/schema"
   # The licences of libraries without a shared object: the programs contain their code.
-  for package in gpumemd gpumem-tools gpumem-slurm libgpumem1; do
+  for package in gpumemd gpumem-tools gpumem-slurm gpumem-kubernetes libgpumem1; do
     install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"
   done
   cd "$ROOT"
@@ -91,4 +93,12 @@ install_slurm() {
   install -D -m 644 -t "$share" "$ROOT"/deploy/slurm/*.{conf,lua}
   install -m 755 "$ROOT"/deploy/slurm/*.sh "$share/"
   install -D -m 644 "$ROOT/deploy/slurm/gpumem-slurm.8" "$1/usr/share/man/man8/gpumem-slurm.8"
+}
+
+# install_kubernetes ROOT BIN: the plug-in of nodes, and its manifests as examples.
+install_kubernetes() {
+  local plugin=$ROOT/deploy/kubernetes/plugin
+  install "$2/client/kubernetes/gpumem-kubelet-plugin" "$1/usr/sbin/"
+  install -D -m 644 -t "$1/usr/share/gpumem/kubernetes" "$plugin"/*.yaml
+  install -D -m 644 -t "$1/usr/share/man/man8" "$plugin/gpumem-kubelet-plugin.8"
 }

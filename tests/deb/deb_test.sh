@@ -20,7 +20,7 @@ MACHINE=
 GROUP=
 readonly SELF HERE
 readonly OLD_VERSION=0.0.1-1
-readonly ALL=(gpumemd gpumem-tools gpumem-slurm libgpumem1 libgpumem-dev)
+readonly ALL=(gpumemd gpumem-tools gpumem-slurm gpumem-kubernetes libgpumem1 libgpumem-dev)
 
 say() { echo "deb: $*"; }
 
@@ -178,6 +178,7 @@ check_installed() {
   expect_inside "gpumem-keeper ${version%-*}" gpumem-keeper --version
   expect_inside "quota" gpumemctl --help
   expect_inside "gpumem-slurm ${version%-*}" gpumem-slurm --version
+  expect_inside "gpumem-kubelet-plugin ${version%-*}" gpumem-kubelet-plugin --version
   expect_inside ": ok, " gpumemd --config /etc/gpumem/gpumemd.toml --check-config
   expect_inside "/var/lib/gpumem" getent passwd gpumem
   expect_inside "gpumem-admin" getent group gpumem-admin
