@@ -73,6 +73,8 @@ class Cluster {
   bool WaitForTenantsOf(const std::vector<TestPod>& pods);
   // Waits until the plug-in has made so many whole rounds more.
   bool WaitForRounds(size_t count);
+  // Returns the path of a program of the project.
+  static std::string Program(const std::string& name) { return ProgramPath(name); }
   // Runs gpumemctl, and returns what it prints; "" if it fails.
   std::string Gpumemctl(const std::string& arguments) const;
 
