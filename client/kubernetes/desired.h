@@ -2,7 +2,6 @@
 // The tenants that the pods of this node should have, by their claims. Pure.
 #pragma once
 
-#include <compare>
 #include <map>
 #include <set>
 #include <string>
@@ -28,7 +27,7 @@ struct KubeletPod {
   std::string name_space;
   std::string name;
   std::set<std::string> claims;  // by name, in the pod's namespace
-  auto operator<=>(const KubeletPod&) const = default;
+  bool operator==(const KubeletPod&) const = default;
 };
 
 // What the pod of a tenant is called. The kubelet lists pods without their uid.

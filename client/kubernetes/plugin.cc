@@ -99,7 +99,7 @@ absl::Status Plugin::Carry(const std::vector<Step>& steps) {
       failed.insert(step.tenant);
       continue;
     }
-    const absl::Status carried = daemon_.Carry(step);
+    absl::Status carried = daemon_.Carry(step);
     if (carried.ok()) {
       backoff_.Succeeded(step.tenant);
       say_(WordsOf(step));

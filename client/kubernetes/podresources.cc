@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,7 +52,9 @@ absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socke
     }
     if (!pod.claims.empty()) pods.push_back(std::move(pod));
   }
-  std::sort(pods.begin(), pods.end());
+  std::sort(pods.begin(), pods.end(), [](const KubeletPod& a, const KubeletPod& b) {
+    return std::tie(a.name_space, a.name, a.claims) < std::tie(b.name_space, b.name, b.claims);
+  });
   return pods;
 }
 
