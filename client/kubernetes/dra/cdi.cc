@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/dra/cdi.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/unique_fd.h"
+
+namespace gpumem::kubernetes {
+namespace {
+
+// podman 4.3 knows 0.5.0 and no later one. It is the first in which a device's name may begin with
+// a digit.
+constexpr char kCdiVersion[] = "0.5.0";
+constexpr size_t kUidSize = 36;
+constexpr mode_t kMode = 0644;
+
+absl::Status CheckUid(absl::string_view uid) {
+  return IsUid(uid) ? absl::OkStatus()
+                    : absl::InvalidArgumentError("the uid of a claim is no UUID");
+}
+
+bool IsCleanPath(absl::string_view path) {
+  if (!absl::StartsWith(path, "/") || path.size() < 2) return false;
+  const bool printable =
+      std::all_of(path.begin(), path.end(), [](unsigned char c) { return absl::ascii_isprint(c); });
+  if (!printable) return false;
+  for (const absl::string_view part : absl::StrSplit(path.substr(1), '/')) {
+    if (part.empty() || part == "." || part == "..") return false;
+  }
+  return true;
+}
+
+// Writes all of the text to a new file.
+absl::Status WriteNew(const std::string& path, absl::string_view text) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return absl::ErrnoToStatus(errno, path);
+  const UniqueFd file(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, kMode));
+  if (!file.valid()) return absl::ErrnoToStatus(errno, path);
+  // Whatever the umask is: container runtimes of users read it, too.
+  if (fchmod(file.get(), kMode) != 0) return absl::ErrnoToStatus(errno, path);
+  while (!text.empty()) {
+    const ssize_t written = write(file.get(), text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return absl::ErrnoToStatus(errno, path);
+    text.remove_prefix(static_cast<size_t>(written));
+  }
+  return fsync(file.get()) == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, path);
+}
+
+}  // namespace
+
+bool IsUid(absl::string_view text) {
+  if (text.size() != kUidSize) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (dash ? c != '-' : !absl::ascii_isxdigit(c) || absl::ascii_isupper(c)) return false;
+  }
+  return true;
+}
+
+std::string CdiDeviceOf(absl::string_view claim_uid) {
+  return absl::StrCat(kCdiKind, "=", claim_uid);
+}
+
+absl::StatusOr<std::string> CdiSpecOf(absl::string_view claim_uid, absl::string_view runtime_dir) {
+  if (absl::Status uid = CheckUid(claim_uid); !uid.ok()) return uid;
+  if (!IsCleanPath(runtime_dir)) {
+    return absl::InvalidArgumentError("the folder of gpumemd's sockets is no absolute path");
+  }
+  using nlohmann::json;
+  const json mount = {{"hostPath", runtime_dir},
+                      {"containerPath", kRuntimeDirOfContainers},
+                      {"options", {"bind", "ro", "nosuid", "nodev", "noexec"}}};
+  const json edits = {
+      {"env", json::array({absl::StrCat("GPUMEM_RUNTIME_DIR=", kRuntimeDirOfContainers)})},
+      {"mounts", json::array({mount})}};
+  const json device = {{"name", claim_uid}, {"containerEdits", edits}};
+  const json spec = {
+      {"cdiVersion", kCdiVersion}, {"kind", kCdiKind}, {"devices", json::array({device})}};
+  return absl::StrCat(spec.dump(2), "\n");
+}
+
+std::string CdiFolder::PathOf(absl::string_view claim_uid) const {
+  return absl::StrCat(path_, "/gpumem.dev-claim_", claim_uid, ".json");
+}
+
+absl::Status CdiFolder::Write(absl::string_view claim_uid, absl::string_view spec) const {
+  if (absl::Status uid = CheckUid(claim_uid); !uid.ok()) return uid;
+  if (mkdir(path_.c_str(), 0755) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, path_);
+  const std::string path = PathOf(claim_uid);
+  // Runtimes read names that end in ".json" or ".yaml" alone.
+  const std::string part = absl::StrCat(path, ".part");
+  if (absl::Status written = WriteNew(part, spec); !written.ok()) {
+    (void)unlink(part.c_str());
+    return written;
+  }
+  if (std::rename(part.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  const absl::Status error = absl::ErrnoToStatus(errno, path);
+  (void)unlink(part.c_str());
+  return error;
+}
+
+absl::Status CdiFolder::Remove(absl::string_view claim_uid) const {
+  if (absl::Status uid = CheckUid(claim_uid); !uid.ok()) return uid;
+  const std::string path = PathOf(claim_uid);
+  for (const std::string& file : {absl::StrCat(path, ".part"), path}) {
+    if (unlink(file.c_str()) != 0 && errno != ENOENT) return absl::ErrnoToStatus(errno, file);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::kubernetes
