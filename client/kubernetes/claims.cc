@@ -65,6 +65,8 @@ std::string AddResult(const Json& result, absl::string_view driver, Claim* claim
   DeviceName device(Text(result, "pool", kMostName), Text(result, "device", kMostName));
   if (device.first.empty() || device.second.empty()) return "a device has no name";
   if (Flag(result, "adminAccess")) return "";
+  const std::string request = Text(result, "request", kMostName);
+  if (!request.empty()) claim->requests[device].insert(request);
   const Json& consumed = Member(result, "consumedCapacity");
   // Devices that several claims may have, have an ID for each share.
   if (consumed.is_null() && Member(result, "shareID").is_null()) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,7 @@ struct Claim {
   std::string uid;
   std::map<DeviceName, uint64_t> shares;  // bytes of memory, summed over the claim's requests
   std::vector<DeviceName> whole;          // devices that the claim has alone
+  std::map<DeviceName, std::set<std::string>> requests;  // of the claim, by what they were given
   std::vector<Consumer> consumers;
   std::string problem;  // why shares and devices are unknown; empty: they are known
 };

@@ -74,6 +74,7 @@ TEST(ClaimsTest, ShareAndPodAreRead) {
     EXPECT_EQ(claim.problem, "");
     EXPECT_THAT(claim.shares, ElementsAre(Pair(Pair("node-1", "gpu-0"), 10 * kGiB)));
     EXPECT_THAT(claim.whole, IsEmpty());
+    EXPECT_THAT(claim.requests, ElementsAre(Pair(Pair("node-1", "gpu-0"), ElementsAre("gpu"))));
     ASSERT_THAT(claim.consumers, SizeIs(1));
     EXPECT_EQ(claim.consumers[0].uid, "099b88fb-2a99-45ad-af94-d91eb81a87e9");
     EXPECT_EQ(claim.consumers[0].name, "infer");
@@ -90,11 +91,13 @@ TEST(ClaimsTest, SharesOfOneDeviceAreSummed) {
   const Claim claim =
       OneClaim(With("\"results\": [",
                     R"("results": [{"driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-0",
-                      "consumedCapacity": {"memory": "2Gi"}},
+                      "request": "more", "consumedCapacity": {"memory": "2Gi"}},
                      {"driver": "gpu.nvidia.com", "pool": "node-1", "device": "gpu-1",
                       "consumedCapacity": {"memory": "3Gi"}},)"));
   EXPECT_THAT(claim.shares, ElementsAre(Pair(Pair("node-1", "gpu-0"), 12 * kGiB),
                                         Pair(Pair("node-1", "gpu-1"), 3 * kGiB)));
+  EXPECT_THAT(claim.requests,
+              ElementsAre(Pair(Pair("node-1", "gpu-0"), ElementsAre("gpu", "more"))));
 }
 
 TEST(ClaimsTest, WholeDevicesAndAdministratorsHaveNoShare) {

@@ -30,6 +30,8 @@ LAYERS = {
     "client/c_api": ("client/include", "common/..."),
     "client/python": ("client/include", "common/..."),
     "client/kubernetes": ("client/cli/commands/connection.h", "common", "proto"),
+    "client/kubernetes/dra": ("client/cli/commands/connection.h", "client/kubernetes", "common",
+                              "proto"),
     "client/preload": (),
     "client/preload/accountant": ("client/include", "client/preload"),
     "client/preload/injection": ("client/preload",),
