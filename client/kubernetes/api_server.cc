@@ -54,12 +54,16 @@ absl::Status ErrorOf(int code, const std::string& path, const std::string& body)
     if (!reason.empty()) absl::StrAppend(&message, ": ", reason.substr(0, kMostMessage));
   }
   switch (code) {
+    case 400:
+    case 422:
+      return absl::InvalidArgumentError(message);
     case 401:
       return absl::UnauthenticatedError(message);
     case 403:
       return absl::PermissionDeniedError(message);
     case 404:
       return absl::NotFoundError(message);
+    case 409:
     case 410:
       return absl::AbortedError(message);
     case 429:
@@ -133,6 +137,25 @@ std::string UrlOfPod() {
 
 absl::StatusOr<std::string> ApiServer::Get(const std::string& path, const std::string& selector,
                                            const std::string& next) const {
+  httplib::Params parameters = {{"limit", absl::StrCat(kPart)}};
+  if (!selector.empty()) parameters.emplace("fieldSelector", selector);
+  if (!next.empty()) parameters.emplace("continue", next);
+  return Send("GET", path, httplib::append_query_params("", parameters), /*body=*/"");
+}
+
+absl::StatusOr<std::string> ApiServer::Read(const std::string& path) const {
+  return Send("GET", path, /*query=*/"", /*body=*/"");
+}
+absl::Status ApiServer::Create(const std::string& path, const std::string& body) const {
+  return Send("POST", path, /*query=*/"", body).status();
+}
+absl::Status ApiServer::Replace(const std::string& path, const std::string& body) const {
+  return Send("PUT", path, /*query=*/"", body).status();
+}
+
+absl::StatusOr<std::string> ApiServer::Send(const char* method, const std::string& path,
+                                            const std::string& query,
+                                            const std::string& body) const {
   const auto token = ReadToken(options_.token_file);
   if (!token.ok()) return token.status();
   const absl::Time deadline = absl::Now() + options_.timeout;
@@ -145,23 +168,24 @@ absl::StatusOr<std::string> ApiServer::Get(const std::string& path, const std::s
   client.set_read_timeout(timeout);
   client.set_write_timeout(timeout);
 
-  const httplib::Headers headers = {{"Authorization", absl::StrCat("Bearer ", *token)},
-                                    {"Accept", "application/json"},
-                                    {"Accept-Encoding", "identity"}};
-  httplib::Params parameters = {{"limit", absl::StrCat(kPart)}};
-  if (!selector.empty()) parameters.emplace("fieldSelector", selector);
-  if (!next.empty()) parameters.emplace("continue", next);
-  std::string body;
+  httplib::Request request;
+  request.method = method;
+  request.path = path + query;
+  request.headers = {{"Authorization", absl::StrCat("Bearer ", *token)},
+                     {"Accept", "application/json"},
+                     {"Accept-Encoding", "identity"}};
+  if (!body.empty()) request.headers.emplace("Content-Type", "application/json");
+  request.body = body;
+  std::string answer;
   bool too_large = false, too_late = false;
-  const httplib::Result result = client.Get(
-      path, parameters, headers, [](const httplib::Response&) { return true; },
-      [&](const char* data, size_t size) {
-        too_large = body.size() + size > kMostText;
-        too_late = absl::Now() > deadline;
-        if (too_large || too_late) return false;
-        body.append(data, size);
-        return true;
-      });
+  request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+    too_large = answer.size() + size > kMostText;
+    too_late = absl::Now() > deadline;
+    if (too_large || too_late) return false;
+    answer.append(data, size);
+    return true;
+  };
+  const httplib::Result result = client.send(request);
   if (too_large) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the API server's answer to ", path, " is larger than ", kMostText, " bytes"));
@@ -171,8 +195,10 @@ absl::StatusOr<std::string> ApiServer::Get(const std::string& path, const std::s
         "the API server has not answered ", path, " in ", absl::FormatDuration(options_.timeout)));
   }
   if (!result) return ErrorOf(options_, result.error(), client.get_openssl_verify_result());
-  if (result->status != 200) return ErrorOf(result->status, path, body);
-  return body;
+  if (result->status != 200 && result->status != 201) {
+    return ErrorOf(result->status, path, answer);
+  }
+  return answer;
 }
 
 absl::StatusOr<std::string> ApiServer::List(absl::string_view resource, const std::string& selector,

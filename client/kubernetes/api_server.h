@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claims and slices, by the API server's REST interface.
+// Claims, slices and single objects, by the API server's REST interface.
 //
 // The connection is TLS; the server's certificate is verified against the CA bundle and the host.
 // Each call connects anew and reads token and bundle anew, since both are replaced while a pod
@@ -48,12 +48,25 @@ class ApiServer {
   // Returns the devices of `driver` on a node. Statuses as Claims.
   absl::StatusOr<SliceList> Slices(absl::string_view node, absl::string_view driver);
 
+  // Returns an object's text, creates an object in a collection, or replaces one. `path` begins
+  // with "/", and needs no escapes.
+  //   NOT_FOUND         there is no such object or collection
+  //   ABORTED           it exists, or was changed meanwhile
+  //   INVALID_ARGUMENT  the API server takes no such object
+  //   others            as Claims
+  absl::StatusOr<std::string> Read(const std::string& path) const;
+  absl::Status Create(const std::string& path, const std::string& body) const;
+  absl::Status Replace(const std::string& path, const std::string& body) const;
+
  private:
   // Returns a part of a list. `next`: the token of the part; empty: the first.
   absl::StatusOr<std::string> List(absl::string_view resource, const std::string& selector,
                                    const std::string& next);
   absl::StatusOr<std::string> Get(const std::string& path, const std::string& selector,
                                   const std::string& next) const;
+  // Returns the body of the answer. `query` begins with "?", or is empty.
+  absl::StatusOr<std::string> Send(const char* method, const std::string& path,
+                                   const std::string& query, const std::string& body) const;
 
   const ApiServerOptions options_;
   std::string version_;  // of resource.k8s.io that the server has; empty: not known yet

@@ -174,6 +174,42 @@ TEST_F(ApiServerTest, AnswersAreBounded) {
   EXPECT_TRUE(absl::IsResourceExhausted(Connect().Claims(kDriver).status())) << "no end";
 }
 
+TEST_F(ApiServerTest, ObjectsAreReadAndWritten) {
+  const ApiServer api = Connect();
+  server_->Handle([](const FakeApiServer::Request& request) {
+    return FakeApiServer::Answer{request.method == "POST" ? 201 : 200, "{\"a\": 1}"};
+  });
+  const std::string path = "/apis/resource.k8s.io/v1/resourceslices";
+  EXPECT_TRUE(api.Create(path, "{\"b\": 2}").ok());
+  EXPECT_TRUE(api.Replace(path + "/x", "{\"b\": 3}").ok());
+  EXPECT_EQ(api.Read(path + "/x").value_or(""), "{\"a\": 1}");
+  const auto requests = server_->Requests();
+  ASSERT_THAT(requests, SizeIs(3));
+  const auto words = [&](size_t i) {
+    const FakeApiServer::Request& request = requests[i];
+    return absl::StrCat(request.method, " ", request.path, " ", request.authorization, " ",
+                        request.body);
+  };
+  EXPECT_EQ(words(0), absl::StrCat("POST ", path, " Bearer token {\"b\": 2}"));
+  EXPECT_EQ(words(1), absl::StrCat("PUT ", path, "/x Bearer token {\"b\": 3}"));
+  EXPECT_EQ(words(2), absl::StrCat("GET ", path, "/x Bearer token "));
+
+  const auto written = [&](int status) {
+    server_->Handle([status](const FakeApiServer::Request&) {
+      return FakeApiServer::Answer{status, "{\"kind\": \"Status\", \"message\": \"because\"}"};
+    });
+    return api.Replace(path + "/x", "{}");
+  };
+  EXPECT_TRUE(absl::IsAborted(written(409)));
+  EXPECT_TRUE(absl::IsInvalidArgument(written(422)));
+  EXPECT_TRUE(absl::IsNotFound(written(404)));
+  EXPECT_THAT(std::string(written(409).message()), HasSubstr("because"));
+  server_->Handle([](const FakeApiServer::Request&) {
+    return FakeApiServer::Answer{201, std::string(kMostText + 1, ' ')};
+  });
+  EXPECT_TRUE(absl::IsResourceExhausted(api.Create(path, "{}")));
+}
+
 // Accepts connections and says nothing.
 TEST_F(ApiServerTest, SilenceEnds) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

@@ -75,14 +75,19 @@ FakeApiServer::FakeApiServer(const Certificate& certificate, int port) {
   const Cert cert(PEM_read_bio_X509(certificate_text.get(), nullptr, nullptr, nullptr));
   const Key key(PEM_read_bio_PrivateKey(key_text.get(), nullptr, nullptr, nullptr));
   server_ = std::make_unique<httplib::SSLServer>(cert.get(), key.get());
-  server_->Get(".*", [this](const httplib::Request& request, httplib::Response& response) {
+  const auto handle = [this](const httplib::Request& request, httplib::Response& response) {
     const Answer answer = AnswerTo({.path = request.path,
                                     .authorization = request.get_header_value("Authorization"),
                                     .selector = request.get_param_value("fieldSelector"),
-                                    .next = request.get_param_value("continue")});
+                                    .next = request.get_param_value("continue"),
+                                    .method = request.method,
+                                    .body = request.body});
     response.status = answer.status;
     response.set_content(answer.body, "application/json");
-  });
+  };
+  server_->Get(".*", handle);
+  server_->Post(".*", handle);
+  server_->Put(".*", handle);
   if (port == 0) {
     port_ = server_->bind_to_any_port("127.0.0.1");
   } else {
@@ -142,6 +147,7 @@ FakeApiServer::Answer FakeApiServer::AnswerTo(const Request& request) {
   };
   if (request.authorization != absl::StrCat("Bearer ", token_)) return error(401, "Unauthorized");
   const std::string group = absl::StrCat("/apis/resource.k8s.io/", version_, "/");
+  if (request.method != "GET") return error(405, "the server does not allow this method");
   const bool claims = request.path == absl::StrCat(group, "resourceclaims");
   if (!claims && request.path != absl::StrCat(group, "resourceslices")) {
     return error(404, "the server could not find the requested resource");

@@ -32,6 +32,8 @@ class FakeApiServer {
     std::string authorization;
     std::string selector;
     std::string next;
+    std::string method;
+    std::string body;
   };
   struct Answer {
     int status = 200;
@@ -44,7 +46,7 @@ class FakeApiServer {
 
   int port() const { return port_; }
 
-  // Answers all requests from here; nullptr: from the lists below.
+  // Answers all requests from here; nullptr: those that read from the lists below.
   void Handle(std::function<Answer(const Request&)> handler);
   // Texts of objects in JSON.
   void SetClaims(std::vector<std::string> claims);
