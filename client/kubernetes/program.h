@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the programs of a node have in common: options, log, signals and rounds.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "client/kubernetes/plugin.h"
+
+namespace gpumem::kubernetes {
+
+// Writes a line of the log to standard error.
+void Say(absl::string_view line);
+
+// Ends the process at SIGTERM or SIGINT, also during a call: a round may be cut off anywhere. Calls
+// `at_end` before that. Requires that no thread is running yet: all of them block these signals.
+void EndAtSignal(std::function<void()> at_end);
+
+struct ProgramOptions {
+  PluginOptions plugin;
+  std::string api_server;
+  std::string token_file;
+  std::string ca_file;
+  std::string interval = "5s";
+  std::string timeout = "30s";
+  absl::Duration pause;
+};
+
+// Declares the options and sets their defaults.
+void DeclareOptions(CLI::App* app, ProgramOptions* options);
+// Reads the texts of the options. Returns the mistake, or "".
+std::string CompleteOptions(ProgramOptions* options);
+
+// Makes rounds without end. Calls `before` before each.
+[[noreturn]] void MakeRounds(Plugin* plugin, absl::Duration pause,
+                             const std::function<void()>& before);
+
+}  // namespace gpumem::kubernetes
