@@ -11,6 +11,8 @@
 #include "client/kubernetes/dra/prepare.h"
 #include "client/kubernetes/json_reader.h"
 #include "client/kubernetes/quantity.h"
+#include "common/kind.h"
+#include "common/kind_proto.h"
 
 namespace gpumem::kubernetes {
 namespace {
@@ -51,6 +53,13 @@ std::string AttributeOf(absl::string_view product) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return !absl::ascii_isprint(c); }, '?');
   return text;
+}
+
+// True if the device is a GPU, and not memory of the host.
+bool IsGpu(const v1::Device& device) {
+  if (device.kinds().empty()) return false;
+  const auto kind = FromProto(device.kinds(0));
+  return kind.has_value() && !TraitsOf(*kind).host_memory;
 }
 
 Json DeviceJson(const std::string& name, const NodeDevice& device) {
@@ -105,13 +114,15 @@ bool IsSame(const Json& published, const Json& wanted) {
 
 }  // namespace
 
-absl::StatusOr<NodeDevices> DevicesOf(const v1::ListDevicesResponse& devices) {
+absl::StatusOr<NodeDevices> DevicesOf(
+    const google::protobuf::RepeatedPtrField<v1::Device>& devices) {
   NodeDevices result;
-  if (devices.devices_size() > kMostDevices) {
+  if (devices.size() > kMostDevices) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "gpumemd has ", devices.devices_size(), " devices; a slice has at most ", kMostDevices));
+        "gpumemd has ", devices.size(), " devices; a slice has at most ", kMostDevices));
   }
-  for (const v1::Device& device : devices.devices()) {
+  for (const v1::Device& device : devices) {
+    if (!IsGpu(device)) continue;
     std::string name = absl::AsciiStrToLower(device.device_uuid());
     if (!IsLabel(name)) {
       return absl::InvalidArgumentError("the UUID of a device is no name in Kubernetes");

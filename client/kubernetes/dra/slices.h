@@ -5,6 +5,8 @@
 // capacity. Its name comes from its UUID, so a claim means the same GPU after any restart.
 #pragma once
 
+#include <google/protobuf/repeated_field.h>
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -29,11 +31,12 @@ struct NodeDevice {
 };
 using NodeDevices = std::map<std::string, NodeDevice>;  // by name in the slice
 
-// Returns the devices of gpumemd's answer. Those with less than two steps of memory are left out:
+// Returns the GPUs of gpumemd's answer. Those with less than two steps of memory are left out:
 // Kubernetes takes no such capacity.
 //   INVALID_ARGUMENT    a UUID is no name for a device, or two devices have the same
 //   RESOURCE_EXHAUSTED  there are more than a slice may have
-absl::StatusOr<NodeDevices> DevicesOf(const v1::ListDevicesResponse& devices);
+absl::StatusOr<NodeDevices> DevicesOf(
+    const google::protobuf::RepeatedPtrField<v1::Device>& devices);
 
 // Returns the devices as those of a pool, whose name is the node's.
 std::map<DeviceName, Gpu> GpusOf(absl::string_view node, const NodeDevices& devices);
@@ -54,10 +57,10 @@ struct SliceStep {
   std::string body;  // JSON
 };
 
-// Returns the step that publishes the slice, or nullopt if what is published says the same.
+// Returns the step that publishes the slice, or nullopt if the published one says the same.
 // `published` is the slice of that name as the API server returned it; empty: there is none. A
 // change has a new generation of the pool, so that the scheduler does not mix both.
-//   INVALID_ARGUMENT, RESOURCE_EXHAUSTED  what is published is no such object, or as NameOfSlice
+//   INVALID_ARGUMENT, RESOURCE_EXHAUSTED  the published text is no such object, or as NameOfSlice
 absl::StatusOr<std::optional<SliceStep>> PublishStep(const NodeSlice& slice,
                                                      absl::string_view published);
 

@@ -25,17 +25,20 @@ constexpr char kUuidA[] = "GPU-5A1e2d3c-0000-4000-8000-00000000000a";
 constexpr char kNameA[] = "gpu-5a1e2d3c-0000-4000-8000-00000000000a";
 constexpr uint64_t kMib = 1 << 20;
 
-v1::ListDevicesResponse With(const std::string& uuid, uint64_t bytes,
-                             const std::string& product = "NVIDIA H100 80GB HBM3") {
-  v1::ListDevicesResponse devices;
-  v1::Device* const device = devices.add_devices();
+using Devices = google::protobuf::RepeatedPtrField<v1::Device>;
+
+Devices With(const std::string& uuid, uint64_t bytes,
+             const std::string& product = "NVIDIA H100 80GB HBM3") {
+  Devices devices;
+  v1::Device* const device = devices.Add();
   device->set_device_uuid(uuid);
   device->set_name(product);
   device->set_capacity_bytes(bytes);
+  device->add_kinds(v1::KIND_VMM);
   return devices;
 }
 
-NodeSlice SliceOf(const v1::ListDevicesResponse& devices) {
+NodeSlice SliceOf(const Devices& devices) {
   const auto named = DevicesOf(devices);
   EXPECT_TRUE(named.ok()) << named.status();
   return {.node = "node-1", .devices = named.value_or(NodeDevices())};
@@ -117,19 +120,18 @@ TEST(SlicesTest, AChangeIsANewGeneration) {
   ASSERT_TRUE(first.ok() && first->has_value());
   const std::string published = Published((*first)->body, "4711");
 
-  v1::ListDevicesResponse more = With(kUuidA, 80 * 1024 * kMib);
+  Devices more = With(kUuidA, 80 * 1024 * kMib);
   more.MergeFrom(With("GPU-b", 1024 * kMib));
-  for (const auto& devices :
-       {With(kUuidA, 79 * 1024 * kMib), With("GPU-b", 80 * 1024 * kMib),
-        With(kUuidA, 80 * 1024 * kMib, "other"), more, v1::ListDevicesResponse()}) {
+  for (const auto& devices : {With(kUuidA, 79 * 1024 * kMib), With("GPU-b", 80 * 1024 * kMib),
+                              With(kUuidA, 80 * 1024 * kMib, "other"), more, Devices()}) {
     const auto step = PublishStep(SliceOf(devices), published);
     ASSERT_TRUE(step.ok()) << step.status();
-    ASSERT_TRUE(step->has_value()) << devices.DebugString();
+    ASSERT_TRUE(step->has_value());
     EXPECT_FALSE((*step)->create);
     const json body = json::parse((*step)->body);
     EXPECT_EQ(body["metadata"]["resourceVersion"], "4711");
     EXPECT_EQ(body["spec"]["pool"]["generation"], 2);
-    EXPECT_EQ(body["spec"]["devices"].size(), static_cast<size_t>(devices.devices_size()));
+    EXPECT_EQ(body["spec"]["devices"].size(), static_cast<size_t>(devices.size()));
   }
 
   // A cluster that has dropped what it did not know yet, before an upgrade.
@@ -172,13 +174,23 @@ TEST(SlicesTest, DevicesHaveNamesOfKubernetes) {
     EXPECT_TRUE(absl::IsInvalidArgument(DevicesOf(With(wrong, 1024 * kMib)).status())) << wrong;
   }
   EXPECT_TRUE(absl::IsInvalidArgument(DevicesOf(With(std::string(64, 'a'), 1024 * kMib)).status()));
-  v1::ListDevicesResponse twice = With("GPU-a", 1024 * kMib);
+  Devices twice = With("GPU-a", 1024 * kMib);
   twice.MergeFrom(With("gpu-A", 1024 * kMib));
   EXPECT_TRUE(absl::IsInvalidArgument(DevicesOf(twice).status()));
 }
 
+TEST(SlicesTest, MemoryOfTheHostIsNoGpu) {
+  for (const v1::Kind kind : {v1::KIND_PINNED, v1::KIND_HOST, v1::KIND_TIER}) {
+    Devices devices = With(kUuidA, 1024 * kMib);
+    devices.Mutable(0)->set_kinds(0, kind);
+    const auto named = DevicesOf(devices);
+    ASSERT_TRUE(named.ok()) << named.status();
+    EXPECT_THAT(*named, IsEmpty());
+  }
+}
+
 TEST(SlicesTest, DevicesAreBounded) {
-  v1::ListDevicesResponse devices;
+  Devices devices;
   for (int i = 0; i < kMostDevices; ++i) {
     devices.MergeFrom(With(absl::StrCat("GPU-", i), 1024 * kMib));
   }
