@@ -55,6 +55,10 @@ absl::StatusOr<v1::ListTenantsResponse> Node::Tenants() {
   return Call(&v1::Admin::Stub::ListTenants, v1::ListTenantsRequest());
 }
 
+absl::StatusOr<v1::GetStatusResponse> Node::Status() {
+  return Call(&v1::Admin::Stub::GetStatus, v1::GetStatusRequest());
+}
+
 absl::Status Node::Carry(const Step& step) {
   switch (step.kind) {
     case Step::Kind::kEnd: {

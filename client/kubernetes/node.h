@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "client/cli/commands/connection.h"
 #include "client/kubernetes/reconcile.h"
+#include "proto/gpumem/v1/admin.pb.h"
 #include "proto/gpumem/v1/tenant.pb.h"
 
 namespace gpumem::kubernetes {
@@ -29,6 +30,8 @@ class Node {
   //   UNAVAILABLE, DEADLINE_EXCEEDED  no daemon answers in time
   //   PERMISSION_DENIED               this user may not use it
   absl::StatusOr<v1::ListTenantsResponse> Tenants();
+  // Statuses as Tenants.
+  absl::StatusOr<v1::GetStatusResponse> Status();
 
   // Carries out a step. It may be done already.
   //   FAILED_PRECONDITION  guarantees could not be kept; or the tenant has ended, and what it holds

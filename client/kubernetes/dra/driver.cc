@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/dra/driver.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/kubernetes/desired.h"
+#include "client/kubernetes/dra/slices.h"
+#include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/reconcile.h"
+
+namespace gpumem::kubernetes {
+namespace {
+
+constexpr char kSlices[] = "/apis/resource.k8s.io/v1/resourceslices";
+
+absl::Status CheckCount(absl::Span<const ClaimName> named) {
+  if (named.size() <= kMostNamed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the request names ", named.size(), " claims; at most ", kMostNamed));
+}
+
+absl::Status CheckTime(absl::Time deadline) {
+  if (absl::Now() < deadline) return absl::OkStatus();
+  return absl::DeadlineExceededError("earlier requests took the time of this one");
+}
+
+}  // namespace
+
+Driver::Driver(DriverOptions options)
+    : options_(std::move(options)),
+      cdi_(options_.cdi_folder),
+      api_server_(options_.api_server),
+      daemon_(options_.daemon) {}
+
+absl::StatusOr<std::map<DeviceName, Gpu>> Driver::Gpus() {
+  const auto status = daemon_.Status();
+  if (!status.ok()) return status.status();
+  const auto devices = DevicesOf(status->devices());
+  if (!devices.ok()) return devices.status();
+  return GpusOf(options_.node, *devices);
+}
+
+absl::StatusOr<std::map<std::string, absl::Status>> Driver::MakeTenants(
+    const std::map<std::string, TenantQuota>& tenants) {
+  const auto listed = daemon_.Tenants();
+  if (!listed.ok()) return listed.status();
+  auto present = PresentTenants(*listed, options_.daemon.owner);
+  std::erase_if(present,
+                [&](const PresentTenant& tenant) { return !tenants.contains(tenant.name); });
+  Desired desired;
+  desired.tenants = tenants;
+  std::map<std::string, absl::Status> failed;
+  for (const Step& step : Plan(desired, present, /*may_end=*/false)) {
+    if (failed.contains(step.tenant)) continue;
+    absl::Status carried = daemon_.Carry(step);
+    if (carried.ok() && step.kind == Step::Kind::kEnd) {
+      // The former tenant of the name is gone now.
+      carried = daemon_.Carry({Step::Kind::kCreate, step.tenant, tenants.at(step.tenant)});
+    }
+    if (IsAway(carried)) return carried;
+    if (!carried.ok()) failed[step.tenant] = carried;
+  }
+  return failed;
+}
+
+absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName> named,
+                                                      absl::Time deadline) {
+  if (absl::Status count = CheckCount(named); !count.ok()) return count;
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status time = CheckTime(deadline); !time.ok()) return time;
+  const auto gpus = Gpus();
+  if (!gpus.ok()) return gpus.status();
+  const auto claims = api_server_.Claims(kDriverName);
+  if (!claims.ok()) return claims.status();
+  auto prepared = Prepare(named, *claims, *gpus, options_.gpu_kind);
+
+  std::map<std::string, TenantQuota> tenants;
+  for (const auto& [uid, claim] : prepared) {
+    if (claim.ok()) tenants.insert(claim->tenants.begin(), claim->tenants.end());
+  }
+  const auto failed = MakeTenants(tenants);
+  if (!failed.ok()) return failed.status();
+
+  const auto finish = [&](const std::string& uid, const Prepared& claim) -> absl::Status {
+    for (const auto& [tenant, quota] : claim.tenants) {
+      const auto failure = failed->find(tenant);
+      if (failure == failed->end()) continue;
+      return absl::Status(failure->second.code(),
+                          absl::StrCat(tenant, ": ", failure->second.message()));
+    }
+    const auto spec = CdiSpecOf(uid, options_.daemon.runtime_dir);
+    if (!spec.ok()) return spec.status();
+    return cdi_.Write(uid, *spec);
+  };
+  Devices devices;
+  for (auto& [uid, claim] : prepared) {
+    const absl::Status finished = claim.ok() ? finish(uid, *claim) : claim.status();
+    if (finished.ok()) devices.emplace(uid, std::move(claim->devices));
+    if (!finished.ok()) devices.emplace(uid, finished);
+  }
+  return devices;
+}
+
+absl::StatusOr<std::map<std::string, absl::Status>> Driver::UnprepareClaims(
+    absl::Span<const ClaimName> named) {
+  if (absl::Status count = CheckCount(named); !count.ok()) return count;
+  absl::MutexLock lock(&mutex_);
+  std::map<std::string, absl::Status> removed;
+  for (const ClaimName& name : named) removed[name.uid] = cdi_.Remove(name.uid);
+  return removed;
+}
+
+absl::Status Driver::Publish(absl::Time deadline) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status time = CheckTime(deadline); !time.ok()) return time;
+  const auto name = NameOfSlice(options_.node);
+  if (!name.ok()) return name.status();
+  const auto status = daemon_.Status();
+  if (!status.ok()) return status.status();
+  auto devices = DevicesOf(status->devices());
+  if (!devices.ok()) return devices.status();
+
+  const auto node = api_server_.Read(absl::StrCat("/api/v1/nodes/", options_.node));
+  if (!node.ok()) return node.status();
+  const auto object = ParseJson(*node, kMostText, kMostDepth);
+  if (!object.ok()) return object.status();
+  const NodeSlice slice = {.node = options_.node,
+                           .node_uid = Text(Object(*object, "metadata"), "uid", kMostName),
+                           .devices = *std::move(devices)};
+  const std::string path = absl::StrCat(kSlices, "/", *name);
+  const auto published = api_server_.Read(path);
+  if (!published.ok() && !absl::IsNotFound(published.status())) return published.status();
+  const auto step = PublishStep(slice, published.value_or(""));
+  if (!step.ok()) return step.status();
+  if (!step->has_value()) return absl::OkStatus();
+  return (*step)->create ? api_server_.Create(kSlices, (*step)->body)
+                         : api_server_.Replace(path, (*step)->body);
+}
+
+}  // namespace gpumem::kubernetes

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Prepares claims of the driver gpumem.dev on this node: their pods' tenants, and their CDI files.
+//
+// Nothing else is stored: a request of the kubelet is answered from what gpumemd and the API server
+// say, so the driver may be killed at any moment. Tenants end in the plug-in's rounds (plugin.h).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "client/kubernetes/api_server.h"
+#include "client/kubernetes/dra/cdi.h"
+#include "client/kubernetes/dra/prepare.h"
+#include "client/kubernetes/node.h"
+
+namespace gpumem::kubernetes {
+
+inline constexpr size_t kMostNamed = 256;  // claims of one request
+
+struct DriverOptions {
+  std::string node;  // as Kubernetes calls it
+  std::string cdi_folder = kCdiFolder;
+  std::string gpu_kind = "nvidia.com/gpu";  // of the GPUs' CDI devices; empty: none
+  ApiServerOptions api_server;
+  NodeOptions daemon;
+};
+
+class Driver {
+ public:
+  explicit Driver(DriverOptions options);
+
+  // Makes or updates the tenants of the claims' pods, writes the claims' CDI files and returns
+  // their devices, by the claims' uids. Idempotent. Statuses as Prepare (prepare.h), and
+  //   UNAVAILABLE, …       gpumemd or the API server does not answer: the whole call fails
+  //   RESOURCE_EXHAUSTED   there are more than kMostNamed claims: the whole call fails
+  //   FAILED_PRECONDITION  a guarantee does not fit yet; or a former tenant of the name holds
+  //   memory DEADLINE_EXCEEDED    earlier calls took the time until `deadline`
+  using Devices = std::map<std::string, absl::StatusOr<std::vector<PreparedDevice>>>;
+  absl::StatusOr<Devices> PrepareClaims(absl::Span<const ClaimName> named, absl::Time deadline);
+
+  // Removes the claims' CDI files. Idempotent. Statuses by the claims' uids.
+  //   INVALID_ARGUMENT    the uid is no UUID
+  //   RESOURCE_EXHAUSTED  there are more than kMostNamed claims: the whole call fails
+  absl::StatusOr<std::map<std::string, absl::Status>> UnprepareClaims(
+      absl::Span<const ClaimName> named);
+
+  // Publishes this node's slice, unless it is published already.
+  //   UNAVAILABLE, …  gpumemd or the API server does not answer
+  //   ABORTED         it was changed meanwhile; call again
+  absl::Status Publish(absl::Time deadline);
+
+ private:
+  absl::StatusOr<std::map<DeviceName, Gpu>> Gpus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Carries out the steps to these tenants. Returns the errors of those that have failed.
+  absl::StatusOr<std::map<std::string, absl::Status>> MakeTenants(
+      const std::map<std::string, TenantQuota>& tenants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const DriverOptions options_;
+  const CdiFolder cdi_;
+  absl::Mutex mutex_;  // one request at a time
+  ApiServer api_server_ ABSL_GUARDED_BY(mutex_);
+  Node daemon_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace gpumem::kubernetes

@@ -1,0 +1,274 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/kubernetes/dra_node.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/kubernetes/dra/pluginregistration.grpc.pb.h"
+#include "client/kubernetes/reconcile.h"
+#include "common/grpc_status.h"
+
+namespace gpumem::testing {
+namespace {
+
+using kubernetes::FakeApiServer;
+using nlohmann::json;
+
+constexpr char kNode[] = "node-1";
+constexpr char kResources[] = "/apis/resource.k8s.io/v1/";
+
+FakeApiServer::Answer Refusal(int status, const std::string& message) {
+  return {status, absl::StrCat("{\"kind\": \"Status\", \"message\": \"", message, "\"}")};
+}
+
+std::string ListOf(const std::string& kind, const std::vector<std::string>& items) {
+  return absl::StrCat("{\"apiVersion\": \"resource.k8s.io/v1\", \"kind\": \"", kind,
+                      "\", \"items\": [", absl::StrJoin(items, ","), "]}");
+}
+
+// Calls the kubelet's end of a socket.
+std::shared_ptr<grpc::Channel> ConnectTo(const std::string& socket) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  return grpc::CreateCustomChannel(absl::StrCat("unix:", socket),
+                                   grpc::InsecureChannelCredentials(), arguments);
+}
+
+}  // namespace
+
+FakeApiServer::Answer ObjectStore::AnswerTo(const FakeApiServer::Request& request) {
+  absl::MutexLock lock(&mutex_);
+  if (request.authorization != "Bearer token") return Refusal(401, "Unauthorized");
+  const std::string slices = absl::StrCat(kResources, "resourceslices");
+  const std::string slice = absl::StrCat(slices, "/", kNode, "-gpumem.dev");
+  if (request.method == "POST" && request.path == slices) return Write(true, request.body);
+  if (request.method == "PUT" && request.path == slice) return Write(false, request.body);
+  if (request.method != "GET") return Refusal(405, "no such method");
+  if (request.path == absl::StrCat("/api/v1/nodes/", kNode)) {
+    return {200, R"({"kind": "Node", "metadata": {"uid": "uid-of-node-1"}})"};
+  }
+  if (request.path == slice && !slice_.empty()) return {200, slice_};
+  if (request.path == slices) {
+    std::vector<std::string> items;
+    if (!slice_.empty()) items.push_back(slice_);
+    return {200, ListOf("ResourceSliceList", items)};
+  }
+  if (request.path == absl::StrCat(kResources, "resourceclaims")) {
+    return {200, ListOf("ResourceClaimList", claims_)};
+  }
+  return Refusal(404, "not found");
+}
+
+FakeApiServer::Answer ObjectStore::Write(bool create, const std::string& body) {
+  json object = json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (object.is_discarded()) return Refusal(400, "no JSON");
+  if (create && !slice_.empty()) return Refusal(409, "it exists");
+  if (!create && object["metadata"]["resourceVersion"] != absl::StrCat(version_)) {
+    return Refusal(409, "it has changed");
+  }
+  object["metadata"]["resourceVersion"] = absl::StrCat(++version_);
+  slice_ = object.dump();
+  return {create ? 201 : 200, slice_};
+}
+
+void ObjectStore::SetClaims(std::vector<std::string> claims) {
+  absl::MutexLock lock(&mutex_);
+  claims_ = std::move(claims);
+}
+std::string ObjectStore::slice() const {
+  absl::MutexLock lock(&mutex_);
+  return slice_;
+}
+void ObjectStore::DropSlice() {
+  absl::MutexLock lock(&mutex_);
+  slice_.clear();
+}
+int ObjectStore::writes() const {
+  absl::MutexLock lock(&mutex_);
+  return version_;
+}
+
+std::string ClaimText(const kubernetes::ClaimName& name, const std::string& device, int mib,
+                      const std::string& pod_uid) {
+  const json result = {
+      {"request", "gpu"},   {"driver", kubernetes::kDriverName},
+      {"pool", kNode},      {"device", device},
+      {"shareID", "share"}, {"consumedCapacity", {{"memory", absl::StrCat(mib, "Mi")}}}};
+  const json pod = {{"resource", "pods"}, {"name", "pod"}, {"uid", pod_uid}};
+  json claim = {
+      {"metadata", {{"namespace", name.name_space}, {"name", name.name}, {"uid", name.uid}}}};
+  claim["status"]["allocation"]["devices"]["results"] = json::array({result});
+  claim["status"]["reservedFor"] = json::array({pod});
+  return claim.dump();
+}
+
+absl::StatusOr<std::unique_ptr<DraNode>> DraNode::Start() {
+  std::unique_ptr<DraNode> node(new DraNode);
+  // Not under TEST_TMPDIR: its path is longer than a socket's name may be.
+  char dir[] = "/tmp/gpumem-dra-XXXXXX";
+  if (mkdtemp(dir) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
+  node->dir_ = dir;
+  std::filesystem::create_directory(node->dir_ + "/registry");
+  auto daemon =
+      DaemonProcess::Start({.config = "[host]\ndevices = 2\ndevice_bytes = \"1024MiB\"\n"
+                                      "[[rule]]\ntenant = \"user-{uid}\"\ndefault = true\n"});
+  if (!daemon.ok()) return daemon.status();
+  node->daemon_ = *std::move(daemon);
+  node->certificate_ = kubernetes::MakeCertificate("localhost", "127.0.0.1");
+  std::ofstream(node->dir_ + "/token") << "token";
+  std::ofstream(node->dir_ + "/ca.crt") << node->certificate_.certificate;
+  node->StartApiServer();
+  if (absl::Status started = node->RestartDriver(); !started.ok()) return started;
+  return node;
+}
+
+DraNode::~DraNode() {
+  StopDriver();
+  api_server_ = nullptr;
+  std::error_code ignored;
+  std::filesystem::remove_all(dir_, ignored);
+}
+
+kubernetes::ApiServerOptions DraNode::ApiOptions() const {
+  return {.host = "127.0.0.1",
+          .port = port_,
+          .token_file = dir_ + "/token",
+          .ca_file = dir_ + "/ca.crt",
+          .timeout = absl::Seconds(30)};
+}
+
+kubernetes::NodeOptions DraNode::DaemonOptionsOfNode() const {
+  return {.runtime_dir = daemon_->runtime_dir(), .owner = kubernetes::OwnerOf(kNode)};
+}
+
+std::string DraNode::CdiFile(const std::string& claim_uid) const {
+  return kubernetes::CdiFolder(dir_ + "/cdi").PathOf(claim_uid);
+}
+
+void DraNode::StopDriver() {
+  channel_ = nullptr;
+  server_ = nullptr;
+  driver_ = nullptr;
+}
+
+absl::Status DraNode::RestartDriver() {
+  StopDriver();
+  driver_ = std::make_unique<kubernetes::Driver>(
+      kubernetes::DriverOptions{.node = kNode,
+                                .cdi_folder = dir_ + "/cdi",
+                                .api_server = ApiOptions(),
+                                .daemon = DaemonOptionsOfNode()});
+  auto server =
+      kubernetes::KubeletServer::Start({.registry = dir_ + "/registry", .folder = dir_ + "/driver"},
+                                       driver_.get(), [](absl::string_view) {});
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return absl::OkStatus();
+}
+
+Child DraNode::RunProgram() {
+  StopDriver();
+  return Child({ProgramPath("gpumem_dra_driver"),
+                "--node",
+                kNode,
+                "--runtime-dir",
+                daemon_->runtime_dir(),
+                "--kubelet-socket",
+                "",
+                "--api-server",
+                absl::StrCat("https://127.0.0.1:", port_),
+                "--token-file",
+                dir_ + "/token",
+                "--ca-file",
+                dir_ + "/ca.crt",
+                "--interval",
+                "50ms",
+                "--registry",
+                dir_ + "/registry",
+                "--driver-folder",
+                dir_ + "/driver",
+                "--cdi-folder",
+                dir_ + "/cdi"});
+}
+
+absl::Status DraNode::KillAndRunDaemon() {
+  daemon_->child().Signal(SIGKILL);
+  if (const int code = daemon_->child().Wait(); code != 128 + SIGKILL) {
+    return absl::InternalError(absl::StrCat("gpumemd has ended with ", code));
+  }
+  return daemon_->RunAgain();
+}
+
+void DraNode::StartApiServer() {
+  api_server_ = std::make_unique<FakeApiServer>(certificate_, port_);
+  port_ = api_server_->port();
+  api_server_->Handle(
+      [this](const FakeApiServer::Request& request) { return store_.AnswerTo(request); });
+}
+
+absl::StatusOr<std::vector<std::string>> DraNode::Register() {
+  // The kubelet looks into its folder for sockets.
+  std::vector<std::string> sockets;
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ + "/registry")) {
+    sockets.push_back(entry.path());
+  }
+  if (sockets.size() != 1) return absl::InternalError(absl::StrJoin(sockets, " "));
+  const auto stub = ::pluginregistration::Registration::NewStub(ConnectTo(sockets[0]));
+  grpc::ClientContext asks, tells;
+  asks.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  tells.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  ::pluginregistration::PluginInfo info;
+  absl::Status called = FromGrpcStatus(stub->GetInfo(&asks, {}, &info));
+  if (!called.ok()) return called;
+  if (info.type() != "DRAPlugin" || info.name() != "gpumem.dev") {
+    return absl::InternalError(info.ShortDebugString());
+  }
+  channel_ = ConnectTo(info.endpoint());
+  ::pluginregistration::RegistrationStatus status;
+  status.set_plugin_registered(true);
+  ::pluginregistration::RegistrationStatusResponse response;
+  called = FromGrpcStatus(stub->NotifyRegistrationStatus(&tells, status, &response));
+  if (!called.ok()) return called;
+  return std::vector<std::string>(info.supported_versions().begin(),
+                                  info.supported_versions().end());
+}
+
+absl::Status DraNode::Round() {
+  kubernetes::Plugin plugin({.node = kNode,
+                             .driver = kubernetes::kDriverName,
+                             .api_server = ApiOptions(),
+                             .daemon = DaemonOptionsOfNode()},
+                            [](absl::string_view) {});
+  return plugin.Round();
+}
+
+absl::StatusOr<std::map<std::string, std::map<std::string, uint64_t>>> DraNode::Tenants() {
+  kubernetes::Node node(DaemonOptionsOfNode());
+  const auto listed = node.Tenants();
+  if (!listed.ok()) return listed.status();
+  std::map<std::string, std::map<std::string, uint64_t>> tenants;
+  for (const auto& tenant : kubernetes::PresentTenants(*listed, kubernetes::OwnerOf(kNode))) {
+    if (tenant.quota.limits != tenant.quota.guarantees) {
+      return absl::InternalError(absl::StrCat(tenant.name, ": limit and guarantee differ"));
+    }
+    auto& mib = tenants[tenant.name];
+    for (const auto& [uuid, bytes] : tenant.quota.limits) {
+      if (bytes > 0) mib[uuid] = bytes >> 20;
+    }
+  }
+  return tenants;
+}
+
+}  // namespace gpumem::testing

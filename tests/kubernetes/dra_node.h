@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node of Kubernetes with gpumem's own driver, for tests: a real gpumemd on the host backend, the
+// driver in this process, a fake API server that stores slices, and a fake kubelet.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "client/kubernetes/dra/driver.h"
+#include "client/kubernetes/dra/kubelet_server.h"
+#include "client/kubernetes/plugin.h"
+#include "client/kubernetes/testing/fake_api_server.h"
+#include "tests/support/child.h"
+#include "tests/support/daemon_process.h"
+
+namespace gpumem::testing {
+
+// The objects that the driver reads and writes.
+class ObjectStore {
+ public:
+  kubernetes::FakeApiServer::Answer AnswerTo(const kubernetes::FakeApiServer::Request& request);
+  void SetClaims(std::vector<std::string> claims);
+  // Returns the slice's text; "" if it is not published.
+  std::string slice() const;
+  void DropSlice();
+  // How often a slice was created or replaced.
+  int writes() const;
+
+ private:
+  kubernetes::FakeApiServer::Answer Write(bool create, const std::string& body)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  std::vector<std::string> claims_ ABSL_GUARDED_BY(mutex_);
+  std::string slice_ ABSL_GUARDED_BY(mutex_);
+  int version_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+// Returns a claim for `mib` of a device, reserved for one pod.
+std::string ClaimText(const kubernetes::ClaimName& name, const std::string& device, int mib,
+                      const std::string& pod_uid);
+
+class DraNode {
+ public:
+  static absl::StatusOr<std::unique_ptr<DraNode>> Start();
+  ~DraNode();
+
+  ObjectStore& store() { return store_; }
+  kubernetes::Driver& driver() { return *driver_; }
+  DaemonProcess& daemon() { return *daemon_; }
+  const std::string& dir() const { return dir_; }
+  std::string CdiFile(const std::string& claim_uid) const;
+
+  // Replaces the driver by one that knows nothing of it.
+  absl::Status RestartDriver();
+  void StopDriver();
+  // Runs the real program in place of this process's driver.
+  Child RunProgram();
+  absl::Status KillAndRunDaemon();
+  void StopApiServer() { api_server_ = nullptr; }
+  void StartApiServer();
+
+  // Registers the driver as the kubelet does, and connects to it. Returns the versions it has.
+  absl::StatusOr<std::vector<std::string>> Register();
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  // Makes a round of the plug-in for the driver's tenants.
+  absl::Status Round();
+  // Returns the MiB that the node's tenants have as limit, by tenant and GPU. A guarantee that
+  // differs from the limit is an error.
+  absl::StatusOr<std::map<std::string, std::map<std::string, uint64_t>>> Tenants();
+
+ private:
+  DraNode() = default;
+  kubernetes::ApiServerOptions ApiOptions() const;
+  kubernetes::NodeOptions DaemonOptionsOfNode() const;
+
+  std::string dir_;
+  std::unique_ptr<DaemonProcess> daemon_;
+  ObjectStore store_;
+  kubernetes::Certificate certificate_;
+  int port_ = 0;
+  std::unique_ptr<kubernetes::FakeApiServer> api_server_;
+  std::unique_ptr<kubernetes::Driver> driver_;
+  std::unique_ptr<kubernetes::KubeletServer> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+}  // namespace gpumem::testing
