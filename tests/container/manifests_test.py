@@ -241,6 +241,70 @@ class KubeletPlugin(unittest.TestCase):
         self.assertEqual(container["image"], self.spec["containers"][0]["image"])
 
 
+class DraDriver(unittest.TestCase):
+    """deploy/kubernetes/dra, beside the daemon's manifests."""
+
+    def setUp(self):
+        text = (KUBERNETES / "dra/driver.yaml").read_text()
+        self.by_kind = {document["kind"]: document for document in yaml.safe_load_all(text)}
+        self.spec = self.by_kind["DaemonSet"]["spec"]["template"]["spec"]
+
+    def test_every_manifest_is_valid(self):
+        self.by_kind.pop("DeviceClass")  # the schemas have none
+        for kind, document in self.by_kind.items():
+            self.assertEqual(mistakes(document), [], kind)
+
+    def test_it_has_no_more_rights_than_needed(self):
+        verbs = {
+            (group, resource): rule["verbs"]
+            for rule in self.by_kind["ClusterRole"]["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+        }
+        self.assertEqual(
+            verbs,
+            {
+                ("resource.k8s.io", "resourceclaims"): ["list"],
+                ("resource.k8s.io", "resourceslices"): ["get", "list", "create", "update"],
+                ("", "nodes"): ["get"],
+            },
+        )
+        account = self.by_kind["ServiceAccount"]["metadata"]
+        self.assertEqual(self.spec["serviceAccountName"], account["name"])
+        (container,) = self.spec["containers"]
+        self.assertEqual(
+            container["securityContext"],
+            {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+             "capabilities": {"drop": ["ALL"]}},
+        )
+        daemon = dict(pods())["DaemonSet"]["securityContext"]
+        self.assertEqual(self.spec["securityContext"]["supplementalGroups"], [daemon["runAsGroup"]])
+
+    def test_its_folders_have_the_paths_of_the_node(self):
+        (container,) = self.spec["containers"]
+        paths = {v["name"]: v["hostPath"]["path"] for v in self.spec["volumes"]}
+        mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+        self.assertEqual(paths, mounts)
+        writable = {m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")}
+        self.assertEqual(
+            writable,
+            {"/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins/gpumem.dev", "/var/run/cdi"},
+        )
+
+    def test_the_example_needs_no_folder_of_the_node(self):
+        template, pod = yaml.safe_load_all((KUBERNETES / "dra/claims.yaml").read_text())
+        (request,) = template["spec"]["spec"]["devices"]["requests"]
+        self.assertEqual(
+            request["exactly"]["deviceClassName"], self.by_kind["DeviceClass"]["metadata"]["name"]
+        )
+        (claim,) = pod["spec"]["resourceClaims"]
+        self.assertEqual(claim["resourceClaimTemplateName"], template["metadata"]["name"])
+        (container,) = pod["spec"]["containers"]
+        self.assertEqual(container["resources"]["claims"], [{"name": claim["name"]}])
+        self.assertNotIn("volumes", pod["spec"])
+        self.assertEqual(container["image"], self.spec["containers"][0]["image"])
+
+
 class Image(unittest.TestCase):
     def test_user_and_command_are_those_of_the_manifests(self):
         security = dict(pods())["DaemonSet"]["securityContext"]
