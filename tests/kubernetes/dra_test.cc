@@ -6,15 +6,19 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <deque>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/kubernetes/dra/dra_v1.grpc.pb.h"
 #include "client/kubernetes/dra/dra_v1beta1.grpc.pb.h"
@@ -269,6 +273,49 @@ TEST_F(DraTest, AGuaranteeThatDoesNotFitIsRefusedUntilItDoes) {
   EXPECT_EQ(ErrorOf(Two()), "");
   ExpectTenants({{kTenantB, {{kGpu0, 1000}}}});
   EXPECT_TRUE(HasFile(Two()));
+}
+
+// 60 pods come and go while rounds end the tenants of earlier ones, at the same time as the next
+// pods' claims are prepared. No round ends or changes a tenant that a request has just made.
+TEST_F(DraTest, RoundsAndRequestsGoTogether) {
+  ASSERT_TRUE(node_->driver().Publish(absl::InfiniteFuture()).ok());
+  constexpr int kPods = 60, kAlive = 5, kMib = 200;  // as many as fit on the GPU
+  std::jthread rounds([&](const std::stop_token& end) {
+    while (!end.stop_requested()) (void)node_->Round();
+  });
+  std::deque<int> alive;
+  const auto name_of = [](int pod) {
+    return ClaimName{"team", absl::StrCat("claim-", pod),
+                     absl::StrFormat("%08d-2a99-45ad-af94-d91eb81a87e9", pod)};
+  };
+  const auto tenant_of = [&](int pod) { return absl::StrCat("pod-", name_of(pod).uid); };
+  for (int pod = 1; pod <= kPods; ++pod) {
+    if (alive.size() == kAlive) {
+      EXPECT_THAT(*Unprepare({name_of(alive.front())}),
+                  ElementsAre(Pair(name_of(alive.front()).uid, "")));
+      alive.pop_front();
+    }
+    alive.push_back(pod);
+    std::vector<std::string> claims;
+    for (const int one : alive) {
+      claims.push_back(ClaimText(name_of(one), kDevice0, kMib, name_of(one).uid));
+    }
+    node_->store().SetClaims(std::move(claims));
+    // Refused until a round has ended the tenant of the pod that has gone.
+    ASSERT_TRUE(Eventually([&] { return ErrorOf(name_of(pod)).empty(); }, kPatience)) << pod;
+    const auto tenants = node_->Tenants();
+    ASSERT_TRUE(tenants.ok()) << tenants.status();
+    for (const int one : alive) {
+      ASSERT_TRUE(tenants->contains(tenant_of(one))) << one << ", " << pod;
+      EXPECT_THAT(tenants->at(tenant_of(one)), ElementsAre(Pair(kGpu0, kMib)));
+    }
+  }
+  rounds.request_stop();
+  rounds.join();
+  ASSERT_TRUE(node_->Round().ok());
+  const auto tenants = node_->Tenants();
+  ASSERT_TRUE(tenants.ok()) << tenants.status();
+  EXPECT_EQ(tenants->size(), static_cast<size_t>(kAlive));
 }
 
 TEST_F(DraTest, TheProgramDoesAllOfIt) {
