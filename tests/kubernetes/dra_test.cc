@@ -86,7 +86,7 @@ class DraTest : public ::testing::Test {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + time));
     v1::NodePrepareResourcesResponse response;
-    const absl::Status called = FromGrpcStatus(
+    absl::Status called = FromGrpcStatus(
         v1::DRAPlugin::NewStub(node_->channel())
             ->NodePrepareResources(&context, RequestOf<v1::NodePrepareResourcesRequest>(names),
                                    &response));
@@ -105,7 +105,7 @@ class DraTest : public ::testing::Test {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
     v1::NodeUnprepareResourcesResponse response;
-    const absl::Status called = FromGrpcStatus(
+    absl::Status called = FromGrpcStatus(
         v1::DRAPlugin::NewStub(node_->channel())
             ->NodeUnprepareResources(&context, RequestOf<v1::NodeUnprepareResourcesRequest>(names),
                                      &response));

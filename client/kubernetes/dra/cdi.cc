@@ -107,7 +107,7 @@ absl::Status CdiFolder::Write(absl::string_view claim_uid, absl::string_view spe
     return written;
   }
   if (std::rename(part.c_str(), path.c_str()) == 0) return absl::OkStatus();
-  const absl::Status error = absl::ErrnoToStatus(errno, path);
+  absl::Status error = absl::ErrnoToStatus(errno, path);
   (void)unlink(part.c_str());
   return error;
 }

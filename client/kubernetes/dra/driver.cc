@@ -96,9 +96,9 @@ absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName
   };
   Devices devices;
   for (auto& [uid, claim] : prepared) {
-    const absl::Status finished = claim.ok() ? finish(uid, *claim) : claim.status();
+    absl::Status finished = claim.ok() ? finish(uid, *claim) : claim.status();
     if (finished.ok()) devices.emplace(uid, std::move(claim->devices));
-    if (!finished.ok()) devices.emplace(uid, finished);
+    if (!finished.ok()) devices.emplace(uid, std::move(finished));
   }
   return devices;
 }
