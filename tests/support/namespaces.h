@@ -6,6 +6,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -60,7 +61,7 @@ class Namespaces {
   Child unshare_;  // parent of process 1, which dies with it
   pid_t pid_ = 0;
   UniqueFd pidfd_;
-  mutable int runs_ = 0;
+  mutable std::atomic<int> runs_ = 0;  // threads may call Run()
 };
 
 }  // namespace gpumem::testing
