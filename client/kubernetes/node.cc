@@ -1,36 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/kubernetes/node.h"
 
-#include <vector>
-
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "common/bytes.h"
+#include "common/held_memory.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 
 namespace gpumem::kubernetes {
-namespace {
-
-constexpr int kMostNamed = 4;  // processes in a report
-
-std::string Report(const v1::EndTenantResponse& held) {
-  std::vector<std::string> what, pids;
-  for (const v1::HeldBytes& device : held.devices()) {
-    what.push_back(absl::StrCat(FormatBytes(device.bytes()), " on ", device.device_uuid()));
-  }
-  for (const v1::HeldBySession& session : held.sessions()) {
-    if (pids.size() == kMostNamed) {
-      pids.emplace_back("...");
-      break;
-    }
-    pids.push_back(absl::StrCat(session.pid()));
-  }
-  return absl::StrCat("it has ended and still holds ",
-                      what.empty() ? "no memory" : absl::StrJoin(what, ", "),
-                      pids.empty() ? "" : absl::StrCat("; pid ", absl::StrJoin(pids, ", ")));
-}
-
-}  // namespace
 
 bool IsAway(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
@@ -68,7 +43,9 @@ absl::Status Node::Carry(const Step& step) {
       const auto ended = Call(&v1::Admin::Stub::EndTenant, request);
       if (absl::IsNotFound(ended.status())) return absl::OkStatus();
       if (!ended.ok()) return ended.status();
-      return ended->gone() ? absl::OkStatus() : absl::FailedPreconditionError(Report(*ended));
+      return ended->gone() ? absl::OkStatus()
+                           : absl::FailedPreconditionError(
+                                 absl::StrCat("it has ended: ", HeldInWords(*ended)));
     }
     case Step::Kind::kUpdate: {
       v1::UpdateTenantRequest request;

@@ -6,18 +6,16 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/slurm/daemon.h"
 #include "common/bytes.h"
+#include "common/held_memory.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumem::slurm {
 namespace {
 
 using v1::Admin;
-
-constexpr int kMostNamed = 4;  // processes in a report
 
 std::vector<std::string> DevicesOf(const v1::Quota& quota) {
   std::vector<std::string> devices;
@@ -77,19 +75,7 @@ std::string Report(const v1::EndTenantResponse& held, const v1::ListSessionsResp
   for (const v1::SessionInfo& session : sessions.sessions()) {
     commands[session.pid()] = session.command();
   }
-  std::vector<std::string> what, who;
-  for (const v1::HeldBytes& device : held.devices()) {
-    what.push_back(absl::StrCat(FormatBytes(device.bytes()), " on ", device.device_uuid()));
-  }
-  for (const v1::HeldBySession& session : held.sessions()) {
-    if (who.size() == kMostNamed) {
-      who.emplace_back("...");
-      break;
-    }
-    who.push_back(absl::StrCat("pid ", session.pid(), " ", commands[session.pid()]));
-  }
-  return absl::StrCat(what.empty() ? "no memory" : absl::StrJoin(what, ", "), " held by ",
-                      who.empty() ? "no process" : absl::StrJoin(who, ", "));
+  return HeldInWords(held, commands);
 }
 
 }  // namespace
@@ -138,8 +124,8 @@ absl::StatusOr<std::vector<std::string>> MakeTenant(const Node& node, const std:
     auto ended = End(daemon, tenant);
     if (!ended.ok() && !absl::IsNotFound(ended.status())) return ended.status();
     if (ended.ok() && !ended->gone()) {
-      return absl::AlreadyExistsError(absl::StrCat(
-          "tenant ", tenant, " has not ended: ", Report(*ended, v1::ListSessionsResponse())));
+      return absl::AlreadyExistsError(
+          absl::StrCat("tenant ", tenant, " has not ended: ", HeldInWords(*ended)));
     }
   }
 

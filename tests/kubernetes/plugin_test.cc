@@ -88,7 +88,7 @@ TEST_F(KubeletPluginTest, APodGetsItsShareAndNoMore) {
   // The pod ends, and its process does not yet. The next one has its guarantee all the same.
   cluster_->SetPods({next});
   EXPECT_EQ(cluster_->RunPluginOnce(), 1);
-  EXPECT_THAT(cluster_->PluginLog(), HasSubstr("still holds 64.00 MiB"));
+  EXPECT_THAT(cluster_->PluginLog(), HasSubstr("it has ended: 64.00 MiB"));
   EXPECT_TRUE(cluster_->WaitForTenantsOf({next}));
   held = Segment();
   *client = nullptr;
