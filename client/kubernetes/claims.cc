@@ -133,6 +133,16 @@ std::string UuidOf(const Json& attributes, absl::string_view driver) {
 
 }  // namespace
 
+bool IsUid(absl::string_view text) {
+  if (text.size() != 36) return false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (dash ? c != '-' : !absl::ascii_isxdigit(c) || absl::ascii_isupper(c)) return false;
+  }
+  return true;
+}
+
 absl::StatusOr<ClaimList> ParseClaims(absl::string_view text, absl::string_view driver) {
   const auto json = ParseList(text, "ResourceClaimList");
   if (!json.ok()) return json.status();
@@ -141,7 +151,6 @@ absl::StatusOr<ClaimList> ParseClaims(absl::string_view text, absl::string_view 
   if (!next.ok()) return next.status();
   list.next = *std::move(next);
   for (const Json& item : Array(*json, "items")) {
-    ++list.items;
     if (auto claim = ReadClaim(item, driver)) list.claims.push_back(*std::move(claim));
   }
   return list;
@@ -163,7 +172,6 @@ absl::StatusOr<SliceList> ParseSlices(absl::string_view text, absl::string_view 
     return value.is_number_integer() ? value.get<int64_t>() : 0;
   };
   const Json& items = Array(*json, "items");
-  list.items = items.size();
   for (const Json& item : items) {
     const Json& pool = Object(Object(item, "spec"), "pool");
     int64_t& most =

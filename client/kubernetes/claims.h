@@ -26,6 +26,10 @@ inline constexpr size_t kMostResults = 128;   // of one claim; Kubernetes allows
 inline constexpr size_t kMostReserved = 256;  // of one claim, as in Kubernetes
 inline constexpr size_t kMostName = 253;
 
+// True if the text is a UUID in lower case, as Kubernetes' uids are. It is then a safe name of a
+// tenant, a file and a CDI device.
+bool IsUid(absl::string_view text);
+
 // A device of a driver, by its name in a pool.
 using DeviceName = std::pair<std::string, std::string>;  // pool, device
 
@@ -48,7 +52,6 @@ struct Claim {
 
 struct ClaimList {
   std::vector<Claim> claims;  // those with devices of the driver
-  size_t items = 0;           // all in the text
   std::string next;           // the token of the list's next part; empty: this is the last one
 };
 
@@ -66,7 +69,6 @@ struct Gpu {
 struct SliceList {
   std::map<DeviceName, Gpu> gpus;     // those with a UUID
   std::vector<std::string> problems;  // of other devices, 16 at most
-  size_t items = 0;
   std::string next;
 };
 

@@ -5,14 +5,12 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
 namespace gpumem::kubernetes {
 namespace {
 
 constexpr char kPrefix[] = "pod-";
-constexpr size_t kUuidSize = 36;
 constexpr size_t kMostProblems = 64;
 
 struct Resolved {
@@ -58,13 +56,7 @@ void Add(const BytesByUuid& from, BytesByUuid* to) {
 }  // namespace
 
 std::string TenantOf(absl::string_view pod_uid) {
-  if (pod_uid.size() != kUuidSize) return "";
-  for (size_t i = 0; i < pod_uid.size(); ++i) {
-    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-    const auto c = static_cast<unsigned char>(pod_uid[i]);
-    if (dash ? c != '-' : !absl::ascii_isxdigit(c) || absl::ascii_isupper(c)) return "";
-  }
-  return absl::StrCat(kPrefix, pod_uid);
+  return IsUid(pod_uid) ? absl::StrCat(kPrefix, pod_uid) : "";
 }
 
 Desired DesiredTenants(absl::Span<const Claim> claims, const std::map<DeviceName, Gpu>& gpus) {

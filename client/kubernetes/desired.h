@@ -53,9 +53,8 @@ std::string TenantOf(absl::string_view pod_uid);
 // Returns a tenant for each pod that has a share of a GPU. Limit and guarantee are the sum of the
 // pod's shares there.
 // - A claim that several pods use is divided among them equally.
-// - A GPU that the pod has alone has its memory as limit, without a guarantee. A pod without a
-// share
-//   has no tenant.
+// - A GPU that the pod has alone has its memory as limit, without a guarantee.
+// - A pod without a share has no tenant.
 // - Claims of other nodes have devices in pools that are not in `gpus`. So have those of this node
 //   while the driver does not publish its slices: their tenants are kept.
 Desired DesiredTenants(absl::Span<const Claim> claims, const std::map<DeviceName, Gpu>& gpus);

@@ -9,43 +9,23 @@
 #include "absl/strings/str_cat.h"
 
 namespace gpumem::kubernetes {
-namespace {
-
-// Returns the most levels of objects and arrays that the text opens. Parsing it would take memory
-// for each of them first.
-int DepthOf(absl::string_view text) {
-  int depth = 0, most = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') {
-        ++i;
-      } else if (c == '"') {
-        in_string = false;
-      }
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      most = std::max(most, ++depth);
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return most;
-}
-
-}  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, size_t most_bytes, int most_depth) {
   if (text.size() > most_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("JSON of ", text.size(), " bytes; at most ", most_bytes, " are read"));
   }
-  if (DepthOf(text) > most_depth) {
+  bool deep = false;
+  Json json = Json::parse(
+      text.begin(), text.end(),
+      [&](int depth, Json::parse_event_t, const Json&) {
+        deep = deep || depth > most_depth;
+        return !deep;
+      },
+      /*allow_exceptions=*/false);
+  if (deep) {
     return absl::ResourceExhaustedError(absl::StrCat("JSON of more than ", most_depth, " levels"));
   }
-  Json json = Json::parse(text.begin(), text.end(), /*cb=*/nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return absl::InvalidArgumentError("it is no JSON object");
   return json;
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/kubernetes/claims.h"
 #include "common/unique_fd.h"
 
 namespace gpumem::kubernetes {
@@ -22,7 +23,6 @@ namespace {
 // podman 4.3 knows 0.5.0 and no later one. It is the first in which a device's name may begin with
 // a digit.
 constexpr char kCdiVersion[] = "0.5.0";
-constexpr size_t kUidSize = 36;
 constexpr mode_t kMode = 0644;
 
 absl::Status CheckUid(absl::string_view uid) {
@@ -59,16 +59,6 @@ absl::Status WriteNew(const std::string& path, absl::string_view text) {
 }
 
 }  // namespace
-
-bool IsUid(absl::string_view text) {
-  if (text.size() != kUidSize) return false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (dash ? c != '-' : !absl::ascii_isxdigit(c) || absl::ascii_isupper(c)) return false;
-  }
-  return true;
-}
 
 std::string CdiDeviceOf(absl::string_view claim_uid) {
   return absl::StrCat(kCdiKind, "=", claim_uid);

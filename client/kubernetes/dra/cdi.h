@@ -18,10 +18,6 @@ inline constexpr char kCdiFolder[] = "/var/run/cdi";
 // The path of gpumemd's sockets in containers.
 inline constexpr char kRuntimeDirOfContainers[] = "/run/gpumem";
 
-// True if the text is a UUID in lower case, as Kubernetes' uids are. It is then a safe name of a
-// file and of a CDI device.
-bool IsUid(absl::string_view text);
-
 // Returns the name of a claim's CDI device: "gpumem.dev/claim=UID". Requires IsUid(uid).
 std::string CdiDeviceOf(absl::string_view claim_uid);
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/kubernetes/claims.h"
 
 namespace gpumem::kubernetes {
 namespace cdi_test {

@@ -40,7 +40,7 @@ class Driver {
   // their devices, by the claims' uids. Idempotent. Statuses as Prepare (prepare.h), and
   //   UNAVAILABLE, …       gpumemd or the API server does not answer: the whole call fails
   //   RESOURCE_EXHAUSTED   there are more than kMostNamed claims: the whole call fails
-  //   FAILED_PRECONDITION  a guarantee does not fit yet; or a former tenant of the name holds
+  //   FAILED_PRECONDITION  a guarantee does not fit yet, or a former tenant of the name holds
   //   memory DEADLINE_EXCEEDED    earlier calls took the time until `deadline`
   using Devices = std::map<std::string, absl::StatusOr<std::vector<PreparedDevice>>>;
   absl::StatusOr<Devices> PrepareClaims(absl::Span<const ClaimName> named, absl::Time deadline);
