@@ -120,7 +120,7 @@ std::string CompleteOptions(ProgramOptions* options) {
   plugin.api_server.ca_file = options->ca_file;
   plugin.api_server.timeout = plugin.timeout;
   plugin.daemon.timeout = plugin.timeout;
-  plugin.daemon.owner = OwnerOf(plugin.node);
+  plugin.daemon.owner = OwnerOf(plugin.driver, plugin.node);
   return "";
 }
 

@@ -12,7 +12,6 @@
 namespace gpumem::kubernetes {
 namespace {
 
-constexpr char kOwnerPrefix[] = "kubernetes/";
 constexpr size_t kMostOwner = 32;  // CreateTenantRequest.owner
 constexpr absl::Duration kFirstPause = absl::Seconds(1);
 constexpr absl::Duration kLongestPause = absl::Seconds(60);
@@ -49,10 +48,10 @@ BytesByUuid Least(const BytesByUuid& a, const BytesByUuid& b) {
 
 }  // namespace
 
-std::string OwnerOf(absl::string_view node) {
-  std::string owner = absl::StrCat(kOwnerPrefix, node);
+std::string OwnerOf(absl::string_view driver, absl::string_view node) {
+  std::string owner = absl::StrCat(driver, "/", node);
   if (owner.size() <= kMostOwner) return owner;
-  const std::string hash = absl::StrFormat("-%08x", HashOf(node) >> 32);
+  const std::string hash = absl::StrFormat("-%08x", HashOf(owner) >> 32);
   return absl::StrCat(owner.substr(0, kMostOwner - hash.size()), hash);
 }
 

@@ -14,9 +14,10 @@
 
 namespace gpumem::kubernetes {
 
-// Returns the mark of tenants that this program has made on the node: "kubernetes/NODE". A name
-// that is too long for a mark is cut, and ends in a hash of the whole name.
-std::string OwnerOf(absl::string_view node);
+// Returns the mark of tenants that are made for a driver's claims on the node: "DRIVER/NODE". Two
+// programs for different drivers do not end each other's. A mark that is too long is cut, and ends
+// in a hash of the whole.
+std::string OwnerOf(absl::string_view driver, absl::string_view node);
 
 // A tenant that was made with our mark.
 struct PresentTenant {

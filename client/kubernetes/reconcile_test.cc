@@ -30,12 +30,13 @@ auto Is(Kind kind, const std::string& tenant) {
 }
 
 TEST(ReconcileTest, OwnersAreMarks) {
-  EXPECT_EQ(OwnerOf("node-1"), "kubernetes/node-1");
-  const std::string a = OwnerOf("ip-10-0-0-1.eu-central-1.compute.internal");
-  const std::string b = OwnerOf("ip-10-0-0-1.eu-central-2.compute.internal");
+  EXPECT_EQ(OwnerOf("gpu.nvidia.com", "node-1"), "gpu.nvidia.com/node-1");
+  EXPECT_EQ(OwnerOf("gpumem.dev", "node-1"), "gpumem.dev/node-1");
+  const std::string a = OwnerOf("gpumem.dev", "ip-10-0-0-1.eu-central-1.compute.internal");
+  const std::string b = OwnerOf("gpumem.dev", "ip-10-0-0-1.eu-central-2.compute.internal");
   EXPECT_EQ(a.size(), 32u);
   EXPECT_NE(a, b);
-  EXPECT_EQ(a, OwnerOf("ip-10-0-0-1.eu-central-1.compute.internal"));
+  EXPECT_EQ(a, OwnerOf("gpumem.dev", "ip-10-0-0-1.eu-central-1.compute.internal"));
 }
 
 TEST(ReconcileTest, OnlyTenantsWithOurMarkAreSeen) {

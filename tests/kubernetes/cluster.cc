@@ -28,7 +28,7 @@ using nlohmann::json;
 
 constexpr char kDriver[] = "gpu.nvidia.com";
 constexpr char kNode[] = "node-1";
-constexpr char kOwner[] = "kubernetes/node-1";
+constexpr char kOwner[] = "gpu.nvidia.com/node-1";
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 void Write(const std::string& path, const std::string& text) {

@@ -150,7 +150,8 @@ kubernetes::ApiServerOptions DraNode::ApiOptions() const {
 }
 
 kubernetes::NodeOptions DraNode::DaemonOptionsOfNode() const {
-  return {.runtime_dir = daemon_->runtime_dir(), .owner = kubernetes::OwnerOf(kNode)};
+  return {.runtime_dir = daemon_->runtime_dir(),
+          .owner = kubernetes::OwnerOf(kubernetes::kDriverName, kNode)};
 }
 
 std::string DraNode::CdiFile(const std::string& claim_uid) const {
@@ -259,7 +260,8 @@ absl::StatusOr<std::map<std::string, std::map<std::string, uint64_t>>> DraNode::
   const auto listed = node.Tenants();
   if (!listed.ok()) return listed.status();
   std::map<std::string, std::map<std::string, uint64_t>> tenants;
-  for (const auto& tenant : kubernetes::PresentTenants(*listed, kubernetes::OwnerOf(kNode))) {
+  for (const auto& tenant :
+       kubernetes::PresentTenants(*listed, kubernetes::OwnerOf(kubernetes::kDriverName, kNode))) {
     if (tenant.quota.limits != tenant.quota.guarantees) {
       return absl::InternalError(absl::StrCat(tenant.name, ": limit and guarantee differ"));
     }
