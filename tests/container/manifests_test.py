@@ -44,7 +44,7 @@ DEADLINE = 60
 
 def documents():
     """(file, document) of all manifests."""
-    for path in sorted(KUBERNETES.glob("*.yaml")):
+    for path in sorted((KUBERNETES / "daemon").glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             yield path.name, document
 
