@@ -97,8 +97,10 @@ install_slurm() {
 
 # install_kubernetes ROOT BIN: the plug-in of nodes, and its manifests as examples.
 install_kubernetes() {
-  local plugin=$ROOT/deploy/kubernetes/plugin
+  local plugin=$ROOT/deploy/kubernetes/plugin manifest
   install "$2/client/kubernetes/gpumem-kubelet-plugin" "$1/usr/sbin/"
-  install -D -m 644 -t "$1/usr/share/gpumem/kubernetes" "$plugin"/*.yaml
+  (cd "$ROOT/deploy/kubernetes" && find . -name '*.yaml') | while read -r manifest; do
+    install -D -m 644 "$ROOT/deploy/kubernetes/$manifest" "$1/usr/share/gpumem/kubernetes/$manifest"
+  done
   install -D -m 644 -t "$1/usr/share/man/man8" "$plugin/gpumem-kubelet-plugin.8"
 }
