@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads deploy/kubernetes as kustomize does, and validates documents by Kubernetes's schemas."""
 import json
+import os
 import pathlib
 
 import jsonpatch
@@ -29,6 +30,11 @@ def identity(document):
     return document["apiVersion"], document["kind"], metadata.get("namespace"), metadata["name"]
 
 
+def beside(folder, name):
+    """Returns the path of what a kustomization in a folder names. Links are not followed."""
+    return pathlib.Path(os.path.normpath(folder / name))
+
+
 def render(folder):
     """Returns the documents of a folder with a kustomization: resources, then components' patches.
 
@@ -38,12 +44,12 @@ def render(folder):
     assert set(about) <= {"apiVersion", "kind", "resources", "components"}, folder
     documents = []
     for each in about["resources"]:
-        path = (FOLDER / folder / each).resolve().relative_to(FOLDER.resolve())
+        path = beside(folder, each)
         documents += render(path) if (FOLDER / path).is_dir() else read(path)
     names = [identity(document) for document in documents]
     assert len(names) == len(set(names)), f"{folder}: twice: {names}"
     for each in about.get("components", []):
-        documents = component((FOLDER / folder / each).resolve().relative_to(FOLDER.resolve()), documents)
+        documents = component(beside(folder, each), documents)
     return documents
 
 
