@@ -6,7 +6,7 @@
   extract_schemas.py FOLDER/kubernetes_validate/kubernetes-json-schema >schemas.json
 
 That package (Apache License 2.0) has the OpenAPI documents as JSON schemas. Its "strict" ones forbid
-what is not defined. Left out here: descriptions, status, and volumes that no manifest has.
+undefined fields. Left out here: descriptions, status, and volumes that no manifest has.
 """
 import json
 import pathlib
