@@ -10,6 +10,7 @@
 #include <map>
 #include <utility>
 
+#include "absl/random/random.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -17,16 +18,20 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "client/kubernetes/cache.h"
 #include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/line_splitter.h"
+#include "client/kubernetes/objects.h"
 
 namespace gpumem::kubernetes {
 namespace {
 
 constexpr size_t kMostToken = 64 << 10;
 constexpr size_t kMostMessage = 200;
-constexpr int kPart = 500;               // items of each part of a list
-constexpr int kMostParts = 400;          // of a list
-constexpr size_t kMostClaims = 100'000;  // with devices of the driver
+constexpr size_t kMostRefusal = 64 << 10;
+constexpr int kPart = 500;            // items of each part of a list
+constexpr int kMostParts = 2000;      // of a list
+constexpr int kShortestWatch = 300;   // seconds
 constexpr const char* kVersions[] = {"v1", "v1beta2", "v1beta1"};
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
@@ -61,8 +66,11 @@ absl::Status ErrorOf(int code, const std::string& path, const std::string& body)
       return absl::UnauthenticatedError(message);
     case 403:
       return absl::PermissionDeniedError(message);
-    case 404:
-      return absl::NotFoundError(message);
+    case 404: {
+      // That an object is not there, and not that a version or resource is unknown.
+      const bool object = status.ok() && !Text(Object(*status, "details"), "name", 4096).empty();
+      return object ? absl::NotFoundError(message) : absl::UnimplementedError(message);
+    }
     case 409:
     case 410:
       return absl::AbortedError(message);
@@ -135,125 +143,235 @@ std::string UrlOfPod() {
                       port == nullptr ? "443" : port);
 }
 
-absl::StatusOr<std::string> ApiServer::Get(const std::string& path, const std::string& selector,
-                                           const std::string& next) const {
-  httplib::Params parameters = {{"limit", absl::StrCat(kPart)}};
-  if (!selector.empty()) parameters.emplace("fieldSelector", selector);
-  if (!next.empty()) parameters.emplace("continue", next);
-  return Send("GET", path, httplib::append_query_params("", parameters), /*body=*/"");
+void ApiServer::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  for (httplib::SSLClient* const call : calls_) call->stop();
 }
 
-absl::StatusOr<std::string> ApiServer::Read(const std::string& path) const {
-  return Send("GET", path, /*query=*/"", /*body=*/"");
-}
-absl::Status ApiServer::Create(const std::string& path, const std::string& body) const {
-  return Send("POST", path, /*query=*/"", body).status();
-}
-absl::Status ApiServer::Replace(const std::string& path, const std::string& body) const {
-  return Send("PUT", path, /*query=*/"", body).status();
-}
-
-absl::StatusOr<std::string> ApiServer::Send(const char* method, const std::string& path,
-                                            const std::string& query,
-                                            const std::string& body) const {
+absl::Status ApiServer::Send(const Request& request) {
   const auto token = ReadToken(options_.token_file);
   if (!token.ok()) return token.status();
-  const absl::Time deadline = absl::Now() + options_.timeout;
   httplib::SSLClient client(options_.host, options_.port);
   client.set_ca_cert_path(options_.ca_file);
   client.enable_server_certificate_verification(true);
   client.set_follow_location(false);
-  const auto timeout = absl::ToChronoMicroseconds(options_.timeout);
-  client.set_connection_timeout(timeout);
-  client.set_read_timeout(timeout);
-  client.set_write_timeout(timeout);
+  client.set_connection_timeout(absl::ToChronoMicroseconds(options_.timeout));
+  client.set_read_timeout(absl::ToChronoMicroseconds(request.silence));
+  client.set_write_timeout(absl::ToChronoMicroseconds(options_.timeout));
 
-  httplib::Request request;
-  request.method = method;
-  request.path = path + query;
-  request.headers = {{"Authorization", absl::StrCat("Bearer ", *token)},
-                     {"Accept", "application/json"},
-                     {"Accept-Encoding", "identity"}};
-  if (!body.empty()) request.headers.emplace("Content-Type", "application/json");
-  request.body = body;
-  std::string answer;
-  bool too_large = false, too_late = false;
-  request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
-    too_large = answer.size() + size > kMostText;
-    too_late = absl::Now() > deadline;
-    if (too_large || too_late) return false;
-    answer.append(data, size);
+  httplib::Request sent;
+  sent.method = request.method;
+  sent.path = request.path + request.query;
+  sent.headers = {{"Authorization", absl::StrCat("Bearer ", *token)},
+                  {"Accept", "application/json"},
+                  {"Accept-Encoding", "identity"}};
+  if (!request.body.empty()) sent.headers.emplace("Content-Type", "application/json");
+  sent.body = request.body;
+  const auto is_cancelled = [&] {
+    absl::MutexLock lock(&mutex_);
+    return cancelled_;
+  };
+  int status = 0;
+  std::string refusal;  // the body of an error
+  bool ended = false, too_late = false;
+  sent.response_handler = [&](const httplib::Response& response) {
+    status = response.status;
+    if (status == 200 && request.on_open) request.on_open();
+    return !is_cancelled();
+  };
+  sent.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+    too_late = absl::Now() > request.deadline;
+    if (too_late || is_cancelled()) return false;
+    if (status == 200 || status == 201) {
+      ended = !request.on_data(absl::string_view(data, size));
+      return !ended;
+    }
+    refusal.append(data, std::min(size, kMostRefusal - refusal.size()));
     return true;
   };
-  const httplib::Result result = client.send(request);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (cancelled_) return absl::CancelledError("the call was cancelled");
+    calls_.insert(&client);
+  }
+  const httplib::Result result = client.send(sent);
+  {
+    absl::MutexLock lock(&mutex_);
+    calls_.erase(&client);
+    if (cancelled_) return absl::CancelledError("the call was cancelled");
+  }
+  if (ended) return absl::OkStatus();
+  if (too_late || (!result && absl::Now() > request.deadline)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("the API server has not answered ", request.path, " in ",
+                     absl::FormatDuration(options_.timeout)));
+  }
+  if (!result) return ErrorOf(options_, result.error(), client.get_openssl_verify_result());
+  if (status != 200 && status != 201) return ErrorOf(status, request.path, refusal);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ApiServer::Send(const char* method, const std::string& path,
+                                            const std::string& query, const std::string& body) {
+  std::string answer;
+  bool too_large = false;
+  const absl::Status sent = Send({.method = method,
+                                  .path = path,
+                                  .query = query,
+                                  .body = body,
+                                  .silence = options_.timeout,
+                                  .deadline = absl::Now() + options_.timeout,
+                                  .on_open = nullptr,
+                                  .on_data = [&](absl::string_view data) {
+                                    too_large = answer.size() + data.size() > kMostText;
+                                    if (!too_large) answer.append(data.data(), data.size());
+                                    return !too_large;
+                                  }});
+  if (!sent.ok()) return sent;
   if (too_large) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the API server's answer to ", path, " is larger than ", kMostText, " bytes"));
   }
-  if (too_late || (!result && absl::Now() > deadline)) {
-    return absl::DeadlineExceededError(absl::StrCat(
-        "the API server has not answered ", path, " in ", absl::FormatDuration(options_.timeout)));
-  }
-  if (!result) return ErrorOf(options_, result.error(), client.get_openssl_verify_result());
-  if (result->status != 200 && result->status != 201) {
-    return ErrorOf(result->status, path, answer);
-  }
   return answer;
 }
 
-absl::StatusOr<std::string> ApiServer::List(absl::string_view resource, const std::string& selector,
-                                            const std::string& next) {
-  const auto path = [&](absl::string_view version) {
-    return absl::StrCat("/apis/resource.k8s.io/", version, "/", resource);
+absl::StatusOr<std::string> ApiServer::Read(const std::string& path) {
+  return Send("GET", path, /*query=*/"", /*body=*/"");
+}
+absl::Status ApiServer::Create(const std::string& path, const std::string& body) {
+  return Send("POST", path, /*query=*/"", body).status();
+}
+absl::Status ApiServer::Replace(const std::string& path, const std::string& body) {
+  return Send("PUT", path, /*query=*/"", body).status();
+}
+
+absl::Status ApiServer::InVersion(
+    absl::FunctionRef<absl::Status(const std::string& group)> send) {
+  std::string known;
+  {
+    absl::MutexLock lock(&mutex_);
+    known = version_;
+  }
+  const auto send_to = [&](absl::string_view version) {
+    return send(absl::StrCat("/apis/resource.k8s.io/", version, "/"));
   };
-  if (!version_.empty()) {
-    auto part = Get(path(version_), selector, next);
-    if (!absl::IsNotFound(part.status())) return part;
-    version_.clear();  // it was upgraded
-    if (!next.empty()) return absl::AbortedError(part.status().message());
+  if (!known.empty()) {
+    absl::Status sent = send_to(known);
+    if (!absl::IsUnimplemented(sent)) return sent;
   }
+  // It was upgraded, or is not known yet.
   for (const char* const version : kVersions) {
-    auto part = Get(path(version), selector, next);
-    if (part.ok()) version_ = version;
-    if (!absl::IsNotFound(part.status())) return part;
+    if (version == known) continue;
+    absl::Status sent = send_to(version);
+    if (absl::IsUnimplemented(sent)) continue;
+    if (sent.ok() || absl::IsNotFound(sent)) {
+      absl::MutexLock lock(&mutex_);
+      version_ = version;
+    }
+    return sent;
   }
-  return absl::NotFoundError(
+  return absl::UnimplementedError(
       "the API server has no dynamic resource allocation (resource.k8s.io/v1, v1beta2 or v1beta1)");
 }
 
-absl::StatusOr<std::vector<Claim>> ApiServer::Claims(absl::string_view driver) {
-  std::vector<Claim> claims;
+absl::Status ApiServer::List(
+    const std::string& resource, const std::string& selector,
+    absl::FunctionRef<absl::StatusOr<std::string>(absl::string_view)> on_part) {
   std::string next;
+  int items = kPart;
   for (int part = 0; part < kMostParts; ++part) {
-    const auto text = List("resourceclaims", /*selector=*/"", next);
-    if (!text.ok()) return text.status();
-    auto list = ParseClaims(*text, driver);
-    if (!list.ok()) {
-      return absl::Status(list.status().code(),
-                          absl::StrCat("the list of claims: ", list.status().message()));
+    std::string text;
+    const absl::Status read = InVersion([&](const std::string& group) {
+      httplib::Params parameters = {{"limit", absl::StrCat(items)}};
+      if (!selector.empty()) parameters.emplace("fieldSelector", selector);
+      if (!next.empty()) parameters.emplace("continue", next);
+      auto answer = Send("GET", group + resource, httplib::append_query_params("", parameters),
+                         /*body=*/"");
+      if (answer.ok()) text = *std::move(answer);
+      return answer.status();
+    });
+    // Other users' objects may be large, and hide none of ours.
+    if (absl::IsResourceExhausted(read) && items > 1) {
+      items = std::max(1, items / 8);
+      continue;
     }
-    std::move(list->claims.begin(), list->claims.end(), std::back_inserter(claims));
-    if (claims.size() > kMostClaims) {
-      return absl::ResourceExhaustedError("the cluster has too many claims");
+    if (!read.ok()) return read;
+    auto token = on_part(text);
+    if (!token.ok()) {
+      return absl::Status(token.status().code(), absl::StrCat("the list of ", resource, ": ",
+                                                              token.status().message()));
     }
-    if (list->next.empty()) return claims;
-    next = std::move(list->next);
+    if (token->empty()) return absl::OkStatus();
+    next = *std::move(token);
+    items = std::min(2 * items, kPart);
   }
-  return absl::ResourceExhaustedError("the cluster's list of claims has too many parts");
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the cluster's list of ", resource, " has too many parts"));
 }
 
-absl::StatusOr<SliceList> ApiServer::Slices(absl::string_view node, absl::string_view driver) {
-  const std::string selector = absl::StrCat("spec.nodeName=", node, ",spec.driver=", driver);
-  const auto text = List("resourceslices", selector, /*next=*/"");
-  if (!text.ok()) return text.status();
-  auto list = ParseSlices(*text, driver);
-  if (!list.ok()) {
-    return absl::Status(list.status().code(),
-                        absl::StrCat("the list of slices: ", list.status().message()));
+absl::Status ApiServer::Watch(const std::string& resource, const std::string& selector,
+                              const std::string& version, absl::FunctionRef<void()> on_open,
+                              absl::FunctionRef<absl::Status(absl::string_view)> on_line) {
+  absl::BitGen random;
+  const int seconds = absl::Uniform(random, kShortestWatch, 2 * kShortestWatch);
+  httplib::Params parameters = {{"watch", "true"},
+                                {"allowWatchBookmarks", "true"},
+                                {"resourceVersion", version},
+                                {"timeoutSeconds", absl::StrCat(seconds)}};
+  if (!selector.empty()) parameters.emplace("fieldSelector", selector);
+  absl::Status failed;
+  LineSplitter lines(kMostEvent);
+  const absl::Status sent = InVersion([&](const std::string& group) {
+    return Send({.method = "GET",
+                 .path = group + resource,
+                 .query = httplib::append_query_params("", parameters),
+                 .body = "",
+                 .silence = options_.silence,
+                 .deadline = absl::InfiniteFuture(),
+                 .on_open = on_open,
+                 .on_data = [&](absl::string_view data) {
+                   failed = lines.Add(data, on_line);
+                   return failed.ok();
+                 }});
+  });
+  return failed.ok() ? sent : failed;
+}
+
+absl::StatusOr<std::vector<Claim>> ApiServer::Claims(absl::string_view driver) {
+  Cache<Claim> cache(kClaimKind, [&](const Json& object) { return ReadClaim(object, driver); });
+  cache.BeginList();
+  const absl::Status listed = List("resourceclaims", /*selector=*/"", [&](absl::string_view text) {
+    return cache.AddPart(text);
+  });
+  if (!listed.ok()) return listed;
+  return std::vector<Claim>(cache.objects().begin(), cache.objects().end());
+}
+
+absl::StatusOr<Claim> ApiServer::ClaimOf(absl::string_view name_space, absl::string_view name,
+                                         absl::string_view driver) {
+  if (!IsSubdomain(name_space) || !IsSubdomain(name)) {
+    return absl::InvalidArgumentError("it has no valid name");
   }
-  // A node has far fewer slices than a part of the list holds.
-  if (!list->next.empty()) return absl::ResourceExhaustedError("the node has too many slices");
-  return list;
+  std::string text;
+  const absl::Status read = InVersion([&](const std::string& group) {
+    auto answer =
+        Read(absl::StrCat(group, "namespaces/", name_space, "/resourceclaims/", name));
+    if (answer.ok()) text = *std::move(answer);
+    return answer.status();
+  });
+  const absl::Status none = absl::NotFoundError(
+      absl::StrCat("the API server has no such claim with devices of ", driver));
+  if (absl::IsNotFound(read)) return none;
+  if (!read.ok()) return read;
+  const auto object = ParseJson(text, kMostText, kMostDepth);
+  if (!object.ok()) return object.status();
+  if (Text(*object, "kind", kMostName) != kClaimKind) {
+    return absl::InvalidArgumentError("the API server's answer is no claim");
+  }
+  auto claim = ReadClaim(*object, driver);
+  if (!claim.has_value()) return none;
+  return *std::move(claim);
 }
 
 }  // namespace gpumem::kubernetes

@@ -10,9 +10,11 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/kubernetes/cache.h"
 #include "client/kubernetes/testing/fake_api_server.h"
 #include "common/bytes.h"
 
@@ -88,15 +90,54 @@ TEST_F(ApiServerTest, ListsAreReadInParts) {
   EXPECT_THAT(server_->Requests(), SizeIs(3));
 }
 
-TEST_F(ApiServerTest, SlicesOfTheNodeAreRead) {
-  server_->SetSlices({R"({"spec": {"driver": "gpu.nvidia.com", "pool": {"name": "node-1"},
-      "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": "GPU-a"}},
-                   "capacity": {"memory": {"value": "2Gi"}}}]}})"});
+TEST_F(ApiServerTest, SelectorsAreSent) {
   ApiServer api = Connect("localhost");
-  const auto slices = api.Slices("node-1", kDriver);
-  ASSERT_TRUE(slices.ok()) << slices.status();
-  EXPECT_EQ(slices->gpus.at({"node-1", "gpu-0"}).bytes, 2 * kGiB);
-  EXPECT_EQ(server_->Requests().at(0).selector, "spec.nodeName=node-1,spec.driver=gpu.nvidia.com");
+  const std::string selector = "spec.nodeName=node-1,spec.driver=gpu.nvidia.com";
+  ASSERT_TRUE(api.List("resourceslices", selector, [](absl::string_view) {
+                   return absl::StatusOr<std::string>("");
+                 }).ok());
+  EXPECT_EQ(server_->Requests().at(0).selector, selector);
+}
+
+// Claims of other users may be as large as Kubernetes lets them be.
+TEST_F(ApiServerTest, LargeObjectsHideNoOthers) {
+  std::vector<std::string> claims;
+  for (int i = 0; i < 20; ++i) {
+    claims.push_back(absl::StrCat(R"({"metadata": {"name": "large-)", i, R"("}, "a": ")",
+                                  std::string(1 << 20, 'a'), "\"}"));
+  }
+  claims.push_back(ClaimText(0));
+  server_->SetClaims(claims);
+  ApiServer api = Connect();
+  const auto found = api.Claims(kDriver);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_THAT(*found, SizeIs(1));
+}
+
+TEST_F(ApiServerTest, AClaimIsRead) {
+  server_->SetClaims({ClaimText(0), R"({"metadata": {"name": "other", "namespace": "team"}})"});
+  ApiServer api = Connect();
+  const auto claim = api.ClaimOf("team", "c0", kDriver);
+  ASSERT_TRUE(claim.ok()) << claim.status();
+  EXPECT_EQ(claim->shares.size(), 1u);
+  EXPECT_TRUE(absl::IsNotFound(api.ClaimOf("team", "c1", kDriver).status()));
+  EXPECT_TRUE(absl::IsNotFound(api.ClaimOf("team", "other", kDriver).status()));
+  const size_t requests = server_->Requests().size();
+  EXPECT_TRUE(absl::IsInvalidArgument(api.ClaimOf("team", "../c0", kDriver).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(api.ClaimOf("", "c0", kDriver).status()));
+  EXPECT_EQ(server_->Requests().size(), requests);
+  // A path that is unknown says nothing about the claim.
+  server_->Handle([](const FakeApiServer::Request&) {
+    return FakeApiServer::Answer{404, "404 page not found"};
+  });
+  EXPECT_TRUE(absl::IsUnimplemented(api.ClaimOf("team", "c0", kDriver).status()));
+}
+
+TEST_F(ApiServerTest, ACancelledServerIsAskedNothing) {
+  ApiServer api = Connect();
+  api.Cancel();
+  EXPECT_TRUE(absl::IsCancelled(api.Claims(kDriver).status()));
+  EXPECT_THAT(server_->Requests(), IsEmpty());
 }
 
 TEST_F(ApiServerTest, TheVersionOfTheServerIsFound) {
@@ -109,7 +150,7 @@ TEST_F(ApiServerTest, TheVersionOfTheServerIsFound) {
     EXPECT_THAT(*claims, SizeIs(1));
   }
   server_->SetVersion("v1alpha3");
-  EXPECT_TRUE(absl::IsNotFound(api.Claims(kDriver).status()));
+  EXPECT_TRUE(absl::IsUnimplemented(api.Claims(kDriver).status()));
 }
 
 TEST_F(ApiServerTest, TheTokenIsReadAnew) {
@@ -169,13 +210,14 @@ TEST_F(ApiServerTest, AnswersAreBounded) {
   EXPECT_TRUE(absl::IsResourceExhausted(Connect().Claims(kDriver).status()));
   server_->Handle([](const FakeApiServer::Request&) {
     return FakeApiServer::Answer{200, R"({"apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimList", "metadata": {"continue": "again"}, "items": []})"};
+        "kind": "ResourceClaimList", "metadata": {"resourceVersion": "1", "continue": "again"},
+        "items": []})"};
   });
   EXPECT_TRUE(absl::IsResourceExhausted(Connect().Claims(kDriver).status())) << "no end";
 }
 
 TEST_F(ApiServerTest, ObjectsAreReadAndWritten) {
-  const ApiServer api = Connect();
+  ApiServer api = Connect();
   server_->Handle([](const FakeApiServer::Request& request) {
     return FakeApiServer::Answer{request.method == "POST" ? 201 : 200, "{\"a\": 1}"};
   });
@@ -202,7 +244,7 @@ TEST_F(ApiServerTest, ObjectsAreReadAndWritten) {
   };
   EXPECT_TRUE(absl::IsAborted(written(409)));
   EXPECT_TRUE(absl::IsInvalidArgument(written(422)));
-  EXPECT_TRUE(absl::IsNotFound(written(404)));
+  EXPECT_TRUE(absl::IsUnimplemented(written(404)));
   EXPECT_THAT(std::string(written(409).message()), HasSubstr("because"));
   server_->Handle([](const FakeApiServer::Request&) {
     return FakeApiServer::Answer{201, std::string(kMostText + 1, ' ')};

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shares of GPUs in ResourceClaims and ResourceSlices, as the API server returns lists of them in
-// JSON (resource.k8s.io/v1, v1beta2 and v1beta1). Pure.
-//
-// The text is untrusted: its size, depth and counts are bounded. An object that makes no sense is
-// reported and does not hide the others.
+// Shares of GPUs in ResourceClaims and ResourceSlices (resource.k8s.io/v1, v1beta2 and v1beta1), as
+// far as they matter here. objects.h reads them.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace gpumem::kubernetes {
 
-inline constexpr size_t kMostText = 32 << 20;  // bytes of one list
-inline constexpr int kMostDepth = 64;
-inline constexpr size_t kMostItems = 10'000;  // of one list
 inline constexpr size_t kMostResults = 128;   // of one claim; Kubernetes allows 32 devices
 inline constexpr size_t kMostReserved = 256;  // of one claim, as in Kubernetes
 inline constexpr size_t kMostName = 253;
@@ -30,6 +22,9 @@ inline constexpr size_t kMostName = 253;
 // tenant, a file and a CDI device.
 bool IsUid(absl::string_view text);
 
+// True if the text is a DNS subdomain, as names of objects are. It is then a safe part of a path.
+bool IsSubdomain(absl::string_view text);
+
 // A device of a driver, by its name in a pool.
 using DeviceName = std::pair<std::string, std::string>;  // pool, device
 
@@ -37,6 +32,7 @@ using DeviceName = std::pair<std::string, std::string>;  // pool, device
 struct Consumer {
   std::string uid;
   std::string name;  // in the claim's namespace
+  bool operator==(const Consumer&) const = default;
 };
 
 struct Claim {
@@ -48,32 +44,28 @@ struct Claim {
   std::map<DeviceName, std::set<std::string>> requests;  // of the claim, by what they were given
   std::vector<Consumer> consumers;
   std::string problem;  // why shares and devices are unknown; empty: they are known
+  bool operator==(const Claim&) const = default;
 };
-
-struct ClaimList {
-  std::vector<Claim> claims;  // those with devices of the driver
-  std::string next;           // the token of the list's next part; empty: this is the last one
-};
-
-// Returns the claims that have devices of `driver` allocated. Allocations for administrators take
-// no memory, and do not count.
-//   INVALID_ARGUMENT    the text is no such list
-//   RESOURCE_EXHAUSTED  it is too large, too deep or too long
-absl::StatusOr<ClaimList> ParseClaims(absl::string_view text, absl::string_view driver);
 
 struct Gpu {
   std::string uuid;    // of its device, as the driver and gpumemd name it
   uint64_t bytes = 0;  // its memory; 0: not stated
+  bool operator==(const Gpu&) const = default;
 };
 
-struct SliceList {
-  std::map<DeviceName, Gpu> gpus;     // those with a UUID
+// A ResourceSlice: devices of a pool.
+struct Slice {
+  std::string pool;
+  int64_t generation = 0;
+  std::map<std::string, Gpu> gpus;    // those with a UUID, by name in the pool
   std::vector<std::string> problems;  // of other devices, 16 at most
-  std::string next;
+  bool operator==(const Slice&) const = default;
 };
 
-// Returns the devices of `driver` in a list of slices. Of slices of a pool, only those of the
-// pool's newest generation count. Statuses as ParseClaims.
-absl::StatusOr<SliceList> ParseSlices(absl::string_view text, absl::string_view driver);
+// The devices of all slices.
+struct SliceList {
+  std::map<DeviceName, Gpu> gpus;
+  std::vector<std::string> problems;
+};
 
 }  // namespace gpumem::kubernetes

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/claims.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "client/kubernetes/cache.h"
+#include "client/kubernetes/objects.h"
 #include "common/bytes.h"
 
 namespace gpumem::kubernetes {
@@ -44,6 +46,31 @@ std::string List(absl::string_view items, absl::string_view kind = "ResourceClai
                       "\", \"metadata\": {\"resourceVersion\": \"7\", \"continue\": \"abc\"}, "
                       "\"items\": [",
                       items, "]}");
+}
+
+struct ClaimList {
+  std::vector<Claim> claims;
+  std::string next;
+};
+
+absl::StatusOr<ClaimList> ParseClaims(absl::string_view text, absl::string_view driver) {
+  auto part = ParseListPart(text, kClaimKind);
+  if (!part.ok()) return part.status();
+  ClaimList list{.next = part->next};
+  for (const Json& item : Array(part->list, "items")) {
+    if (auto claim = ReadClaim(item, driver)) list.claims.push_back(*std::move(claim));
+  }
+  return list;
+}
+
+absl::StatusOr<SliceList> ParseSlices(absl::string_view text, absl::string_view driver) {
+  auto part = ParseListPart(text, kSliceKind);
+  if (!part.ok()) return part.status();
+  std::vector<Slice> slices;
+  for (const Json& item : Array(part->list, "items")) {
+    if (auto slice = ReadSlice(item, driver)) slices.push_back(*std::move(slice));
+  }
+  return MergeSlices(slices);
 }
 
 Claim OneClaim(const std::string& text) {
@@ -109,6 +136,24 @@ TEST(ClaimsTest, WholeDevicesAndAdministratorsHaveNoShare) {
   const Claim admin = OneClaim(With(consumed, ", \"adminAccess\": true"));
   EXPECT_THAT(admin.shares, IsEmpty());
   EXPECT_THAT(admin.whole, IsEmpty());
+}
+
+TEST(ClaimsTest, OtherPoolsAreLeftOut) {
+  const Json object = Json::parse(kClaim);
+  EXPECT_TRUE(ReadClaim(object, kDriver, "node-1").has_value());
+  EXPECT_FALSE(ReadClaim(object, kDriver, "node-2").has_value());
+}
+
+TEST(ClaimsTest, NamesOfObjectsAreSubdomains) {
+  EXPECT_TRUE(IsSubdomain("infer-gpu-x7k2p"));
+  EXPECT_TRUE(IsSubdomain("a.b-c.d"));
+  EXPECT_TRUE(IsSubdomain(std::string(kMostName, 'a')));
+  for (const std::string& text :
+       {std::string(), std::string("a/b"), std::string("../a"), std::string("a..b"),
+        std::string("A"), std::string("-a"), std::string("a-"), std::string("a?b"),
+        std::string("a%2f"), std::string(kMostName + 1, 'a')}) {
+    EXPECT_FALSE(IsSubdomain(text)) << text;
+  }
 }
 
 TEST(ClaimsTest, OthersAreLeftOut) {

@@ -59,6 +59,11 @@ std::string TenantOf(absl::string_view pod_uid) {
   return IsUid(pod_uid) ? absl::StrCat(kPrefix, pod_uid) : "";
 }
 
+bool IsReservedFor(const Claim& claim, absl::string_view tenant) {
+  return std::any_of(claim.consumers.begin(), claim.consumers.end(),
+                     [&](const Consumer& pod) { return TenantOf(pod.uid) == tenant; });
+}
+
 Desired DesiredTenants(absl::Span<const Claim> claims, const std::map<DeviceName, Gpu>& gpus) {
   Desired desired;
   const auto add_problem = [&](std::string problem) {

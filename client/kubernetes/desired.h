@@ -50,6 +50,9 @@ struct Desired {
 // no UUID.
 std::string TenantOf(absl::string_view pod_uid);
 
+// True if the claim is reserved for the pod of this tenant.
+bool IsReservedFor(const Claim& claim, absl::string_view tenant);
+
 // Returns a tenant for each pod that has a share of a GPU. Limit and guarantee are the sum of the
 // pod's shares there.
 // - A claim that several pods use is divided among them equally.

@@ -18,9 +18,11 @@ absl::StatusOr<Json> ParseJson(absl::string_view text, size_t most_bytes, int mo
   bool deep = false;
   Json json = Json::parse(
       text.begin(), text.end(),
-      [&](int depth, Json::parse_event_t, const Json&) {
+      [&](int depth, Json::parse_event_t event, const Json& value) {
         deep = deep || depth > most_depth;
-        return !deep;
+        // Larger than the rest of most objects, and of no use here.
+        const bool useless = event == Json::parse_event_t::key && value == "managedFields";
+        return !deep && !useless;
       },
       /*allow_exceptions=*/false);
   if (deep) {

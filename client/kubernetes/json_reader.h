@@ -13,6 +13,7 @@ namespace gpumem::kubernetes {
 
 using Json = nlohmann::json;
 
+// Members of the name "managedFields" are left out.
 //   INVALID_ARGUMENT    it is no JSON object
 //   RESOURCE_EXHAUSTED  it has more bytes or levels than these
 absl::StatusOr<Json> ParseJson(absl::string_view text, size_t most_bytes, int most_depth);

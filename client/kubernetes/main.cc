@@ -35,7 +35,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   EndAtSignal([] {});
-  Plugin plugin(options.plugin, Say);
+  ClusterView view(options.view);
+  Plugin plugin(options.plugin, &view, Say);
   if (once) {
     return plugin.Round().ok() ? 0 : 1;  // it has said what failed
   }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plug-in's rounds: each makes gpumemd's tenants those of the node's pods.
 //
-// Nothing is stored. A round begins with what gpumemd, the API server and the kubelet say, so the
-// plug-in may be killed at any moment.
+// Nothing is stored. A round begins with what gpumemd and the kubelet say, and with the claims and
+// slices that a view watches, so the plug-in may be killed at any moment. No tenant ends by what a
+// watch says alone: the API server is asked before.
 #pragma once
 
 #include <functional>
@@ -14,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/kubernetes/api_server.h"
+#include "client/kubernetes/cluster_view.h"
 #include "client/kubernetes/desired.h"
 #include "client/kubernetes/node.h"
 #include "client/kubernetes/reconcile.h"
@@ -31,11 +33,13 @@ struct PluginOptions {
 
 class Plugin {
  public:
-  // `say` writes a line of the log.
-  Plugin(const PluginOptions& options, std::function<void(absl::string_view)> say);
+  // `view` is of the same driver and node, and outlives this object. `say` writes a line of the log.
+  Plugin(const PluginOptions& options, ClusterView* view,
+         std::function<void(absl::string_view)> say);
 
-  // Makes a round.
-  //   UNAVAILABLE, …       a peer does not answer: all tenants are as they were, or some are
+  // Makes a round. Waits at most options.timeout for the API server.
+  //   UNAVAILABLE, …       a peer does not answer: no tenant has ended; tenants of claims that are
+  //                        known were made nevertheless
   //   FAILED_PRECONDITION  some steps have failed; they are tried again in later rounds
   absl::Status Round();
 
@@ -44,15 +48,26 @@ class Plugin {
   // answer.
   bool PodsHaveChanged() const;
 
+  // Waits until a claim or slice has changed since the last round began. True if one has.
+  bool WaitForChange(absl::Time until) const { return view_->WaitForChange(seen_, until); }
+
  private:
+  // Adds to `desired->kept` those of the present tenants that would end although the API server
+  // still reserves a claim for their pods: a watch may lag behind. May replace `desired` by what it
+  // lists.
+  //   others than OK  as of ApiServer: it is not known which tenants may end
+  absl::Status ConfirmEnds(const std::vector<PresentTenant>& present, const SliceList& slices,
+                           Desired* desired);
   absl::Status Carry(const std::vector<Step>& steps);
   // Says a line unless the subject's last one was the same; an empty one ends what was said.
   void SayOnce(const std::string& subject, const std::string& line);
 
   const PluginOptions options_;
   const std::function<void(absl::string_view)> say_;
+  ClusterView* const view_;
   ApiServer api_server_;
   Node daemon_;
+  uint64_t seen_ = 0;  // changes of the view, when the last round began
   Backoff backoff_;
   std::map<std::string, Origin> origins_;  // of our tenants
   std::vector<KubeletPod> running_;        // as of the last round

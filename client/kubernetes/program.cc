@@ -119,6 +119,9 @@ std::string CompleteOptions(ProgramOptions* options) {
   plugin.api_server.token_file = options->token_file;
   plugin.api_server.ca_file = options->ca_file;
   plugin.api_server.timeout = plugin.timeout;
+  options->view.api_server = plugin.api_server;
+  options->view.driver = plugin.driver;
+  options->view.node = plugin.node;
   plugin.daemon.timeout = plugin.timeout;
   plugin.daemon.owner = OwnerOf(plugin.driver, plugin.node);
   return "";
@@ -130,9 +133,9 @@ void MakeRounds(Plugin* plugin, absl::Duration pause, const std::function<void()
     (void)plugin->Round();
     if (first) NotifyReady();
     const absl::Time next = absl::Now() + pause;
-    do {
-      absl::SleepFor(std::min(kLook, std::max(next - absl::Now(), absl::ZeroDuration())));
-    } while (absl::Now() < next && !plugin->PodsHaveChanged());
+    while (absl::Now() < next && !plugin->WaitForChange(std::min(next, absl::Now() + kLook)) &&
+           !plugin->PodsHaveChanged()) {
+    }
   }
 }
 

@@ -21,6 +21,7 @@ void EndAtSignal(std::function<void()> at_end);
 
 struct ProgramOptions {
   PluginOptions plugin;
+  ViewOptions view;
   std::string api_server;
   std::string token_file;
   std::string ca_file;

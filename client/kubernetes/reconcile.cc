@@ -108,6 +108,16 @@ std::vector<Step> Plan(const Desired& desired, absl::Span<const PresentTenant> p
   return steps;
 }
 
+std::vector<std::string> EndsOf(const Desired& desired, absl::Span<const PresentTenant> present) {
+  std::vector<std::string> ends;
+  for (const PresentTenant& tenant : present) {
+    const bool stays = tenant.ending || desired.tenants.contains(tenant.name) ||
+                       desired.kept.contains(tenant.name);
+    if (!stays) ends.push_back(tenant.name);
+  }
+  return ends;
+}
+
 v1::Quota ToQuota(const TenantQuota& quota) {
   v1::Quota result;
   // Fields for all GPUs remove the values of single ones that the tenant had.

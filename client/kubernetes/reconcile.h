@@ -46,6 +46,9 @@ struct Step {
 std::vector<Step> Plan(const Desired& desired, absl::Span<const PresentTenant> present,
                        bool may_end);
 
+// Returns the tenants that Plan ends anew.
+std::vector<std::string> EndsOf(const Desired& desired, absl::Span<const PresentTenant> present);
+
 // Returns the quota for calls of the daemon. It replaces what the tenant has on any GPU.
 v1::Quota ToQuota(const TenantQuota& quota);
 

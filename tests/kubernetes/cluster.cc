@@ -77,6 +77,7 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const std::string& rules
   cluster->certificate_ = kubernetes::MakeCertificate("localhost", "127.0.0.1");
   Write(cluster->dir_ + "/token", "token");
   Write(cluster->dir_ + "/ca.crt", cluster->certificate_.certificate);
+  cluster->SetSlices(true);
   cluster->StartApiServer();
   cluster->StartKubelet();
   return cluster;
@@ -90,10 +91,8 @@ Cluster::~Cluster() {
 }
 
 void Cluster::StartApiServer() {
-  api_server_ = std::make_unique<FakeApiServer>(certificate_, port_);
+  api_server_ = std::make_unique<FakeApiServer>(certificate_, port_, &store_);
   port_ = api_server_->port();
-  SetPodsOfApiServer(pods_);
-  SetSlices(slices_);
 }
 
 void Cluster::StartKubelet() {
@@ -108,11 +107,9 @@ void Cluster::SetPods(const std::vector<TestPod>& pods) {
 }
 
 void Cluster::SetPodsOfApiServer(const std::vector<TestPod>& pods) {
-  pods_ = pods;
-  if (api_server_ == nullptr) return;
   std::vector<std::string> claims = {R"({"metadata": {"name": "pending"}})"};
   for (const TestPod& pod : pods) claims.push_back(ClaimOf(pod));
-  api_server_->SetClaims(std::move(claims));
+  store_.SetClaims(claims);
 }
 
 void Cluster::SetPodsOfKubelet(const std::vector<TestPod>& pods) {
@@ -127,7 +124,6 @@ void Cluster::SetPodsOfKubelet(const std::vector<TestPod>& pods) {
 }
 
 void Cluster::SetSlices(bool published) {
-  slices_ = published;
   std::vector<std::string> devices;
   for (size_t gpu = 0; gpu < uuids_.size(); ++gpu) {
     devices.push_back(absl::StrCat(
@@ -141,7 +137,7 @@ void Cluster::SetSlices(bool published) {
                                   R"(", "generation": 1}, "devices": [)",
                                   absl::StrJoin(devices, ","), "]}}"));
   }
-  api_server_->SetSlices(std::move(slices));
+  store_.SetSlices(slices);
 }
 
 absl::Status Cluster::KillDaemon() {
@@ -254,9 +250,9 @@ bool Cluster::WaitForTenantsOf(const std::vector<TestPod>& pods) {
 }
 
 bool Cluster::WaitForRounds(size_t count) {
-  // A round that has begun may have asked the kubelet already; two requests are a round.
-  const size_t wanted = api_server_->Requests().size() + 2 * (count + 1);
-  return Eventually([&] { return api_server_->Requests().size() >= wanted; }, kPatience);
+  // A round asks the kubelet once, and once or never before the next round, which may have begun.
+  const size_t wanted = kubelet_->calls() + 2 * (count + 1);
+  return Eventually([&] { return kubelet_->calls() >= wanted; }, kPatience);
 }
 
 }  // namespace gpumem::testing

@@ -86,11 +86,10 @@ class Cluster {
   std::unique_ptr<DaemonProcess> daemon_;
   kubernetes::Certificate certificate_;
   int port_ = 0;
+  kubernetes::FakeStore store_;
   std::unique_ptr<kubernetes::FakeApiServer> api_server_;
   std::unique_ptr<kubernetes::FakeKubelet> kubelet_;
-  std::vector<TestPod> pods_;  // of the API server
   std::vector<TestPod> kubelet_pods_;
-  bool slices_ = true;
   std::vector<std::string> uuids_;
   Child plugin_;
 };

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
@@ -27,16 +26,6 @@ using kubernetes::FakeApiServer;
 using nlohmann::json;
 
 constexpr char kNode[] = "node-1";
-constexpr char kResources[] = "/apis/resource.k8s.io/v1/";
-
-FakeApiServer::Answer Refusal(int status, const std::string& message) {
-  return {status, absl::StrCat("{\"kind\": \"Status\", \"message\": \"", message, "\"}")};
-}
-
-std::string ListOf(const std::string& kind, const std::vector<std::string>& items) {
-  return absl::StrCat("{\"apiVersion\": \"resource.k8s.io/v1\", \"kind\": \"", kind,
-                      "\", \"items\": [", absl::StrJoin(items, ","), "]}");
-}
 
 // Calls the kubelet's end of a socket.
 std::shared_ptr<grpc::Channel> ConnectTo(const std::string& socket) {
@@ -47,58 +36,6 @@ std::shared_ptr<grpc::Channel> ConnectTo(const std::string& socket) {
 }
 
 }  // namespace
-
-FakeApiServer::Answer ObjectStore::AnswerTo(const FakeApiServer::Request& request) {
-  absl::MutexLock lock(&mutex_);
-  if (request.authorization != "Bearer token") return Refusal(401, "Unauthorized");
-  const std::string slices = absl::StrCat(kResources, "resourceslices");
-  const std::string slice = absl::StrCat(slices, "/", kNode, "-gpumem.dev");
-  if (request.method == "POST" && request.path == slices) return Write(true, request.body);
-  if (request.method == "PUT" && request.path == slice) return Write(false, request.body);
-  if (request.method != "GET") return Refusal(405, "no such method");
-  if (request.path == absl::StrCat("/api/v1/nodes/", kNode)) {
-    return {200, R"({"kind": "Node", "metadata": {"uid": "uid-of-node-1"}})"};
-  }
-  if (request.path == slice && !slice_.empty()) return {200, slice_};
-  if (request.path == slices) {
-    std::vector<std::string> items;
-    if (!slice_.empty()) items.push_back(slice_);
-    return {200, ListOf("ResourceSliceList", items)};
-  }
-  if (request.path == absl::StrCat(kResources, "resourceclaims")) {
-    return {200, ListOf("ResourceClaimList", claims_)};
-  }
-  return Refusal(404, "not found");
-}
-
-FakeApiServer::Answer ObjectStore::Write(bool create, const std::string& body) {
-  json object = json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (object.is_discarded()) return Refusal(400, "no JSON");
-  if (create && !slice_.empty()) return Refusal(409, "it exists");
-  if (!create && object["metadata"]["resourceVersion"] != absl::StrCat(version_)) {
-    return Refusal(409, "it has changed");
-  }
-  object["metadata"]["resourceVersion"] = absl::StrCat(++version_);
-  slice_ = object.dump();
-  return {create ? 201 : 200, slice_};
-}
-
-void ObjectStore::SetClaims(std::vector<std::string> claims) {
-  absl::MutexLock lock(&mutex_);
-  claims_ = std::move(claims);
-}
-std::string ObjectStore::slice() const {
-  absl::MutexLock lock(&mutex_);
-  return slice_;
-}
-void ObjectStore::DropSlice() {
-  absl::MutexLock lock(&mutex_);
-  slice_.clear();
-}
-int ObjectStore::writes() const {
-  absl::MutexLock lock(&mutex_);
-  return version_;
-}
 
 std::string ClaimText(const kubernetes::ClaimName& name, const std::string& device, int mib,
                       const std::string& pod_uid) {
@@ -149,6 +86,13 @@ kubernetes::ApiServerOptions DraNode::ApiOptions() const {
           .timeout = absl::Seconds(30)};
 }
 
+kubernetes::ViewOptions DraNode::OptionsOfView() const {
+  return {.api_server = ApiOptions(),
+          .driver = kubernetes::kDriverName,
+          .node = kNode,
+          .pool = kNode};
+}
+
 kubernetes::NodeOptions DraNode::DaemonOptionsOfNode() const {
   return {.runtime_dir = daemon_->runtime_dir(),
           .owner = kubernetes::OwnerOf(kubernetes::kDriverName, kNode)};
@@ -162,15 +106,18 @@ void DraNode::StopDriver() {
   channel_ = nullptr;
   server_ = nullptr;
   driver_ = nullptr;
+  view_ = nullptr;
 }
 
 absl::Status DraNode::RestartDriver() {
   StopDriver();
+  view_ = std::make_unique<kubernetes::ClusterView>(OptionsOfView());
   driver_ = std::make_unique<kubernetes::Driver>(
       kubernetes::DriverOptions{.node = kNode,
                                 .cdi_folder = dir_ + "/cdi",
                                 .api_server = ApiOptions(),
-                                .daemon = DaemonOptionsOfNode()});
+                                .daemon = DaemonOptionsOfNode()},
+      view_.get());
   auto server =
       kubernetes::KubeletServer::Start({.registry = dir_ + "/registry", .folder = dir_ + "/driver"},
                                        driver_.get(), [](absl::string_view) {});
@@ -213,10 +160,8 @@ absl::Status DraNode::KillAndRunDaemon() {
 }
 
 void DraNode::StartApiServer() {
-  api_server_ = std::make_unique<FakeApiServer>(certificate_, port_);
+  api_server_ = std::make_unique<FakeApiServer>(certificate_, port_, &store_);
   port_ = api_server_->port();
-  api_server_->Handle(
-      [this](const FakeApiServer::Request& request) { return store_.AnswerTo(request); });
 }
 
 absl::StatusOr<std::vector<std::string>> DraNode::Register() {
@@ -246,12 +191,17 @@ absl::StatusOr<std::vector<std::string>> DraNode::Register() {
                                   info.supported_versions().end());
 }
 
+std::string DraNode::slice() const {
+  return store_.Get("resourceslices", "", absl::StrCat(kNode, "-gpumem.dev")).value_or("");
+}
+
 absl::Status DraNode::Round() {
+  kubernetes::ClusterView view(OptionsOfView());
   kubernetes::Plugin plugin({.node = kNode,
                              .driver = kubernetes::kDriverName,
                              .api_server = ApiOptions(),
                              .daemon = DaemonOptionsOfNode()},
-                            [](absl::string_view) {});
+                            &view, [](absl::string_view) {});
   return plugin.Round();
 }
 

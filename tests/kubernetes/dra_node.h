@@ -10,10 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "client/kubernetes/cluster_view.h"
 #include "client/kubernetes/dra/driver.h"
 #include "client/kubernetes/dra/kubelet_server.h"
 #include "client/kubernetes/plugin.h"
@@ -22,27 +21,6 @@
 #include "tests/support/daemon_process.h"
 
 namespace gpumem::testing {
-
-// The objects that the driver reads and writes.
-class ObjectStore {
- public:
-  kubernetes::FakeApiServer::Answer AnswerTo(const kubernetes::FakeApiServer::Request& request);
-  void SetClaims(std::vector<std::string> claims);
-  // Returns the slice's text; "" if it is not published.
-  std::string slice() const;
-  void DropSlice();
-  // How often a slice was created or replaced.
-  int writes() const;
-
- private:
-  kubernetes::FakeApiServer::Answer Write(bool create, const std::string& body)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  mutable absl::Mutex mutex_;
-  std::vector<std::string> claims_ ABSL_GUARDED_BY(mutex_);
-  std::string slice_ ABSL_GUARDED_BY(mutex_);
-  int version_ ABSL_GUARDED_BY(mutex_) = 0;
-};
 
 // Returns a claim for `mib` of a device, reserved for one pod.
 std::string ClaimText(const kubernetes::ClaimName& name, const std::string& device, int mib,
@@ -53,7 +31,9 @@ class DraNode {
   static absl::StatusOr<std::unique_ptr<DraNode>> Start();
   ~DraNode();
 
-  ObjectStore& store() { return store_; }
+  kubernetes::FakeStore& store() { return store_; }
+  // Returns the text of the node's slice; "" if it is not published.
+  std::string slice() const;
   kubernetes::Driver& driver() { return *driver_; }
   DaemonProcess& daemon() { return *daemon_; }
   const std::string& dir() const { return dir_; }
@@ -81,14 +61,16 @@ class DraNode {
  private:
   DraNode() = default;
   kubernetes::ApiServerOptions ApiOptions() const;
+  kubernetes::ViewOptions OptionsOfView() const;
   kubernetes::NodeOptions DaemonOptionsOfNode() const;
 
   std::string dir_;
   std::unique_ptr<DaemonProcess> daemon_;
-  ObjectStore store_;
+  kubernetes::FakeStore store_;
   kubernetes::Certificate certificate_;
   int port_ = 0;
   std::unique_ptr<kubernetes::FakeApiServer> api_server_;
+  std::unique_ptr<kubernetes::ClusterView> view_;
   std::unique_ptr<kubernetes::Driver> driver_;
   std::unique_ptr<kubernetes::KubeletServer> server_;
   std::shared_ptr<grpc::Channel> channel_;

@@ -128,7 +128,7 @@ class DraTest : public ::testing::Test {
 
 TEST_F(DraTest, GpusArePublished) {
   ASSERT_TRUE(node_->driver().Publish(absl::InfiniteFuture()).ok());
-  const json slice = json::parse(node_->store().slice());
+  const json slice = json::parse(node_->slice());
   EXPECT_EQ(slice["metadata"]["ownerReferences"][0]["uid"], "uid-of-node-1");
   EXPECT_EQ(slice["spec"]["pool"]["generation"], 1);
   ASSERT_EQ(slice["spec"]["devices"].size(), 2u);
@@ -142,10 +142,10 @@ TEST_F(DraTest, GpusArePublished) {
   ASSERT_TRUE(node_->RestartDriver().ok());
   ASSERT_TRUE(node_->driver().Publish(absl::InfiniteFuture()).ok());
   EXPECT_EQ(node_->store().writes(), 1);
-  node_->store().DropSlice();  // as the kubelet does when the driver is away
+  node_->store().SetSlices({});  // as the kubelet does when the driver is away
   ASSERT_TRUE(node_->driver().Publish(absl::InfiniteFuture()).ok());
   EXPECT_EQ(node_->store().writes(), 2);
-  EXPECT_NE(node_->store().slice(), "");
+  EXPECT_NE(node_->slice(), "");
 }
 
 TEST_F(DraTest, AClaimIsPreparedAndUnprepared) {
@@ -327,7 +327,7 @@ TEST_F(DraTest, TheProgramDoesAllOfIt) {
   EXPECT_EQ(prepared->claims().at(One().uid).error(), "");
   EXPECT_TRUE(HasFile(One()));
   ExpectTenants({{kTenantA, {{kGpu0, 600}}}});
-  EXPECT_TRUE(Eventually([&] { return !node_->store().slice().empty(); }, kPatience));
+  EXPECT_TRUE(Eventually([&] { return !node_->slice().empty(); }, kPatience));
 
   // It is killed. The next one adopts all of it.
   program.Signal(SIGKILL);

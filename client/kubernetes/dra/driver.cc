@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/kubernetes/dra/driver.h"
 
+#include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/kubernetes/cache.h"
 #include "client/kubernetes/desired.h"
 #include "client/kubernetes/dra/slices.h"
 #include "client/kubernetes/json_reader.h"
@@ -28,9 +31,10 @@ absl::Status CheckTime(absl::Time deadline) {
 
 }  // namespace
 
-Driver::Driver(DriverOptions options)
+Driver::Driver(DriverOptions options, ClusterView* view)
     : options_(std::move(options)),
       cdi_(options_.cdi_folder),
+      view_(view),
       api_server_(options_.api_server),
       daemon_(options_.daemon) {}
 
@@ -65,6 +69,49 @@ absl::StatusOr<std::map<std::string, absl::Status>> Driver::MakeTenants(
   return failed;
 }
 
+absl::StatusOr<std::vector<Claim>> Driver::ClaimsFor(absl::Span<const ClaimName> named,
+                                                     absl::Time deadline,
+                                                     std::map<std::string, absl::Status>* errors) {
+  std::vector<Claim> claims;
+  std::set<std::pair<std::string, std::string>> read;  // namespace, name
+  std::set<std::string> pods;                          // uids
+  for (const ClaimName& name : named) {
+    if (absl::Status time = CheckTime(deadline); !time.ok()) return time;
+    if (!IsUid(name.uid) || !read.emplace(name.name_space, name.name).second) continue;
+    auto claim = api_server_.ClaimOf(name.name_space, name.name, kDriverName);
+    if (claim.ok() && claim->uid != name.uid) {
+      claim = absl::FailedPreconditionError(absl::StrCat(
+          "it was deleted and made anew, with the uid ", claim->uid, " in place of ", name.uid));
+    }
+    if (claim.ok()) {
+      for (const Consumer& pod : claim->consumers) pods.insert(pod.uid);
+      claims.push_back(*std::move(claim));
+      continue;
+    }
+    // These are answers about the claim. After others, no claim can be read.
+    if (!absl::IsNotFound(claim.status()) && !absl::IsInvalidArgument(claim.status()) &&
+        !absl::IsFailedPrecondition(claim.status()) &&
+        !absl::IsResourceExhausted(claim.status())) {
+      return claim.status();
+    }
+    (*errors)[name.uid] =
+        absl::Status(claim.status().code(), absl::StrCat("claim ", name.name_space, "/", name.name,
+                                                         ": ", claim.status().message()));
+  }
+  if (pods.empty()) return claims;
+  if (absl::Status fresh = view_->WaitFresh(deadline); !fresh.ok()) return fresh;
+  const absl::Status known = view_->Read([&](const ClusterView::State& state) {
+    for (const Claim& claim : state.claims) {
+      const bool theirs =
+          std::any_of(claim.consumers.begin(), claim.consumers.end(),
+                      [&](const Consumer& pod) { return pods.contains(pod.uid); });
+      if (theirs && !read.contains({claim.name_space, claim.name})) claims.push_back(claim);
+    }
+  });
+  if (!known.ok()) return known;
+  return claims;
+}
+
 absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName> named,
                                                       absl::Time deadline) {
   if (absl::Status count = CheckCount(named); !count.ok()) return count;
@@ -72,9 +119,11 @@ absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName
   if (absl::Status time = CheckTime(deadline); !time.ok()) return time;
   const auto gpus = Gpus();
   if (!gpus.ok()) return gpus.status();
-  const auto claims = api_server_.Claims(kDriverName);
+  std::map<std::string, absl::Status> errors;
+  const auto claims = ClaimsFor(named, deadline, &errors);
   if (!claims.ok()) return claims.status();
   auto prepared = Prepare(named, *claims, *gpus, options_.gpu_kind);
+  for (auto& [uid, error] : errors) prepared.insert_or_assign(uid, std::move(error));
 
   std::map<std::string, TenantQuota> tenants;
   for (const auto& [uid, claim] : prepared) {

@@ -2,7 +2,8 @@
 // Prepares claims of the driver gpumem.dev on this node: their pods' tenants, and their CDI files.
 //
 // Nothing else is stored: a request of the kubelet is answered from what gpumemd and the API server
-// say, so the driver may be killed at any moment. Tenants end in the plug-in's rounds (plugin.h).
+// say, so the driver may be killed at any moment. The claims that it names are read at that moment;
+// other claims of their pods are those of a watch. Tenants end in the plug-in's rounds (plugin.h).
 #pragma once
 
 #include <map>
@@ -16,6 +17,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/kubernetes/api_server.h"
+#include "client/kubernetes/cluster_view.h"
 #include "client/kubernetes/dra/cdi.h"
 #include "client/kubernetes/dra/prepare.h"
 #include "client/kubernetes/node.h"
@@ -34,14 +36,16 @@ struct DriverOptions {
 
 class Driver {
  public:
-  explicit Driver(DriverOptions options);
+  // `view` is of this driver and node, and outlives this object.
+  Driver(DriverOptions options, ClusterView* view);
 
   // Makes or updates the tenants of the claims' pods, writes the claims' CDI files and returns
   // their devices, by the claims' uids. Idempotent. Statuses as Prepare (prepare.h), and
   //   UNAVAILABLE, …       gpumemd or the API server does not answer: the whole call fails
   //   RESOURCE_EXHAUSTED   there are more than kMostNamed claims: the whole call fails
-  //   FAILED_PRECONDITION  a guarantee does not fit yet, or a former tenant of the name holds
-  //   memory DEADLINE_EXCEEDED    earlier calls took the time until `deadline`
+  //   FAILED_PRECONDITION  the claim was made anew: its uid is another one; a guarantee does not
+  //                        fit yet; a former tenant of the name holds memory
+  //   DEADLINE_EXCEEDED    earlier calls took the time until `deadline`
   using Devices = std::map<std::string, absl::StatusOr<std::vector<PreparedDevice>>>;
   absl::StatusOr<Devices> PrepareClaims(absl::Span<const ClaimName> named, absl::Time deadline);
 
@@ -62,10 +66,17 @@ class Driver {
   absl::StatusOr<std::map<std::string, absl::Status>> MakeTenants(
       const std::map<std::string, TenantQuota>& tenants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Returns the named claims as the API server has them now, and others of their pods as the view
+  // has them. A claim that cannot be used is missing; `errors` says why, by its uid.
+  absl::StatusOr<std::vector<Claim>> ClaimsFor(absl::Span<const ClaimName> named,
+                                               absl::Time deadline,
+                                               std::map<std::string, absl::Status>* errors);
+
   const DriverOptions options_;
   const CdiFolder cdi_;
+  ClusterView* const view_;
+  ApiServer api_server_;
   absl::Mutex mutex_;  // one request at a time
-  ApiServer api_server_ ABSL_GUARDED_BY(mutex_);
   Node daemon_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -63,7 +63,9 @@ int Main(int argc, char** argv) {
   EndAtSignal([socket = KubeletServer::RegistrationSocketOf(server_options)] {
     (void)unlink(socket.c_str());
   });
-  Driver driver(driver_options);
+  options.view.pool = options.plugin.node;
+  ClusterView view(options.view);
+  Driver driver(driver_options, &view);
   const auto server = KubeletServer::Start(server_options, &driver, Say);
   if (!server.ok()) {
     Say(server.status().message());
@@ -71,7 +73,7 @@ int Main(int argc, char** argv) {
   }
   Say(absl::StrCat("node ", options.plugin.node, ", driver ", kDriverName, ", tenants of ",
                    options.plugin.daemon.owner));
-  Plugin plugin(options.plugin, Say);
+  Plugin plugin(options.plugin, &view, Say);
   std::string said;
   MakeRounds(&plugin, options.pause, [&] { Publish(&driver, &said); });
 }

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "client/kubernetes/cache.h"
 #include "client/kubernetes/dra/prepare.h"
 #include "client/kubernetes/json_reader.h"
 #include "client/kubernetes/quantity.h"
@@ -30,21 +31,6 @@ bool IsLabel(absl::string_view text) {
   return std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
   });
-}
-
-// True if the text is a DNS subdomain, as names of nodes are.
-bool IsSubdomain(absl::string_view text) {
-  if (text.empty() || text.size() > kMostName) return false;
-  char before = '.';
-  for (const char c : text) {
-    const auto letter = static_cast<unsigned char>(c);
-    const bool inner = absl::ascii_islower(letter) || absl::ascii_isdigit(letter);
-    if (!inner && c != '-' && c != '.') return false;
-    if (!inner && before == '.') return false;
-    if (c == '.' && before == '-') return false;
-    before = c;
-  }
-  return before != '.' && before != '-';
 }
 
 // Returns what an attribute may hold of a product's name.

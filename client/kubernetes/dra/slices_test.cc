@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/kubernetes/objects.h"
 #include "client/kubernetes/dra/prepare.h"
 
 namespace gpumem::kubernetes {
@@ -85,19 +86,12 @@ TEST(SlicesTest, WhatIsPublishedIsReadAsOurDevices) {
   const NodeSlice slice = SliceOf(With(kUuidA, 1024 * kMib));
   const auto step = PublishStep(slice, "");
   ASSERT_TRUE(step.ok() && step->has_value());
-  const auto list =
-      ParseSlices(absl::StrCat(R"({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSliceList",
-                       "items": [)",
-                               (*step)->body, "]}"),
-                  kDriverName);
-  ASSERT_TRUE(list.ok()) << list.status();
-  EXPECT_THAT(list->problems, IsEmpty());
-  const auto gpus = GpusOf("node-1", slice.devices);
-  ASSERT_THAT(list->gpus, SizeIs(1));
-  ASSERT_THAT(gpus, ElementsAre(Pair(DeviceName("node-1", kNameA), ::testing::_)));
-  const Gpu& read = list->gpus.begin()->second;
-  EXPECT_EQ(read.uuid, gpus.begin()->second.uuid);
-  EXPECT_EQ(read.bytes, gpus.begin()->second.bytes);
+  const auto read = ReadSlice(json::parse((*step)->body), kDriverName);
+  ASSERT_TRUE(read.has_value());
+  const SliceList list = MergeSlices({*read});
+  EXPECT_THAT(list.problems, IsEmpty());
+  EXPECT_THAT(list.gpus, ElementsAre(Pair(DeviceName("node-1", kNameA), ::testing::_)));
+  EXPECT_EQ(list.gpus, GpusOf("node-1", slice.devices));
 }
 
 TEST(SlicesTest, TheSameIsNotPublishedAgain) {

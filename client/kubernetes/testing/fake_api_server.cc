@@ -7,6 +7,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -14,6 +15,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
@@ -30,6 +33,13 @@ struct Freed {
 using Key = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
 using Cert = std::unique_ptr<X509, Freed<X509_free>>;
 using Text = std::unique_ptr<BIO, Freed<BIO_free_all>>;
+
+constexpr size_t kThreads = 32;  // each watch has one
+constexpr absl::Duration kLook = absl::Milliseconds(20);
+
+FakeApiServer::Answer Refusal(int code, absl::string_view message) {
+  return {code, absl::StrCat("{\"kind\": \"Status\", \"message\": \"", message, "\"}")};
+}
 
 std::string TextOf(BIO* bio) {
   char* data = nullptr;
@@ -68,21 +78,30 @@ Certificate MakeCertificate(const std::string& name, const std::string& address)
   return {TextOf(certificate_text.get()), TextOf(key_text.get())};
 }
 
-FakeApiServer::FakeApiServer(const Certificate& certificate, int port) {
+FakeApiServer::FakeApiServer(const Certificate& certificate, int port, FakeStore* store)
+    : store_(store == nullptr ? &own_store_ : store) {
   std::signal(SIGPIPE, SIG_IGN);  // OpenSSL writes to sockets that clients have closed
   const Text certificate_text(BIO_new_mem_buf(certificate.certificate.c_str(), -1));
   const Text key_text(BIO_new_mem_buf(certificate.key.c_str(), -1));
   const Cert cert(PEM_read_bio_X509(certificate_text.get(), nullptr, nullptr, nullptr));
   const Key key(PEM_read_bio_PrivateKey(key_text.get(), nullptr, nullptr, nullptr));
   server_ = std::make_unique<httplib::SSLServer>(cert.get(), key.get());
+  server_->new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
   const auto handle = [this](const httplib::Request& request, httplib::Response& response) {
-    const Answer answer = AnswerTo({.path = request.path,
-                                    .authorization = request.get_header_value("Authorization"),
-                                    .selector = request.get_param_value("fieldSelector"),
-                                    .next = request.get_param_value("continue"),
-                                    .method = request.method,
-                                    .body = request.body});
+    const Request asked = {.path = request.path,
+                           .authorization = request.get_header_value("Authorization"),
+                           .selector = request.get_param_value("fieldSelector"),
+                           .next = request.get_param_value("continue"),
+                           .method = request.method,
+                           .body = request.body,
+                           .watch = request.get_param_value("watch") == "true",
+                           .version = request.get_param_value("resourceVersion"),
+                           .limit = request.get_param_value("limit")};
+    const Answer answer = AnswerTo(asked);
     response.status = answer.status;
+    if (answer.status == 200 && asked.watch && answer.body.empty() && Watch(asked, &response)) {
+      return;
+    }
     response.set_content(answer.body, "application/json");
   };
   server_->Get(".*", handle);
@@ -99,6 +118,7 @@ FakeApiServer::FakeApiServer(const Certificate& certificate, int port) {
 }
 
 FakeApiServer::~FakeApiServer() {
+  EndWatches();
   if (!thread_.joinable()) return;
   server_->stop();
   thread_.join();
@@ -109,21 +129,16 @@ void FakeApiServer::Handle(std::function<Answer(const Request&)> handler) {
   handler_ = std::move(handler);
 }
 void FakeApiServer::SetClaims(std::vector<std::string> claims) {
-  absl::MutexLock lock(&mutex_);
-  claims_ = std::move(claims);
+  store_->Set("resourceclaims", claims);
 }
 void FakeApiServer::SetSlices(std::vector<std::string> slices) {
-  absl::MutexLock lock(&mutex_);
-  slices_ = std::move(slices);
+  store_->Set("resourceslices", slices);
 }
 void FakeApiServer::SetToken(const std::string& token) {
   absl::MutexLock lock(&mutex_);
   token_ = token;
 }
-void FakeApiServer::SetVersion(const std::string& version) {
-  absl::MutexLock lock(&mutex_);
-  version_ = version;
-}
+void FakeApiServer::SetVersion(const std::string& version) { store_->SetGroupVersion(version); }
 void FakeApiServer::SetPart(size_t items) {
   absl::MutexLock lock(&mutex_);
   part_ = items;
@@ -131,6 +146,58 @@ void FakeApiServer::SetPart(size_t items) {
 std::vector<FakeApiServer::Request> FakeApiServer::Requests() const {
   absl::MutexLock lock(&mutex_);
   return requests_;
+}
+void FakeApiServer::EndWatches(int refused) {
+  absl::MutexLock lock(&mutex_);
+  ++ended_watches_;
+  refused_ = refused;
+}
+void FakeApiServer::SpoilWatches(const std::string& line) {
+  absl::MutexLock lock(&mutex_);
+  spoiled_ = line;
+}
+
+std::optional<std::string> FakeApiServer::NextLines(const std::string& resource, uint64_t watches,
+                                                    uint64_t* version) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_watches_ != watches) return std::nullopt;
+    if (!spoiled_.empty()) return spoiled_;
+  }
+  const auto events = store_->EventsAfter(resource, *version, absl::Now() + kLook);
+  if (!events.has_value()) {
+    return absl::StrCat(R"({"type": "ERROR", "object": {"kind": "Status", "code": 410, )",
+                        R"("reason": "Expired", "message": "too old resource version"}})", "\n");
+  }
+  std::string lines;
+  for (const FakeStore::Event& event : *events) {
+    absl::StrAppend(&lines, R"({"type": ")", event.type, R"(", "object": )", event.text, "}\n");
+    *version = event.version;
+  }
+  return lines;
+}
+
+bool FakeApiServer::Watch(const Request& request, httplib::Response* response) {
+  uint64_t version = 0;
+  if (!absl::SimpleAtoi(request.version, &version)) return false;
+  const std::string resource(request.path.substr(request.path.rfind('/') + 1));
+  uint64_t watches = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    watches = ended_watches_;
+  }
+  response->set_chunked_content_provider(
+      "application/json",
+      [this, resource, watches, version](size_t, httplib::DataSink& sink) mutable {
+        const auto lines = NextLines(resource, watches, &version);
+        if (!lines.has_value()) {
+          sink.done();
+          return true;
+        }
+        // An event of another resource moves the version of this one on, too.
+        return lines->empty() ? sink.is_writable() : sink.write(lines->data(), lines->size());
+      });
+  return true;
 }
 
 FakeApiServer::Answer FakeApiServer::AnswerTo(const Request& request) {
@@ -141,29 +208,65 @@ FakeApiServer::Answer FakeApiServer::AnswerTo(const Request& request) {
     handler = handler_;
   }
   if (handler) return handler(request);
-  absl::MutexLock lock(&mutex_);
-  const auto error = [](int code, absl::string_view message) {
-    return Answer{code, absl::StrCat("{\"kind\": \"Status\", \"message\": \"", message, "\"}")};
-  };
-  if (request.authorization != absl::StrCat("Bearer ", token_)) return error(401, "Unauthorized");
-  const std::string group = absl::StrCat("/apis/resource.k8s.io/", version_, "/");
-  if (request.method != "GET") return error(405, "the server does not allow this method");
-  const bool claims = request.path == absl::StrCat(group, "resourceclaims");
-  if (!claims && request.path != absl::StrCat(group, "resourceslices")) {
-    return error(404, "the server could not find the requested resource");
+  {
+    absl::MutexLock lock(&mutex_);
+    if (request.authorization != absl::StrCat("Bearer ", token_)) {
+      return Refusal(401, "Unauthorized");
+    }
+    if (request.watch && refused_ != 200) return Refusal(refused_, "no watch");
   }
-  const std::vector<std::string>& items = claims ? claims_ : slices_;
-  size_t begin = 0;
+  absl::string_view path = request.path;
+  if (request.method == "GET" && absl::ConsumePrefix(&path, "/api/v1/nodes/")) {
+    return {200, absl::StrCat(R"({"kind": "Node", "metadata": {"uid": "uid-of-)", path, "\"}}")};
+  }
+  if (!absl::ConsumePrefix(
+          &path, absl::StrCat("/apis/resource.k8s.io/", store_->group_version(), "/"))) {
+    return {404, "404 page not found"};
+  }
+  return AnswerFromStore(request, std::string(path));
+}
+
+FakeApiServer::Answer FakeApiServer::AnswerFromStore(const Request& request,
+                                                     const std::string& rest) {
+  std::vector<std::string> parts = absl::StrSplit(rest, '/');
+  std::string name_space;
+  if (parts.size() > 2 && parts[0] == "namespaces") {
+    name_space = parts[1];
+    parts.erase(parts.begin(), parts.begin() + 2);
+  }
+  const std::string& resource = parts[0];
+  const bool claims = resource == "resourceclaims";
+  if ((!claims && resource != "resourceslices") || parts.size() > 2) {
+    return Refusal(404, "the server could not find the requested resource");
+  }
+  if (parts.size() == 2) {
+    const auto text = request.method == "PUT"
+                          ? store_->Replace(resource, parts[1], request.body)
+                          : store_->Get(resource, name_space, parts[1]);
+    if (text.has_value()) return {200, *text};
+    if (request.method == "PUT") return Refusal(409, "it has changed");
+    return {404, absl::StrCat(R"({"kind": "Status", "message": "not found", "details": {"name": ")",
+                              parts[1], "\"}}")};
+  }
+  if (request.method == "POST") {
+    const auto text = store_->Create(resource, request.body);
+    return text.has_value() ? Answer{201, *text} : Refusal(409, "it exists");
+  }
+  if (request.method != "GET") return Refusal(405, "the server does not allow this method");
+  if (request.watch) return {200, ""};
+  size_t begin = 0, most = SIZE_MAX;
   (void)absl::SimpleAtoi(request.next, &begin);
-  begin = std::min(begin, items.size());
-  const size_t end = std::min(begin + part_, items.size());
-  const std::string next = end < items.size() ? absl::StrCat(end) : "";
-  return {200, absl::StrCat("{\"apiVersion\": \"resource.k8s.io/", version_, "\", \"kind\": \"",
-                            claims ? "ResourceClaimList" : "ResourceSliceList",
-                            "\", \"metadata\": {\"continue\": \"", next, "\"}, \"items\": [",
-                            absl::StrJoin(items.begin() + static_cast<std::ptrdiff_t>(begin),
-                                          items.begin() + static_cast<std::ptrdiff_t>(end), ","),
-                            "]}")};
+  if (!absl::SimpleAtoi(request.limit, &most)) most = SIZE_MAX;
+  {
+    absl::MutexLock lock(&mutex_);
+    most = std::min(most, part_);
+  }
+  const FakeStore::Part part = store_->List(resource, begin, most);
+  return {200, absl::StrCat("{\"apiVersion\": \"resource.k8s.io/", store_->group_version(),
+                            "\", \"kind\": \"", claims ? "ResourceClaimList" : "ResourceSliceList",
+                            "\", \"metadata\": {\"resourceVersion\": \"", part.version,
+                            "\", \"continue\": \"", part.next, "\"}, \"items\": [",
+                            absl::StrJoin(part.objects, ","), "]}")};
 }
 
 }  // namespace gpumem::kubernetes

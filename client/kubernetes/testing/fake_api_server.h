@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// An API server that lists claims and slices, over TLS.
+// An API server over TLS: lists, watches and single objects of claims and slices.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -11,10 +13,12 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "client/kubernetes/testing/fake_store.h"
 
 namespace httplib {
 class SSLServer;
-}
+struct Response;
+}  // namespace httplib
 
 namespace gpumem::kubernetes {
 
@@ -34,40 +38,58 @@ class FakeApiServer {
     std::string next;
     std::string method;
     std::string body;
+    bool watch = false;
+    std::string version;  // from which it watches
+    std::string limit;    // items of a part
   };
   struct Answer {
     int status = 200;
     std::string body;
   };
 
-  // Listens at `port` of 127.0.0.1; 0: a free one.
-  explicit FakeApiServer(const Certificate& certificate, int port = 0);
+  // Listens at `port` of 127.0.0.1; 0: a free one. `store` has the objects, and outlives this one;
+  // nullptr: one of its own.
+  explicit FakeApiServer(const Certificate& certificate, int port = 0, FakeStore* store = nullptr);
   ~FakeApiServer();
+
+  FakeStore& store() { return *store_; }
 
   int port() const { return port_; }
 
-  // Answers all requests from here; nullptr: those that read from the lists below.
+  // Answers all requests from here, watches too; nullptr: from the store.
   void Handle(std::function<Answer(const Request&)> handler);
   // Texts of objects in JSON.
   void SetClaims(std::vector<std::string> claims);
   void SetSlices(std::vector<std::string> slices);
-  // The one token that it accepts, the version of resource.k8s.io that it has, and how many items
-  // it puts into a part of a list.
+  // The one token that it accepts, the version of resource.k8s.io that it has, and the most items
+  // that it puts into a part of a list.
   void SetToken(const std::string& token);
   void SetVersion(const std::string& version);
   void SetPart(size_t items);
   std::vector<Request> Requests() const;
+  // Ends the watches. Those that begin after `refused` get this status, unless it is 200.
+  void EndWatches(int refused = 200);
+  // Has watches send what is no event.
+  void SpoilWatches(const std::string& line);
 
  private:
   Answer AnswerTo(const Request& request);
+  Answer AnswerFromStore(const Request& request, const std::string& rest);
+  // Returns the next lines of a watch, waiting a while for some; nullopt: it ends.
+  std::optional<std::string> NextLines(const std::string& resource, uint64_t watches,
+                                       uint64_t* version);
+  // True: the request is a watch, and `response` sends it.
+  bool Watch(const Request& request, httplib::Response* response);
 
+  FakeStore own_store_;
+  FakeStore* const store_;
   mutable absl::Mutex mutex_;
   std::function<Answer(const Request&)> handler_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> claims_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::string> slices_ ABSL_GUARDED_BY(mutex_);
   std::string token_ ABSL_GUARDED_BY(mutex_) = "token";
-  std::string version_ ABSL_GUARDED_BY(mutex_) = "v1";
   size_t part_ ABSL_GUARDED_BY(mutex_) = 500;
+  uint64_t ended_watches_ ABSL_GUARDED_BY(mutex_) = 0;  // how often watches were ended
+  int refused_ ABSL_GUARDED_BY(mutex_) = 200;
+  std::string spoiled_ ABSL_GUARDED_BY(mutex_);
   std::vector<Request> requests_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<httplib::SSLServer> server_;
   int port_ = 0;

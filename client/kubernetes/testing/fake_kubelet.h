@@ -41,6 +41,11 @@ class FakeKubelet : public ::v1::PodResourcesLister::Service {
     end_ = end;
   }
 
+  // How often it was called.
+  size_t calls() const {
+    absl::MutexLock lock(&mutex_);
+    return calls_;
+  }
   // True if a call waits for that.
   bool waiting() const {
     absl::MutexLock lock(&mutex_);
@@ -53,6 +58,7 @@ class FakeKubelet : public ::v1::PodResourcesLister::Service {
     {
       absl::MutexLock lock(&mutex_);
       end = end_;
+      ++calls_;
       waiting_ = end != nullptr;
     }
     if (end != nullptr) end->WaitForNotification();
@@ -80,6 +86,7 @@ class FakeKubelet : public ::v1::PodResourcesLister::Service {
   ::v1::ListPodResourcesResponse answer_ ABSL_GUARDED_BY(mutex_);
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   absl::Notification* end_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
   std::unique_ptr<grpc::Server> server_;
 };
