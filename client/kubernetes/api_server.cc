@@ -30,7 +30,7 @@ constexpr size_t kMostToken = 64 << 10;
 constexpr size_t kMostMessage = 200;
 constexpr size_t kMostRefusal = 64 << 10;
 constexpr int kPart = 500;            // items of each part of a list
-constexpr int kMostParts = 2000;      // of a list
+constexpr int kMostParts = 1000;      // of a list
 constexpr int kShortestWatch = 300;   // seconds
 constexpr const char* kVersions[] = {"v1", "v1beta2", "v1beta1"};
 

@@ -128,12 +128,16 @@ void Reflector::Run() {
     if (lasted) pause = kFirstPause;
     // The API server ends each watch after a while: nothing was missed.
     if (failure.ok() && lasted) continue;
+    if (failure.ok()) {
+      failure = absl::UnavailableError(
+          absl::StrCat("the API server has ended the watch of ", resource_, " at once"));
+    }
     // The next watch goes on where this one has ended, unless the version is too old, its events
     // made no sense, or the account may list alone.
-    const bool resumes = failure.ok() || absl::IsUnavailable(failure) ||
-                         absl::IsDeadlineExceeded(failure) || absl::IsUnauthenticated(failure);
+    const bool resumes = absl::IsUnavailable(failure) || absl::IsDeadlineExceeded(failure) ||
+                         absl::IsUnauthenticated(failure);
     if (!resumes) listed = false;
-    if (!failure.ok()) SetStale(failure);
+    SetStale(failure);
     // Nodes that have lost the same API server do not come back at the same moment.
     if (!Pause(pause * absl::Uniform(random_, 0.5, 1.5))) return;
     if (!lasted) pause = std::min(2 * pause, kLongestPause);

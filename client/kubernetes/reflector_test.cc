@@ -5,11 +5,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -21,8 +20,6 @@
 
 namespace gpumem::kubernetes {
 namespace reflector_test {
-
-using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -136,7 +133,7 @@ TEST_F(ReflectorTest, ABrokenWatchGoesOnFromItsVersion) {
   EXPECT_TRUE(absl::IsUnavailable(view_->WaitFresh(absl::Now() + kPatience)));
   server_->EndWatches();
   EXPECT_TRUE(WaitFor({{"c2", 20}}));
-  EXPECT_TRUE(Stale().ok());
+  EXPECT_TRUE(WaitUntil([&] { return Stale().ok(); }));
   EXPECT_EQ(Count(/*watches=*/false), 1) << "it does not list again";
 }
 
@@ -245,8 +242,9 @@ TEST_F(ReflectorTest, NothingIsMissed) {
       store_.SetClaims(texts);
     }
     // As a pod that starts.
-    ASSERT_TRUE(WaitUntil([&] { return view_->WaitFresh(absl::Now() + kPatience).ok(); }));
-    ASSERT_TRUE(WaitFor(wanted)) << step;
+    ASSERT_TRUE(WaitUntil([&] {
+      return view_->WaitFresh(absl::Now() + kPatience).ok() && Known() == wanted;
+    })) << step;
   }
 }
 
