@@ -16,7 +16,8 @@ run_deb() {
   bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
     //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so \
     //client/slurm:gpumem-slurm //client/slurm/spank:spank_gpumem.so \
-    //client/kubernetes:gpumem-kubelet-plugin "${PRELOAD_TARGETS[@]}"
+    //client/kubernetes:gpumem-kubelet-plugin //client/kubernetes/dra:gpumem-dra-driver \
+    "${PRELOAD_TARGETS[@]}"
   local bin work package
   bin=$(bazel_bin --config=dist-deb)
   work=$(mktemp -d)
@@ -95,12 +96,17 @@ install_slurm() {
   install -D -m 644 "$ROOT/deploy/slurm/gpumem-slurm.8" "$1/usr/share/man/man8/gpumem-slurm.8"
 }
 
-# install_kubernetes ROOT BIN: the plug-in of nodes, and its manifests as examples.
+# install_kubernetes ROOT BIN: the programs of nodes, their units, and their manifests as examples.
 install_kubernetes() {
-  local plugin=$ROOT/deploy/kubernetes/plugin manifest
-  install "$2/client/kubernetes/gpumem-kubelet-plugin" "$1/usr/sbin/"
-  (cd "$ROOT/deploy/kubernetes" && find . -name '*.yaml') | while read -r manifest; do
-    install -D -m 644 "$ROOT/deploy/kubernetes/$manifest" "$1/usr/share/gpumem/kubernetes/$manifest"
+  local kubernetes=$ROOT/deploy/kubernetes manifest
+  install "$2/client/kubernetes/gpumem-kubelet-plugin" \
+    "$2/client/kubernetes/dra/gpumem-dra-driver" "$1/usr/sbin/"
+  (cd "$kubernetes" && find . -name '*.yaml') | while read -r manifest; do
+    install -D -m 644 "$kubernetes/$manifest" "$1/usr/share/gpumem/kubernetes/$manifest"
   done
-  install -D -m 644 -t "$1/usr/share/man/man8" "$plugin/gpumem-kubelet-plugin.8"
+  install -D -m 644 -t "$1/usr/share/man/man8" "$kubernetes"/{plugin,dra}/*.8
+  install -D -m 644 -t "$1/lib/systemd/system" "$kubernetes"/systemd/*.service
+  install -D -m 644 "$kubernetes/systemd/kubernetes.env" "$1/etc/gpumem/kubernetes.env"
+  install -D -m 644 "$kubernetes/systemd/sysusers.conf" \
+    "$1/usr/lib/sysusers.d/gpumem-kubernetes.conf"
 }

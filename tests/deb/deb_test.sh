@@ -179,13 +179,16 @@ check_installed() {
   expect_inside "quota" gpumemctl --help
   expect_inside "gpumem-slurm ${version%-*}" gpumem-slurm --version
   expect_inside "gpumem-kubelet-plugin ${version%-*}" gpumem-kubelet-plugin --version
+  expect_inside "gpumem-dra-driver ${version%-*}" gpumem-dra-driver --version
   expect_inside ": ok, " gpumemd --config /etc/gpumem/gpumemd.toml --check-config
   expect_inside "/var/lib/gpumem" getent passwd gpumem
   expect_inside "gpumem-admin" getent group gpumem-admin
   # Nothing of ours, and nothing said by systemd for others, but that there is no journal.
   inside_quietly systemd-analyze verify --man=yes --recursive-errors=no \
-    gpumemd.service gpumemd-{session,admin}.socket
+    gpumemd.service gpumemd-{session,admin}.socket gpumem-{kubelet-plugin,dra-driver}.service
   [[ ! -s $WORK/log ]] || fail "systemd-analyze verify: $(cat "$WORK/log")"
+  [[ -z $(find "$WORK/root/etc/systemd" -name 'gpumem-*') ]] ||
+    fail "units are enabled that an administrator has to choose"
   for package in "${ALL[@]}"; do
     inside dpkg -L "$package" | grep -vE '^/\.$|/libraries' >"$WORK/list"
     # Several packages share folders; only files count.

@@ -109,14 +109,15 @@ void DraNode::StopDriver() {
   view_ = nullptr;
 }
 
-absl::Status DraNode::RestartDriver() {
+absl::Status DraNode::RestartDriver(absl::Duration free_pause) {
   StopDriver();
   view_ = std::make_unique<kubernetes::ClusterView>(OptionsOfView());
   driver_ = std::make_unique<kubernetes::Driver>(
       kubernetes::DriverOptions{.node = kNode,
                                 .cdi_folder = dir_ + "/cdi",
                                 .api_server = ApiOptions(),
-                                .daemon = DaemonOptionsOfNode()},
+                                .daemon = DaemonOptionsOfNode(),
+                                .free_pause = free_pause},
       view_.get());
   auto server =
       kubernetes::KubeletServer::Start({.registry = dir_ + "/registry", .folder = dir_ + "/driver"},

@@ -40,12 +40,14 @@ class DraNode {
   std::string CdiFile(const std::string& claim_uid) const;
 
   // Replaces the driver by one that knows nothing of it.
-  absl::Status RestartDriver();
+  // `free_pause`: as in DriverOptions.
+  absl::Status RestartDriver(absl::Duration free_pause = absl::Minutes(1));
   void StopDriver();
   // Runs the real program in place of this process's driver.
   Child RunProgram();
   absl::Status KillAndRunDaemon();
   void StopApiServer() { api_server_ = nullptr; }
+  kubernetes::FakeApiServer& api_server() { return *api_server_; }
   void StartApiServer();
 
   // Registers the driver as the kubelet does, and connects to it. Returns the versions it has.

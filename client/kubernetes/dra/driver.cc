@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "client/kubernetes/cache.h"
 #include "client/kubernetes/desired.h"
+#include "client/kubernetes/dra/free.h"
 #include "client/kubernetes/dra/slices.h"
 #include "client/kubernetes/json_reader.h"
 #include "client/kubernetes/reconcile.h"
@@ -16,6 +17,7 @@
 namespace gpumem::kubernetes {
 namespace {
 
+constexpr absl::Duration kAskAgain = absl::Minutes(10);
 constexpr char kSlices[] = "/apis/resource.k8s.io/v1/resourceslices";
 
 absl::Status CheckCount(absl::Span<const ClaimName> named) {
@@ -36,7 +38,8 @@ Driver::Driver(DriverOptions options, ClusterView* view)
       cdi_(options_.cdi_folder),
       view_(view),
       api_server_(options_.api_server),
-      daemon_(options_.daemon) {}
+      daemon_(options_.daemon),
+      free_again_(absl::Now() + options_.free_pause) {}
 
 absl::StatusOr<std::map<DeviceName, Gpu>> Driver::Gpus() {
   const auto status = daemon_.Status();
@@ -170,22 +173,43 @@ absl::Status Driver::Publish(absl::Time deadline) {
   if (!status.ok()) return status.status();
   auto devices = DevicesOf(status->devices());
   if (!devices.ok()) return devices.status();
+  const auto tenants = daemon_.Tenants();
+  if (!tenants.ok()) return tenants.status();
+  SetFree(*tenants, &*devices);
 
+  const absl::Time now = absl::Now();
+  const uint64_t seen = view_->slice_changes();
+  const bool may_change = now >= free_again_;
+  if (now < ask_again_ && seen == seen_slices_) {
+    std::map<std::string, uint64_t> free;
+    for (const auto& [device, what] : published_) free[device] = what.free;
+    NodeDevices wanted = *devices;
+    KeepFree(free, may_change, &wanted);
+    if (wanted == published_) return absl::OkStatus();
+  }
   const auto node = api_server_.Read(absl::StrCat("/api/v1/nodes/", options_.node));
   if (!node.ok()) return node.status();
   const auto object = ParseJson(*node, kMostText, kMostDepth);
   if (!object.ok()) return object.status();
-  const NodeSlice slice = {.node = options_.node,
-                           .node_uid = Text(Object(*object, "metadata"), "uid", kMostName),
-                           .devices = *std::move(devices)};
   const std::string path = absl::StrCat(kSlices, "/", *name);
   const auto published = api_server_.Read(path);
   if (!published.ok() && !absl::IsNotFound(published.status())) return published.status();
+  KeepFree(FreeIn(published.value_or("")), may_change, &*devices);
+  const NodeSlice slice = {.node = options_.node,
+                           .node_uid = Text(Object(*object, "metadata"), "uid", kMostName),
+                           .devices = *std::move(devices)};
   const auto step = PublishStep(slice, published.value_or(""));
   if (!step.ok()) return step.status();
-  if (!step->has_value()) return absl::OkStatus();
-  return (*step)->create ? api_server_.Create(kSlices, (*step)->body)
-                         : api_server_.Replace(path, (*step)->body);
+  if (step->has_value()) {
+    const absl::Status written = (*step)->create ? api_server_.Create(kSlices, (*step)->body)
+                                                 : api_server_.Replace(path, (*step)->body);
+    if (!written.ok()) return written;
+    free_again_ = now + options_.free_pause;
+  }
+  published_ = slice.devices;
+  seen_slices_ = seen;
+  ask_again_ = now + kAskAgain;
+  return absl::OkStatus();
 }
 
 }  // namespace gpumem::kubernetes

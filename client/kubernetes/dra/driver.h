@@ -20,6 +20,7 @@
 #include "client/kubernetes/cluster_view.h"
 #include "client/kubernetes/dra/cdi.h"
 #include "client/kubernetes/dra/prepare.h"
+#include "client/kubernetes/dra/slices.h"
 #include "client/kubernetes/node.h"
 
 namespace gpumem::kubernetes {
@@ -32,6 +33,7 @@ struct DriverOptions {
   std::string gpu_kind = "nvidia.com/gpu";  // of the GPUs' CDI devices; empty: none
   ApiServerOptions api_server;
   NodeOptions daemon;
+  absl::Duration free_pause = absl::Minutes(1);
 };
 
 class Driver {
@@ -55,7 +57,9 @@ class Driver {
   absl::StatusOr<std::map<std::string, absl::Status>> UnprepareClaims(
       absl::Span<const ClaimName> named);
 
-  // Publishes this node's slice, unless it is published already.
+  // Publishes this node's slice, unless it is published already: the view and the last call say so,
+  // and every 10 minutes the API server is asked. The attribute `free` alone is written at most
+  // once in options.free_pause.
   //   UNAVAILABLE, …  gpumemd or the API server does not answer
   //   ABORTED         it was changed meanwhile; call again
   absl::Status Publish(absl::Time deadline);
@@ -78,6 +82,11 @@ class Driver {
   ApiServer api_server_;
   absl::Mutex mutex_;  // one request at a time
   Node daemon_ ABSL_GUARDED_BY(mutex_);
+  // Of the last call of Publish that has succeeded.
+  NodeDevices published_ ABSL_GUARDED_BY(mutex_);
+  uint64_t seen_slices_ ABSL_GUARDED_BY(mutex_) = 0;  // changes of the view's slices
+  absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Time free_again_ ABSL_GUARDED_BY(mutex_);  // when `free` may be written
 };
 
 }  // namespace gpumem::kubernetes

@@ -49,7 +49,7 @@ bool IsGpu(const v1::Device& device) {
 }
 
 Json DeviceJson(const std::string& name, const NodeDevice& device) {
-  Json attributes = {{"uuid", {{"string", device.uuid}}}};
+  Json attributes = {{"uuid", {{"string", device.uuid}}}, {"free", {{"int", device.free}}}};
   if (!device.product.empty()) attributes["productName"] = {{"string", device.product}};
   const std::string bytes = absl::StrCat(device.bytes);
   const std::string step = absl::StrCat(kMemoryStep >> 20, "Mi");
@@ -84,6 +84,7 @@ Json Essence(const Json& device) {
   return {{"name", Text(device, "name", kMostName)},
           {"uuid", Text(Object(attributes, "uuid"), "string", kMostAttribute)},
           {"product", Text(Object(attributes, "productName"), "string", kMostAttribute)},
+          {"free", Member(Object(attributes, "free"), "int")},
           {"attributes", attributes.size()},
           {"capacities", capacity.size()},
           {"memory", number(memory, "value")},
@@ -119,7 +120,10 @@ absl::StatusOr<NodeDevices> DevicesOf(
     const bool is_new =
         result
             .try_emplace(std::move(name),
-                         NodeDevice{device.device_uuid(), AttributeOf(device.name()), bytes})
+                         NodeDevice{.uuid = device.device_uuid(),
+                                    .product = AttributeOf(device.name()),
+                                    .bytes = bytes,
+                                    .free = bytes})
             .second;
     if (!is_new) return absl::InvalidArgumentError("two devices have the same UUID");
   }

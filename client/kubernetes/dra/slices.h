@@ -27,6 +27,7 @@ struct NodeDevice {
   std::string uuid;
   std::string product;
   uint64_t bytes = 0;  // a multiple of kMemoryStep
+  uint64_t free = 0;   // guaranteed to no tenant, about (free.h)
   bool operator==(const NodeDevice&) const = default;
 };
 using NodeDevices = std::map<std::string, NodeDevice>;  // by name in the slice

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "client/kubernetes/objects.h"
 #include "client/kubernetes/dra/prepare.h"
+#include "client/kubernetes/objects.h"
 
 namespace gpumem::kubernetes {
 namespace slices_test {
@@ -74,6 +74,7 @@ TEST(SlicesTest, AGpuIsADeviceWithConsumableMemory) {
         "allowMultipleAllocations": true,
         "attributes": {"uuid": {"string": ")",
                                                                  kUuidA, R"("},
+                       "free": {"int": 85899345920},
                        "productName": {"string": "NVIDIA H100 80GB HBM3"}},
         "capacity": {"memory": {
           "value": "85899345920",

@@ -152,6 +152,10 @@ void FakeApiServer::EndWatches(int refused) {
   ++ended_watches_;
   refused_ = refused;
 }
+void FakeApiServer::FreezeWatches(bool frozen) {
+  absl::MutexLock lock(&mutex_);
+  frozen_ = frozen;
+}
 void FakeApiServer::SpoilWatches(const std::string& line) {
   absl::MutexLock lock(&mutex_);
   spoiled_ = line;
@@ -159,10 +163,16 @@ void FakeApiServer::SpoilWatches(const std::string& line) {
 
 std::optional<std::string> FakeApiServer::NextLines(const std::string& resource, uint64_t watches,
                                                     uint64_t* version) {
+  bool frozen = false;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_watches_ != watches) return std::nullopt;
     if (!spoiled_.empty()) return spoiled_;
+    frozen = frozen_;
+  }
+  if (frozen) {
+    absl::SleepFor(kLook);
+    return "";
   }
   const auto events = store_->EventsAfter(resource, *version, absl::Now() + kLook);
   if (!events.has_value()) {

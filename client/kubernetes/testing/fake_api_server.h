@@ -69,6 +69,8 @@ class FakeApiServer {
   std::vector<Request> Requests() const;
   // Ends the watches. Those that begin after `refused` get this status, unless it is 200.
   void EndWatches(int refused = 200);
+  // Has watches send nothing, as if they lagged behind.
+  void FreezeWatches(bool frozen);
   // Has watches send what is no event.
   void SpoilWatches(const std::string& line);
 
@@ -89,6 +91,7 @@ class FakeApiServer {
   size_t part_ ABSL_GUARDED_BY(mutex_) = 500;
   uint64_t ended_watches_ ABSL_GUARDED_BY(mutex_) = 0;  // how often watches were ended
   int refused_ ABSL_GUARDED_BY(mutex_) = 200;
+  bool frozen_ ABSL_GUARDED_BY(mutex_) = false;
   std::string spoiled_ ABSL_GUARDED_BY(mutex_);
   std::vector<Request> requests_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<httplib::SSLServer> server_;
