@@ -163,21 +163,21 @@ void FakeApiServer::SpoilWatches(const std::string& line) {
 
 std::optional<std::string> FakeApiServer::NextLines(const std::string& resource, uint64_t watches,
                                                     uint64_t* version) {
-  bool frozen = false;
   {
     absl::MutexLock lock(&mutex_);
     if (ended_watches_ != watches) return std::nullopt;
     if (!spoiled_.empty()) return spoiled_;
-    frozen = frozen_;
-  }
-  if (frozen) {
-    absl::SleepFor(kLook);
-    return "";
+    const auto thawed = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return !frozen_; };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&thawed), kLook)) return "";
   }
   const auto events = store_->EventsAfter(resource, *version, absl::Now() + kLook);
   if (!events.has_value()) {
     return absl::StrCat(R"({"type": "ERROR", "object": {"kind": "Status", "code": 410, )",
                         R"("reason": "Expired", "message": "too old resource version"}})", "\n");
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (frozen_) return "";
   }
   std::string lines;
   for (const FakeStore::Event& event : *events) {
