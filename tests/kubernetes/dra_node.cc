@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "client/kubernetes/dra/dra_v1.grpc.pb.h"
 #include "client/kubernetes/dra/pluginregistration.grpc.pb.h"
 #include "client/kubernetes/reconcile.h"
 #include "common/grpc_status.h"
@@ -25,7 +26,16 @@ namespace {
 using kubernetes::FakeApiServer;
 using nlohmann::json;
 
+namespace dra = ::k8s::io::kubelet::pkg::apis::dra;
+
 constexpr char kNode[] = "node-1";
+
+template <typename Claim>
+void SetClaim(const kubernetes::ClaimName& name, Claim* claim) {
+  claim->set_namespace_(name.name_space);
+  claim->set_name(name.name);
+  claim->set_uid(name.uid);
+}
 
 // Calls the kubelet's end of a socket.
 std::shared_ptr<grpc::Channel> ConnectTo(const std::string& socket) {
@@ -51,7 +61,7 @@ std::string ClaimText(const kubernetes::ClaimName& name, const std::string& devi
   return claim.dump();
 }
 
-absl::StatusOr<std::unique_ptr<DraNode>> DraNode::Start() {
+absl::StatusOr<std::unique_ptr<DraNode>> DraNode::Start(const std::string& rules) {
   std::unique_ptr<DraNode> node(new DraNode);
   // Not under TEST_TMPDIR: its path is longer than a socket's name may be.
   char dir[] = "/tmp/gpumem-dra-XXXXXX";
@@ -59,8 +69,9 @@ absl::StatusOr<std::unique_ptr<DraNode>> DraNode::Start() {
   node->dir_ = dir;
   std::filesystem::create_directory(node->dir_ + "/registry");
   auto daemon =
-      DaemonProcess::Start({.config = "[host]\ndevices = 2\ndevice_bytes = \"1024MiB\"\n"
-                                      "[[rule]]\ntenant = \"user-{uid}\"\ndefault = true\n"});
+      DaemonProcess::Start({.config = absl::StrCat(
+                                "[host]\ndevices = 2\ndevice_bytes = \"1024MiB\"\n", rules,
+                                "[[rule]]\ntenant = \"user-{uid}\"\ndefault = true\n")});
   if (!daemon.ok()) return daemon.status();
   node->daemon_ = *std::move(daemon);
   node->certificate_ = kubernetes::MakeCertificate("localhost", "127.0.0.1");
@@ -190,6 +201,37 @@ absl::StatusOr<std::vector<std::string>> DraNode::Register() {
   if (!called.ok()) return called;
   return std::vector<std::string>(info.supported_versions().begin(),
                                   info.supported_versions().end());
+}
+
+absl::StatusOr<std::vector<std::string>> DraNode::Prepare(const kubernetes::ClaimName& name) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  dra::v1::NodePrepareResourcesRequest request;
+  dra::v1::NodePrepareResourcesResponse response;
+  SetClaim(name, request.add_claims());
+  absl::Status called = FromGrpcStatus(
+      dra::v1::DRAPlugin::NewStub(channel_)->NodePrepareResources(&context, request, &response));
+  if (!called.ok()) return called;
+  const auto& claim = response.claims().at(name.uid);
+  if (!claim.error().empty()) return absl::FailedPreconditionError(claim.error());
+  std::vector<std::string> devices;
+  for (const auto& device : claim.devices()) {
+    devices.insert(devices.end(), device.cdi_device_ids().begin(), device.cdi_device_ids().end());
+  }
+  return devices;
+}
+
+absl::Status DraNode::Unprepare(const kubernetes::ClaimName& name) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+  dra::v1::NodeUnprepareResourcesRequest request;
+  dra::v1::NodeUnprepareResourcesResponse response;
+  SetClaim(name, request.add_claims());
+  absl::Status called = FromGrpcStatus(
+      dra::v1::DRAPlugin::NewStub(channel_)->NodeUnprepareResources(&context, request, &response));
+  if (!called.ok()) return called;
+  const std::string& error = response.claims().at(name.uid).error();
+  return error.empty() ? absl::OkStatus() : absl::FailedPreconditionError(error);
 }
 
 std::string DraNode::slice() const {

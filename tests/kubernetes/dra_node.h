@@ -28,7 +28,8 @@ std::string ClaimText(const kubernetes::ClaimName& name, const std::string& devi
 
 class DraNode {
  public:
-  static absl::StatusOr<std::unique_ptr<DraNode>> Start();
+  // `rules`: of gpumemd's configuration, before that of users.
+  static absl::StatusOr<std::unique_ptr<DraNode>> Start(const std::string& rules = "");
   ~DraNode();
 
   kubernetes::FakeStore& store() { return store_; }
@@ -53,6 +54,10 @@ class DraNode {
   // Registers the driver as the kubelet does, and connects to it. Returns the versions it has.
   absl::StatusOr<std::vector<std::string>> Register();
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  // Prepares or unprepares a claim as the kubelet does. Returns the CDI devices of its containers.
+  absl::StatusOr<std::vector<std::string>> Prepare(const kubernetes::ClaimName& name);
+  absl::Status Unprepare(const kubernetes::ClaimName& name);
 
   // Makes a round of the plug-in for the driver's tenants.
   absl::Status Round();

@@ -20,8 +20,8 @@
 namespace gpumem::kubernetes {
 namespace {
 
-// podman 4.3 knows 0.5.0 and no later one. It is the first in which a device's name may begin with
-// a digit.
+// The first version in which a device's name may begin with a digit, and the last one that podman 4.3
+// reads.
 constexpr char kCdiVersion[] = "0.5.0";
 constexpr mode_t kMode = 0644;
 
