@@ -29,9 +29,9 @@ namespace {
 constexpr size_t kMostToken = 64 << 10;
 constexpr size_t kMostMessage = 200;
 constexpr size_t kMostRefusal = 64 << 10;
-constexpr int kPart = 500;            // items of each part of a list
-constexpr int kMostParts = 1000;      // of a list
-constexpr int kShortestWatch = 300;   // seconds
+constexpr int kPart = 500;           // items of each part of a list
+constexpr int kMostParts = 1000;     // of a list
+constexpr int kShortestWatch = 300;  // seconds
 constexpr const char* kVersions[] = {"v1", "v1beta2", "v1beta1"};
 
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
@@ -203,9 +203,9 @@ absl::Status ApiServer::Send(const Request& request) {
   }
   if (ended) return absl::OkStatus();
   if (too_late || (!result && absl::Now() > request.deadline)) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the API server has not answered ", request.path, " in ",
-                     absl::FormatDuration(options_.timeout)));
+    return absl::DeadlineExceededError(absl::StrCat("the API server has not answered ",
+                                                    request.path, " in ",
+                                                    absl::FormatDuration(options_.timeout)));
   }
   if (!result) return ErrorOf(options_, result.error(), client.get_openssl_verify_result());
   if (status != 200 && status != 201) return ErrorOf(status, request.path, refusal);
@@ -246,8 +246,7 @@ absl::Status ApiServer::Replace(const std::string& path, const std::string& body
   return Send("PUT", path, /*query=*/"", body).status();
 }
 
-absl::Status ApiServer::InVersion(
-    absl::FunctionRef<absl::Status(const std::string& group)> send) {
+absl::Status ApiServer::InVersion(absl::FunctionRef<absl::Status(const std::string& group)> send) {
   std::string known;
   {
     absl::MutexLock lock(&mutex_);
@@ -299,8 +298,8 @@ absl::Status ApiServer::List(
     if (!read.ok()) return read;
     auto token = on_part(text);
     if (!token.ok()) {
-      return absl::Status(token.status().code(), absl::StrCat("the list of ", resource, ": ",
-                                                              token.status().message()));
+      return absl::Status(token.status().code(),
+                          absl::StrCat("the list of ", resource, ": ", token.status().message()));
     }
     if (token->empty()) return absl::OkStatus();
     next = *std::move(token);
@@ -341,9 +340,8 @@ absl::Status ApiServer::Watch(const std::string& resource, const std::string& se
 absl::StatusOr<std::vector<Claim>> ApiServer::Claims(absl::string_view driver) {
   Cache<Claim> cache(kClaimKind, [&](const Json& object) { return ReadClaim(object, driver); });
   cache.BeginList();
-  const absl::Status listed = List("resourceclaims", /*selector=*/"", [&](absl::string_view text) {
-    return cache.AddPart(text);
-  });
+  const absl::Status listed = List("resourceclaims", /*selector=*/"",
+                                   [&](absl::string_view text) { return cache.AddPart(text); });
   if (!listed.ok()) return listed;
   return std::vector<Claim>(cache.objects().begin(), cache.objects().end());
 }
@@ -355,8 +353,7 @@ absl::StatusOr<Claim> ApiServer::ClaimOf(absl::string_view name_space, absl::str
   }
   std::string text;
   const absl::Status read = InVersion([&](const std::string& group) {
-    auto answer =
-        Read(absl::StrCat(group, "namespaces/", name_space, "/resourceclaims/", name));
+    auto answer = Read(absl::StrCat(group, "namespaces/", name_space, "/resourceclaims/", name));
     if (answer.ok()) text = *std::move(answer);
     return answer.status();
   });

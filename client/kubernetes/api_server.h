@@ -100,9 +100,9 @@ class ApiServer {
     std::string path;
     std::string query;  // begins with "?", or is empty
     std::string body;
-    absl::Duration silence;              // the longest pause in the answer
-    absl::Time deadline;                 // of the whole answer
-    std::function<void()> on_open;       // the answer begins
+    absl::Duration silence;                          // the longest pause in the answer
+    absl::Time deadline;                             // of the whole answer
+    std::function<void()> on_open;                   // the answer begins
     std::function<bool(absl::string_view)> on_data;  // false ends the call
   };
   // Statuses as List. An answer that `on_data` has ended is OK.

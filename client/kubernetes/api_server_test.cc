@@ -93,9 +93,9 @@ TEST_F(ApiServerTest, ListsAreReadInParts) {
 TEST_F(ApiServerTest, SelectorsAreSent) {
   ApiServer api = Connect("localhost");
   const std::string selector = "spec.nodeName=node-1,spec.driver=gpu.nvidia.com";
-  ASSERT_TRUE(api.List("resourceslices", selector, [](absl::string_view) {
-                   return absl::StatusOr<std::string>("");
-                 }).ok());
+  ASSERT_TRUE(api.List("resourceslices", selector,
+                       [](absl::string_view) { return absl::StatusOr<std::string>(""); })
+                  .ok());
   EXPECT_EQ(server_->Requests().at(0).selector, selector);
 }
 

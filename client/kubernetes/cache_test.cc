@@ -38,17 +38,19 @@ std::optional<Thing> Read(const Json& object) {
 
 std::string ObjectText(const std::string& name, int version, int value) {
   return absl::StrCat(R"({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-      "metadata": {"namespace": "n", "name": ")", name, R"(", "resourceVersion": ")", version,
-      R"(", "managedFields": [{"a": 1}]}, "value": )",
-      value < 0 ? "null" : absl::StrCat(value), "}");
+      "metadata": {"namespace": "n", "name": ")",
+                      name, R"(", "resourceVersion": ")", version,
+                      R"(", "managedFields": [{"a": 1}]}, "value": )",
+                      value < 0 ? "null" : absl::StrCat(value), "}");
 }
 std::string EventText(const std::string& type, const std::string& object) {
   return absl::StrCat(R"({"type": ")", type, R"(", "object": )", object, "}");
 }
 std::string PartText(int version, const std::string& next, const std::vector<std::string>& items) {
   return absl::StrCat(R"({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimList",
-      "metadata": {"resourceVersion": ")", version, R"(", "continue": ")", next,
-      R"("}, "items": [)", absl::StrJoin(items, ","), "]}");
+      "metadata": {"resourceVersion": ")",
+                      version, R"(", "continue": ")", next, R"("}, "items": [)",
+                      absl::StrJoin(items, ","), "]}");
 }
 
 std::map<std::string, int> ValuesOf(const Cache<Thing>& cache) {
@@ -131,8 +133,7 @@ TEST(CacheTest, CountsAreBounded) {
     for (size_t i = 0; i < 5000; ++i, ++made) items.push_back(ObjectText(absl::StrCat(made), 1, 1));
     ASSERT_TRUE(cache.AddPart(PartText(1, made < kMostObjects ? "more" : "", items)).ok());
   }
-  EXPECT_TRUE(
-      absl::IsResourceExhausted(cache.Apply(EventText("ADDED", ObjectText("x", 2, 1)))));
+  EXPECT_TRUE(absl::IsResourceExhausted(cache.Apply(EventText("ADDED", ObjectText("x", 2, 1)))));
   EXPECT_TRUE(cache.Apply(EventText("ADDED", ObjectText("y", 2, -1))).ok()) << "none of ours";
   EXPECT_TRUE(cache.Apply(EventText("MODIFIED", ObjectText("7", 2, 5))).ok());
   EXPECT_TRUE(cache.Apply(EventText("DELETED", ObjectText("7", 3, 5))).ok());
@@ -197,9 +198,14 @@ TEST(CacheTest, ItFollowsRandomEvents) {
         }
         case 1:
           ++version;
-          ASSERT_TRUE(cache.Apply(EventText("BOOKMARK", absl::StrCat(
-              R"({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
-                  "metadata": {"resourceVersion": ")", version, "\"}}"))).ok());
+          ASSERT_TRUE(cache
+                          .Apply(EventText(
+                              "BOOKMARK",
+                              absl::StrCat(
+                                  R"({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+                  "metadata": {"resourceVersion": ")",
+                                  version, "\"}}")))
+                          .ok());
           break;
         default:
           ASSERT_TRUE(cache.Apply(change()).ok());

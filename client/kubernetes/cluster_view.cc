@@ -7,10 +7,8 @@
 namespace gpumem::kubernetes {
 
 ClusterView::ClusterView(const ViewOptions& options)
-    : claims_(kClaimKind,
-              [driver = options.driver, pool = options.pool](const Json& object) {
-                return ReadClaim(object, driver, pool);
-              }),
+    : claims_(kClaimKind, [driver = options.driver, pool = options.pool](
+                              const Json& object) { return ReadClaim(object, driver, pool); }),
       slices_(kSliceKind,
               [driver = options.driver](const Json& object) { return ReadSlice(object, driver); }),
       claims_reflector_(options.api_server, "resourceclaims", /*selector=*/"", &claims_, &mutex_),
@@ -53,13 +51,12 @@ bool ClusterView::WaitForChange(uint64_t seen, absl::Time until) const {
     uint64_t seen;
   } const wait{this, seen};
   absl::MutexLock lock(&mutex_);
-  return mutex_.AwaitWithDeadline(
-      absl::Condition(
-          +[](const Wait* w) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-            return w->self->Changes() != w->seen;
-          },
-          &wait),
-      until);
+  return mutex_.AwaitWithDeadline(absl::Condition(
+                                      +[](const Wait* w) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                        return w->self->Changes() != w->seen;
+                                      },
+                                      &wait),
+                                  until);
 }
 
 }  // namespace gpumem::kubernetes

@@ -105,8 +105,8 @@ absl::Status Plugin::Round() {
   return ending.ok() ? carried : ending;
 }
 
-absl::Status Plugin::ConfirmEnds(const std::vector<PresentTenant>& present,
-                                 const SliceList& slices, Desired* desired) {
+absl::Status Plugin::ConfirmEnds(const std::vector<PresentTenant>& present, const SliceList& slices,
+                                 Desired* desired) {
   const std::vector<std::string> ends = EndsOf(*desired, present);
   if (ends.empty()) return absl::OkStatus();
   size_t claims = 0;

@@ -33,7 +33,8 @@ struct PluginOptions {
 
 class Plugin {
  public:
-  // `view` is of the same driver and node, and outlives this object. `say` writes a line of the log.
+  // `view` is of the same driver and node, and outlives this object. `say` writes a line of the
+  // log.
   Plugin(const PluginOptions& options, ClusterView* view,
          std::function<void(absl::string_view)> say);
 

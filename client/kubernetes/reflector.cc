@@ -71,12 +71,12 @@ void Reflector::SetStale(const absl::Status& stale) {
 
 bool Reflector::Pause(absl::Duration pause) {
   absl::MutexLock lock(mutex_);
-  mutex_->AwaitWithTimeout(
-      absl::Condition(
-          +[](Reflector* self)
-               ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->at_once_ || self->ending_; },
-          this),
-      pause);
+  mutex_->AwaitWithTimeout(absl::Condition(
+                               +[](Reflector* self) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+                                 return self->at_once_ || self->ending_;
+                               },
+                               this),
+                           pause);
   at_once_ = false;
   return !ending_;
 }

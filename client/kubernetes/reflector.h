@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps a cache as the API server has the objects: lists them once and watches them from there.
 //
-// A thread of its own does the calls. When the watch breaks, it goes on from the last version; where
-// the API server has forgotten that one, it lists again. Meanwhile the objects are stale.
+// A thread of its own does the calls. When the watch breaks, it goes on from the last version;
+// where the API server has forgotten that one, it lists again. Meanwhile the objects are stale.
 #pragma once
 
 #include <string>

@@ -25,8 +25,8 @@ constexpr absl::Duration kPatience = absl::Seconds(60);
 
 std::string ClaimText(int number, int mib, const std::string& pool = "node-1") {
   return absl::StrCat(R"({"metadata": {"name": "c)", number, R"(", "namespace": "team"}, "status": {
-          "allocation": {"devices": {"results": [{"driver": "gpumem.dev", "pool": ")", pool,
-                      R"(", "device": "gpu-0", "consumedCapacity": {"memory": ")", mib,
+          "allocation": {"devices": {"results": [{"driver": "gpumem.dev", "pool": ")",
+                      pool, R"(", "device": "gpu-0", "consumedCapacity": {"memory": ")", mib,
                       R"(Mi"}}]}}}})");
 }
 
@@ -67,7 +67,8 @@ class ReflectorTest : public ::testing::Test {
   std::map<std::string, uint64_t> Known() const {
     std::map<std::string, uint64_t> known;
     (void)view_->Read([&](const ClusterView::State& state) {
-      for (const Claim& claim : state.claims) known[claim.name] = claim.shares.begin()->second >> 20;
+      for (const Claim& claim : state.claims)
+        known[claim.name] = claim.shares.begin()->second >> 20;
     });
     return known;
   }

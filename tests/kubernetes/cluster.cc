@@ -15,7 +15,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "client/kubernetes/podresources.pb.h"
 
@@ -50,11 +49,6 @@ std::string ClaimOf(const TestPod& pod) {
 }
 
 }  // namespace
-
-std::string TestPod::uid() const {
-  return absl::StrFormat("%08d-2a99-45ad-af94-d91eb81a87e9", number);
-}
-std::string TestPod::tenant() const { return absl::StrCat("pod-", uid()); }
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::Start(const std::string& rules) {
   std::unique_ptr<Cluster> cluster(new Cluster);

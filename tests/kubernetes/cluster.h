@@ -14,22 +14,11 @@
 #include "absl/time/time.h"
 #include "client/kubernetes/testing/fake_api_server.h"
 #include "client/kubernetes/testing/fake_kubelet.h"
+#include "tests/kubernetes/scheduler.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 
 namespace gpumem::testing {
-
-inline constexpr int kGpus = 2;
-inline constexpr uint64_t kGpuMib = 1024;
-
-// A pod with a separate claim, whose name is "claim-NUMBER".
-struct TestPod {
-  int number = 0;
-  std::map<int, uint64_t> mib;  // by GPU
-
-  std::string uid() const;
-  std::string tenant() const;
-};
 
 class Cluster {
  public:

@@ -19,6 +19,7 @@
 #include "client/kubernetes/dra/pluginregistration.grpc.pb.h"
 #include "client/kubernetes/reconcile.h"
 #include "common/grpc_status.h"
+#include "tests/kubernetes/scheduler.h"
 
 namespace gpumem::testing {
 namespace {
@@ -47,18 +48,28 @@ std::shared_ptr<grpc::Channel> ConnectTo(const std::string& socket) {
 
 }  // namespace
 
-std::string ClaimText(const kubernetes::ClaimName& name, const std::string& device, int mib,
-                      const std::string& pod_uid) {
-  const json result = {
-      {"request", "gpu"},   {"driver", kubernetes::kDriverName},
-      {"pool", kNode},      {"device", device},
-      {"shareID", "share"}, {"consumedCapacity", {{"memory", absl::StrCat(mib, "Mi")}}}};
-  const json pod = {{"resource", "pods"}, {"name", "pod"}, {"uid", pod_uid}};
+std::string ClaimText(const kubernetes::ClaimName& name, const std::map<std::string, uint64_t>& mib,
+                      const std::string& pod, const std::string& pod_uid) {
+  json results = json::array();
+  for (const auto& [device, amount] : mib) {
+    results.push_back({{"request", "gpu"},
+                       {"driver", kubernetes::kDriverName},
+                       {"pool", kNode},
+                       {"device", device},
+                       {"shareID", "share"},
+                       {"consumedCapacity", {{"memory", absl::StrCat(amount, "Mi")}}}});
+  }
   json claim = {
       {"metadata", {{"namespace", name.name_space}, {"name", name.name}, {"uid", name.uid}}}};
-  claim["status"]["allocation"]["devices"]["results"] = json::array({result});
-  claim["status"]["reservedFor"] = json::array({pod});
+  claim["status"]["allocation"]["devices"]["results"] = std::move(results);
+  claim["status"]["reservedFor"] =
+      json::array({{{"resource", "pods"}, {"name", pod}, {"uid", pod_uid}}});
   return claim.dump();
+}
+
+std::string ClaimText(const kubernetes::ClaimName& name, const std::string& device, int mib,
+                      const std::string& pod_uid) {
+  return ClaimText(name, {{device, static_cast<uint64_t>(mib)}}, "pod", pod_uid);
 }
 
 absl::StatusOr<std::unique_ptr<DraNode>> DraNode::Start(const std::string& rules) {
@@ -68,10 +79,9 @@ absl::StatusOr<std::unique_ptr<DraNode>> DraNode::Start(const std::string& rules
   if (mkdtemp(dir) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
   node->dir_ = dir;
   std::filesystem::create_directory(node->dir_ + "/registry");
-  auto daemon =
-      DaemonProcess::Start({.config = absl::StrCat(
-                                "[host]\ndevices = 2\ndevice_bytes = \"1024MiB\"\n", rules,
-                                "[[rule]]\ntenant = \"user-{uid}\"\ndefault = true\n")});
+  auto daemon = DaemonProcess::Start(
+      {.config = absl::StrCat("[host]\ndevices = 2\ndevice_bytes = \"1024MiB\"\n", rules,
+                              "[[rule]]\ntenant = \"user-{uid}\"\ndefault = true\n")});
   if (!daemon.ok()) return daemon.status();
   node->daemon_ = *std::move(daemon);
   node->certificate_ = kubernetes::MakeCertificate("localhost", "127.0.0.1");
@@ -98,10 +108,8 @@ kubernetes::ApiServerOptions DraNode::ApiOptions() const {
 }
 
 kubernetes::ViewOptions DraNode::OptionsOfView() const {
-  return {.api_server = ApiOptions(),
-          .driver = kubernetes::kDriverName,
-          .node = kNode,
-          .pool = kNode};
+  return {
+      .api_server = ApiOptions(), .driver = kubernetes::kDriverName, .node = kNode, .pool = kNode};
 }
 
 kubernetes::NodeOptions DraNode::DaemonOptionsOfNode() const {
@@ -138,15 +146,15 @@ absl::Status DraNode::RestartDriver(absl::Duration free_pause) {
   return absl::OkStatus();
 }
 
-Child DraNode::RunProgram() {
-  StopDriver();
+Child DraNode::RunProgram(const std::string& kubelet_socket) {
+  if (server_ != nullptr) StopDriver();
   return Child({ProgramPath("gpumem_dra_driver"),
                 "--node",
                 kNode,
                 "--runtime-dir",
                 daemon_->runtime_dir(),
                 "--kubelet-socket",
-                "",
+                kubelet_socket,
                 "--api-server",
                 absl::StrCat("https://127.0.0.1:", port_),
                 "--token-file",
@@ -167,6 +175,17 @@ absl::Status DraNode::KillAndRunDaemon() {
   daemon_->child().Signal(SIGKILL);
   if (const int code = daemon_->child().Wait(); code != 128 + SIGKILL) {
     return absl::InternalError(absl::StrCat("gpumemd has ended with ", code));
+  }
+  return daemon_->RunAgain();
+}
+
+absl::Status DraNode::Reboot() {
+  if (server_ != nullptr) StopDriver();
+  daemon_->child().Signal(SIGKILL);
+  (void)daemon_->child().Wait();
+  std::filesystem::remove_all(dir_ + "/cdi");
+  for (const auto& entry : std::filesystem::directory_iterator(daemon_->runtime_dir())) {
+    std::filesystem::remove_all(entry.path());
   }
   return daemon_->RunAgain();
 }
@@ -252,9 +271,21 @@ absl::StatusOr<std::map<std::string, std::map<std::string, uint64_t>>> DraNode::
   kubernetes::Node node(DaemonOptionsOfNode());
   const auto listed = node.Tenants();
   if (!listed.ok()) return listed.status();
+  std::map<std::string, uint64_t> guaranteed;
+  for (const auto& tenant : listed->tenants()) {
+    for (const auto& device : tenant.usage().devices()) {
+      guaranteed[device.device_uuid()] += device.guarantee_bytes();
+    }
+  }
+  for (const auto& [uuid, bytes] : guaranteed) {
+    if (bytes > kGpuMib << 20) {
+      return absl::InternalError(absl::StrCat("more is guaranteed than there is on ", uuid));
+    }
+  }
   std::map<std::string, std::map<std::string, uint64_t>> tenants;
   for (const auto& tenant :
        kubernetes::PresentTenants(*listed, kubernetes::OwnerOf(kubernetes::kDriverName, kNode))) {
+    if (tenant.ending) continue;
     if (tenant.quota.limits != tenant.quota.guarantees) {
       return absl::InternalError(absl::StrCat(tenant.name, ": limit and guarantee differ"));
     }

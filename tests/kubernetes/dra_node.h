@@ -22,6 +22,9 @@
 
 namespace gpumem::testing {
 
+// Returns a claim for MiB of devices, reserved for one pod.
+std::string ClaimText(const kubernetes::ClaimName& name, const std::map<std::string, uint64_t>& mib,
+                      const std::string& pod, const std::string& pod_uid);
 // Returns a claim for `mib` of a device, reserved for one pod.
 std::string ClaimText(const kubernetes::ClaimName& name, const std::string& device, int mib,
                       const std::string& pod_uid);
@@ -45,8 +48,11 @@ class DraNode {
   absl::Status RestartDriver(absl::Duration free_pause = absl::Minutes(1));
   void StopDriver();
   // Runs the real program in place of this process's driver.
-  Child RunProgram();
+  Child RunProgram(const std::string& kubelet_socket = "");
   absl::Status KillAndRunDaemon();
+  // Loses what a node loses when it is restarted: processes, /run, and /var/run/cdi. Files of
+  // gpumemd's state folder stay. The driver is not run again.
+  absl::Status Reboot();
   void StopApiServer() { api_server_ = nullptr; }
   kubernetes::FakeApiServer& api_server() { return *api_server_; }
   void StartApiServer();
@@ -62,7 +68,7 @@ class DraNode {
   // Makes a round of the plug-in for the driver's tenants.
   absl::Status Round();
   // Returns the MiB that the node's tenants have as limit, by tenant and GPU. A guarantee that
-  // differs from the limit is an error.
+  // differs from the limit is an error, and so are more guarantees on a GPU than it has memory.
   absl::StatusOr<std::map<std::string, std::map<std::string, uint64_t>>> Tenants();
 
  private:

@@ -7,10 +7,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -21,6 +19,7 @@
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
 #include "tests/kubernetes/cluster.h"
+#include "tests/kubernetes/scheduler.h"
 #include "tests/support/child.h"
 
 namespace gpumem {
@@ -199,50 +198,12 @@ TEST_F(KubeletPluginTest, ItEndsAlsoDuringACall) {
   end.Notify();
 }
 
-// A scheduler that never gives more of a GPU than it has.
-class Scheduler {
- public:
-  explicit Scheduler(uint64_t seed) : random_(seed) {}
-  size_t Below(size_t n) { return random_() % n; }
-  int made() const { return made_; }
-  const std::vector<TestPod>& pods() const { return pods_; }
-
-  void Change() {
-    std::erase_if(pods_, [&](const TestPod&) { return Below(2) == 0; });
-    for (size_t n = 10 + Below(20); n > 0; --n) {
-      TestPod pod{.number = made_ + 1};
-      for (size_t gpus = 1 + Below(testing::kGpus); gpus > 0; --gpus) {
-        const int gpu = static_cast<int>(Below(testing::kGpus));
-        const uint64_t room = Room(gpu);
-        if (room > 0 && !pod.mib.contains(gpu))
-          pod.mib[gpu] = 1 + Below(std::min<uint64_t>(room, 300));
-      }
-      if (pod.mib.empty()) continue;
-      ++made_;
-      pods_.push_back(pod);
-    }
-  }
-
- private:
-  uint64_t Room(int gpu) const {
-    uint64_t room = testing::kGpuMib;
-    for (const TestPod& pod : pods_) {
-      const auto mib = pod.mib.find(gpu);
-      if (mib != pod.mib.end()) room -= mib->second;
-    }
-    return room;
-  }
-  std::mt19937_64 random_;
-  std::vector<TestPod> pods_;
-  int made_ = 0;
-};
-
 // At every moment that is looked at, guarantees fit (Cluster::Tenants). In the end of each round
 // each pod has what its claim says.
 TEST_F(KubeletPluginTest, FiveHundredPodsSurviveRestartsOfEachPart) {
   Start();
   cluster_->StartPlugin();
-  Scheduler scheduler(5);
+  testing::Scheduler scheduler(5);
   while (scheduler.made() < 500) {
     scheduler.Change();
     const size_t part = scheduler.Below(5);

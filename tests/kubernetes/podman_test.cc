@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A container runtime reads the CDI file of a claim: the container finds gpumemd, as its pod's tenant.
+// A container runtime reads the CDI file of a claim: the container finds gpumemd, as its pod's
+// tenant.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -52,10 +53,10 @@ class PodmanTest : public ::testing::Test {
     if (InAUnit()) GTEST_SKIP() << "this test runs in a unit of systemd itself";
     // Of no other test that runs.
     pod_ = absl::StrFormat("%08d%s", getpid(), kDriverId);
-    const std::string path = absl::StrCat(
-        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod",
-        absl::StrReplaceAll(pod_, {{"-", "_"}}), ".slice/cri-containerd-", std::string(64, 'c'),
-        ".scope");
+    const std::string path =
+        absl::StrCat("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod",
+                     absl::StrReplaceAll(pod_, {{"-", "_"}}), ".slice/cri-containerd-",
+                     std::string(64, 'c'), ".scope");
     auto group = LiveCgroup::Make("", path);
     if (!group.ok()) group = LiveCgroup::Make("pids", path);
     if (!group.ok()) GTEST_SKIP() << group.status().message();
@@ -72,9 +73,9 @@ class PodmanTest : public ::testing::Test {
 
   // Runs a script in a new container with these CDI devices.
   Output Run(const std::vector<std::string>& devices, const std::string& script) const {
-    std::string command = absl::StrCat("tests/kubernetes/podman.sh ", node_->dir(), "/podman ",
-                                       node_->dir(), "/cdi ", group_->procs(), " ",
-                                       std::filesystem::absolute(ProgramPath("gpumemctl")).string());
+    std::string command = absl::StrCat(
+        "tests/kubernetes/podman.sh ", node_->dir(), "/podman ", node_->dir(), "/cdi ",
+        group_->procs(), " ", std::filesystem::absolute(ProgramPath("gpumemctl")).string());
     for (const std::string& device : devices) absl::StrAppend(&command, " --device ", device);
     absl::StrAppend(&command, " --rootfs ", node_->dir(), "/podman/root /bin/sh -c '", script,
                     "' 2>&1");
@@ -98,8 +99,8 @@ TEST_F(PodmanTest, AContainerOfAClaimIsItsPodsTenant) {
   node_->store().SetClaims({ClaimText(name, kDevice0, 64, pod_)});
   const auto devices = node_->Prepare(name);
   ASSERT_TRUE(devices.ok()) << devices.status();
-  ASSERT_THAT(*devices, ElementsAre("gpumem.dev/claim=" + name.uid,
-                                    absl::StrCat("nvidia.com/gpu=", kGpu0)));
+  ASSERT_THAT(*devices,
+              ElementsAre("gpumem.dev/claim=" + name.uid, absl::StrCat("nvidia.com/gpu=", kGpu0)));
   EXPECT_NE(Run(*devices, "true").code, 0) << "nothing says yet what the GPU is";
   // In place of what nvidia-ctk generates.
   std::ofstream(node_->dir() + "/cdi/nvidia.yaml")
@@ -107,9 +108,10 @@ TEST_F(PodmanTest, AContainerOfAClaimIsItsPodsTenant) {
       << "\n  containerEdits:\n    env:\n    - FAKE_GPU=0\n    deviceNodes:\n"
       << "    - path: /dev/fake-gpu\n      hostPath: /dev/null\n";
 
-  const Output seen = Run(*devices,
-                          "echo $GPUMEM_RUNTIME_DIR $FAKE_GPU; [ -c /dev/fake-gpu ] && echo device; "
-                          "echo x >/run/gpumem/x || echo read-only");
+  const Output seen =
+      Run(*devices,
+          "echo $GPUMEM_RUNTIME_DIR $FAKE_GPU; [ -c /dev/fake-gpu ] && echo device; "
+          "echo x >/run/gpumem/x || echo read-only");
   EXPECT_EQ(seen.code, 0) << seen.text;
   EXPECT_THAT(seen.text, HasSubstr("/run/gpumem 0\ndevice\n"));
   EXPECT_THAT(seen.text, HasSubstr("read-only\n"));

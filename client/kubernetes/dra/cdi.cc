@@ -8,22 +8,28 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "client/kubernetes/claims.h"
 #include "common/unique_fd.h"
 
 namespace gpumem::kubernetes {
 namespace {
 
-// The first version in which a device's name may begin with a digit, and the last one that podman 4.3
-// reads.
+// The first version in which a device's name may begin with a digit, and the last one that
+// podman 4.3 reads.
 constexpr char kCdiVersion[] = "0.5.0";
 constexpr mode_t kMode = 0644;
+constexpr char kPrefix[] = "gpumem.dev-claim_";
+constexpr char kSuffix[] = ".json";
+constexpr char kPart[] = ".part";
 
 absl::Status CheckUid(absl::string_view uid) {
   return IsUid(uid) ? absl::OkStatus()
@@ -83,7 +89,22 @@ absl::StatusOr<std::string> CdiSpecOf(absl::string_view claim_uid, absl::string_
 }
 
 std::string CdiFolder::PathOf(absl::string_view claim_uid) const {
-  return absl::StrCat(path_, "/gpumem.dev-claim_", claim_uid, ".json");
+  return absl::StrCat(path_, "/", kPrefix, claim_uid, kSuffix);
+}
+
+std::set<std::string> CdiFolder::Claims() const {
+  std::set<std::string> claims;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(path_, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    absl::string_view uid = name;
+    if (!absl::ConsumePrefix(&uid, kPrefix)) continue;
+    // What a killed driver has left of a file is of that claim, too.
+    (void)absl::ConsumeSuffix(&uid, kPart);
+    if (absl::ConsumeSuffix(&uid, kSuffix) && IsUid(uid)) claims.emplace(uid);
+  }
+  return claims;
 }
 
 absl::Status CdiFolder::Write(absl::string_view claim_uid, absl::string_view spec) const {
@@ -91,7 +112,7 @@ absl::Status CdiFolder::Write(absl::string_view claim_uid, absl::string_view spe
   if (mkdir(path_.c_str(), 0755) != 0 && errno != EEXIST) return absl::ErrnoToStatus(errno, path_);
   const std::string path = PathOf(claim_uid);
   // Runtimes read names that end in ".json" or ".yaml" alone.
-  const std::string part = absl::StrCat(path, ".part");
+  const std::string part = absl::StrCat(path, kPart);
   if (absl::Status written = WriteNew(part, spec); !written.ok()) {
     (void)unlink(part.c_str());
     return written;
@@ -105,7 +126,7 @@ absl::Status CdiFolder::Write(absl::string_view claim_uid, absl::string_view spe
 absl::Status CdiFolder::Remove(absl::string_view claim_uid) const {
   if (absl::Status uid = CheckUid(claim_uid); !uid.ok()) return uid;
   const std::string path = PathOf(claim_uid);
-  for (const std::string& file : {absl::StrCat(path, ".part"), path}) {
+  for (const std::string& file : {absl::StrCat(path, kPart), path}) {
     if (unlink(file.c_str()) != 0 && errno != ENOENT) return absl::ErrnoToStatus(errno, file);
   }
   return absl::OkStatus();

@@ -5,7 +5,9 @@
 // beside it in the answer to the kubelet: their device nodes and libraries are not ours to know.
 #pragma once
 
+#include <set>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -39,6 +41,10 @@ class CdiFolder {
 
   // Removes a claim's file. It is no error if there is none. Statuses as Write.
   absl::Status Remove(absl::string_view claim_uid) const;
+
+  // Returns the uids of the claims that have a file. Other files do not count. Empty if the folder
+  // cannot be read.
+  std::set<std::string> Claims() const;
 
   // Returns the path of a claim's file.
   std::string PathOf(absl::string_view claim_uid) const;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -150,6 +151,23 @@ TEST_F(CdiFolderTest, ErrorsNameTheFile) {
   const absl::Status written = folder.Write(kUid, "{}");
   EXPECT_TRUE(absl::IsNotFound(written)) << written;
   EXPECT_THAT(std::string(written.message()), ::testing::HasSubstr(path_));
+}
+
+TEST(CdiClaimsTest, ClaimsWithAFileAreFound) {
+  const std::string path = ::testing::TempDir() + "/cdi_claims";
+  const CdiFolder folder(path);
+  std::filesystem::remove_all(path);
+  EXPECT_TRUE(folder.Claims().empty());
+  const std::string one = "c1000000-2a99-45ad-af94-d91eb81a87e9";
+  const std::string two = "c2000000-2a99-45ad-af94-d91eb81a87e9";
+  ASSERT_TRUE(folder.Write(one, "{}").ok());
+  std::ofstream(folder.PathOf(two) + ".part") << "{";
+  for (const char* other : {"nvidia.yaml", "gpumem.dev-claim_.json", "gpumem.dev-claim_x.json"}) {
+    std::ofstream(path + "/" + other) << "{}";
+  }
+  EXPECT_EQ(folder.Claims(), (std::set<std::string>{one, two}));
+  ASSERT_TRUE(folder.Remove(two).ok());
+  EXPECT_EQ(folder.Claims(), (std::set<std::string>{one}));
 }
 
 }  // namespace cdi_test

@@ -93,21 +93,19 @@ absl::StatusOr<std::vector<Claim>> Driver::ClaimsFor(absl::Span<const ClaimName>
     }
     // These are answers about the claim. After others, no claim can be read.
     if (!absl::IsNotFound(claim.status()) && !absl::IsInvalidArgument(claim.status()) &&
-        !absl::IsFailedPrecondition(claim.status()) &&
-        !absl::IsResourceExhausted(claim.status())) {
+        !absl::IsFailedPrecondition(claim.status()) && !absl::IsResourceExhausted(claim.status())) {
       return claim.status();
     }
-    (*errors)[name.uid] =
-        absl::Status(claim.status().code(), absl::StrCat("claim ", name.name_space, "/", name.name,
-                                                         ": ", claim.status().message()));
+    (*errors)[name.uid] = absl::Status(
+        claim.status().code(),
+        absl::StrCat("claim ", name.name_space, "/", name.name, ": ", claim.status().message()));
   }
   if (pods.empty()) return claims;
   if (absl::Status fresh = view_->WaitFresh(deadline); !fresh.ok()) return fresh;
   const absl::Status known = view_->Read([&](const ClusterView::State& state) {
     for (const Claim& claim : state.claims) {
-      const bool theirs =
-          std::any_of(claim.consumers.begin(), claim.consumers.end(),
-                      [&](const Consumer& pod) { return pods.contains(pod.uid); });
+      const bool theirs = std::any_of(claim.consumers.begin(), claim.consumers.end(),
+                                      [&](const Consumer& pod) { return pods.contains(pod.uid); });
       if (theirs && !read.contains({claim.name_space, claim.name})) claims.push_back(claim);
     }
   });
@@ -162,6 +160,23 @@ absl::StatusOr<std::map<std::string, absl::Status>> Driver::UnprepareClaims(
   std::map<std::string, absl::Status> removed;
   for (const ClaimName& name : named) removed[name.uid] = cdi_.Remove(name.uid);
   return removed;
+}
+
+absl::Status Driver::RemoveStaleFiles() {
+  // No request writes a file meanwhile: the list is newer than all files.
+  absl::MutexLock lock(&mutex_);
+  if (absl::Now() < look_again_) return absl::OkStatus();
+  std::set<std::string> stale = cdi_.Claims();
+  if (!stale.empty()) {
+    const auto claims = api_server_.Claims(kDriverName);
+    if (!claims.ok()) return claims.status();
+    for (const Claim& claim : *claims) stale.erase(claim.uid);
+  }
+  for (const std::string& uid : stale) {
+    if (absl::Status removed = cdi_.Remove(uid); !removed.ok()) return removed;
+  }
+  look_again_ = absl::Now() + kAskAgain;
+  return absl::OkStatus();
 }
 
 absl::Status Driver::Publish(absl::Time deadline) {

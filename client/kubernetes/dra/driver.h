@@ -57,6 +57,11 @@ class Driver {
   absl::StatusOr<std::map<std::string, absl::Status>> UnprepareClaims(
       absl::Span<const ClaimName> named);
 
+  // Removes CDI files of claims that the API server does not have any more. The kubelet unprepares
+  // each claim, unless it has lost its own files. Looks once in 10 minutes.
+  //   UNAVAILABLE, …  the API server does not answer
+  absl::Status RemoveStaleFiles();
+
   // Publishes this node's slice, unless it is published already: the view and the last call say so,
   // and every 10 minutes the API server is asked. The attribute `free` alone is written at most
   // once in options.free_pause.
@@ -85,6 +90,7 @@ class Driver {
   // Of the last call of Publish that has succeeded.
   NodeDevices published_ ABSL_GUARDED_BY(mutex_);
   uint64_t seen_slices_ ABSL_GUARDED_BY(mutex_) = 0;  // changes of the view's slices
+  absl::Time look_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // for stale files
   absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time free_again_ ABSL_GUARDED_BY(mutex_);  // when `free` may be written
 };

@@ -81,8 +81,7 @@ std::map<std::string, uint64_t> FreeIn(absl::string_view published) {
   const auto slice = ParseJson(published, kMostText, kMostDepth);
   if (!slice.ok()) return free;
   for (const Json& device : Array(Object(*slice, "spec"), "devices")) {
-    const Json& stated = Member(
-        Object(Object(device, "attributes"), "free"), "int");
+    const Json& stated = Member(Object(Object(device, "attributes"), "free"), "int");
     if (stated.is_number_unsigned()) {
       free[Text(device, "name", kMostName)] = stated.get<uint64_t>();
     }

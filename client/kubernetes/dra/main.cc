@@ -20,12 +20,11 @@
 namespace gpumem::kubernetes {
 namespace {
 
-// Publishes the slice. Says what fails, once.
-void Publish(Driver* driver, std::string* said) {
-  const absl::Status published = driver->Publish(absl::InfiniteFuture());
-  const std::string line = published.ok() ? "" : std::string(published.message());
+// Says what fails, once.
+void SayOnce(absl::string_view subject, const absl::Status& status, std::string* said) {
+  const std::string line = status.ok() ? "" : std::string(status.message());
   if (line == *said) return;
-  Say(absl::StrCat("slice: ", line.empty() ? "works again" : line));
+  Say(absl::StrCat(subject, ": ", line.empty() ? "works again" : line));
   *said = line;
 }
 
@@ -74,8 +73,11 @@ int Main(int argc, char** argv) {
   Say(absl::StrCat("node ", options.plugin.node, ", driver ", kDriverName, ", tenants of ",
                    options.plugin.daemon.owner));
   Plugin plugin(options.plugin, &view, Say);
-  std::string said;
-  MakeRounds(&plugin, options.pause, [&] { Publish(&driver, &said); });
+  std::string of_slice, of_files;
+  MakeRounds(&plugin, options.pause, [&] {
+    SayOnce("slice", driver.Publish(absl::InfiniteFuture()), &of_slice);
+    SayOnce("stale CDI files", driver.RemoveStaleFiles(), &of_files);
+  });
 }
 
 }  // namespace

@@ -119,11 +119,10 @@ absl::StatusOr<NodeDevices> DevicesOf(
     if (bytes < 2 * kMemoryStep) continue;
     const bool is_new =
         result
-            .try_emplace(std::move(name),
-                         NodeDevice{.uuid = device.device_uuid(),
-                                    .product = AttributeOf(device.name()),
-                                    .bytes = bytes,
-                                    .free = bytes})
+            .try_emplace(std::move(name), NodeDevice{.uuid = device.device_uuid(),
+                                                     .product = AttributeOf(device.name()),
+                                                     .bytes = bytes,
+                                                     .free = bytes})
             .second;
     if (!is_new) return absl::InvalidArgumentError("two devices have the same UUID");
   }

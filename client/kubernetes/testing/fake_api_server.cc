@@ -229,8 +229,8 @@ FakeApiServer::Answer FakeApiServer::AnswerTo(const Request& request) {
   if (request.method == "GET" && absl::ConsumePrefix(&path, "/api/v1/nodes/")) {
     return {200, absl::StrCat(R"({"kind": "Node", "metadata": {"uid": "uid-of-)", path, "\"}}")};
   }
-  if (!absl::ConsumePrefix(
-          &path, absl::StrCat("/apis/resource.k8s.io/", store_->group_version(), "/"))) {
+  if (!absl::ConsumePrefix(&path,
+                           absl::StrCat("/apis/resource.k8s.io/", store_->group_version(), "/"))) {
     return {404, "404 page not found"};
   }
   return AnswerFromStore(request, std::string(path));
@@ -250,9 +250,8 @@ FakeApiServer::Answer FakeApiServer::AnswerFromStore(const Request& request,
     return Refusal(404, "the server could not find the requested resource");
   }
   if (parts.size() == 2) {
-    const auto text = request.method == "PUT"
-                          ? store_->Replace(resource, parts[1], request.body)
-                          : store_->Get(resource, name_space, parts[1]);
+    const auto text = request.method == "PUT" ? store_->Replace(resource, parts[1], request.body)
+                                              : store_->Get(resource, name_space, parts[1]);
     if (text.has_value()) return {200, *text};
     if (request.method == "PUT") return Refusal(409, "it has changed");
     return {404, absl::StrCat(R"({"kind": "Status", "message": "not found", "details": {"name": ")",

@@ -97,8 +97,7 @@ std::optional<std::string> FakeStore::Replace(const std::string& resource, const
   const Key key(MemberOf(object, "namespace"), name);
   const auto old = objects_[resource].find(key);
   if (old == objects_[resource].end()) return std::nullopt;
-  if (MemberOf(object, "resourceVersion") !=
-      MemberOf(Parse(old->second.text), "resourceVersion")) {
+  if (MemberOf(object, "resourceVersion") != MemberOf(Parse(old->second.text), "resourceVersion")) {
     return std::nullopt;
   }
   ++writes_;
