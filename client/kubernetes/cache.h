@@ -77,7 +77,7 @@ class CacheFeed {
 template <typename T>
 class Cache final : public CacheFeed {
  public:
-  // Returns what is kept of an object; nullopt: nothing.
+  // Returns the part of an object that the cache keeps; nullopt: none.
   using Reader = std::function<std::optional<T>(const Json& object)>;
 
   Cache(std::string kind, Reader read) : kind_(std::move(kind)), read_(std::move(read)) {}

@@ -35,15 +35,15 @@ class ClusterView {
   // Waits until nothing is stale. Statuses as Reflector::WaitFresh.
   absl::Status WaitFresh(absl::Time deadline);
 
-  // What is known. `stale` says why it may be out of date; OK: it follows the API server.
+  // The objects of the last list and of events since. `stale` says why it may be out of date; OK: it follows the API server.
   struct State {
     absl::Span<const Claim> claims;
     absl::Span<const Slice> slices;
     absl::Status stale;
     uint64_t changes = 0;
   };
-  // Calls `read` with what is known. The thread of the watch waits for it.
-  //   UNAVAILABLE, …  nothing is known yet
+  // Calls `read` with the state. The thread of the watch waits for it.
+  //   UNAVAILABLE, …  there was no complete list yet
   absl::Status Read(absl::FunctionRef<void(const State&)> read) const;
 
   // How often claims or slices have changed, and slices alone.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Keeps a cache as the API server has the objects: lists them once and watches them from there.
 //
-// A thread of its own does the calls. When the watch breaks, it goes on from the last version;
+// A thread of this object does the calls. When the watch breaks, it goes on from the last version;
 // where the API server has forgotten that one, it lists again. Meanwhile the objects are stale.
 #pragma once
 
@@ -55,7 +55,7 @@ class Reflector {
   absl::Mutex* const mutex_;
   absl::Status stale_ ABSL_GUARDED_BY(*mutex_);
   uint64_t failures_ ABSL_GUARDED_BY(*mutex_) = 0;  // since the start
-  bool at_once_ ABSL_GUARDED_BY(*mutex_) = false;   // somebody waits in WaitFresh
+  bool at_once_ ABSL_GUARDED_BY(*mutex_) = false;   // WaitFresh has asked for that
   bool ending_ ABSL_GUARDED_BY(*mutex_) = false;
   absl::BitGen random_;  // of the thread
   absl::Notification ended_;

@@ -220,11 +220,13 @@ TEST_F(DraPodsTest, ARebootLeavesNothingStale) {
   KillDriver();
   ListPods({});
   ASSERT_TRUE(node_->Reboot().ok());
-  // While the node was away, its pod was deleted, and the scheduler has given the memory to another.
+  // While the node was away, its pod was deleted, and the scheduler has given the memory to
+  // another.
   SetPods({stays, comes});
   RunDriver();
   ASSERT_TRUE(Eventually([&] { return node_->Register().ok(); }, kPatience));
-  // The kubelet knows from its files that claims were prepared, and prepares those that it needs again.
+  // The kubelet knows from its files that claims were prepared, and prepares those that it needs
+  // again.
   ASSERT_TRUE(UnprepareAll({goes}));
   ASSERT_TRUE(PrepareAll({stays, comes}));
   ListPods({stays, comes});

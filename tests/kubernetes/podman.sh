@@ -5,7 +5,7 @@
 # no others of this machine. Its files are in the folder WORK. The container joins the control group
 # whose cgroup.procs is GROUP.
 #
-# Called with "inside" first, it is in a mount namespace of its own.
+# Called with "inside" first, it is in a new mount namespace.
 set -eu
 
 copy() { # FILE: copies a program and its libraries into the root file system

@@ -22,9 +22,7 @@ struct TestPod {
   int number = 0;
   std::map<int, uint64_t> mib;  // by GPU
 
-  std::string uid() const {
-    return absl::StrFormat("%08d-2a99-45ad-af94-d91eb81a87e9", number);
-  }
+  std::string uid() const { return absl::StrFormat("%08d-2a99-45ad-af94-d91eb81a87e9", number); }
   std::string tenant() const { return absl::StrCat("pod-", uid()); }
 };
 

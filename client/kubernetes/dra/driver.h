@@ -58,7 +58,7 @@ class Driver {
       absl::Span<const ClaimName> named);
 
   // Removes CDI files of claims that the API server does not have any more. The kubelet unprepares
-  // each claim, unless it has lost its own files. Looks once in 10 minutes.
+  // each claim, unless it has lost its checkpoints. Looks once in 10 minutes.
   //   UNAVAILABLE, …  the API server does not answer
   absl::Status RemoveStaleFiles();
 

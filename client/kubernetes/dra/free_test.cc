@@ -89,7 +89,7 @@ TEST(FreeTest, SmallChangesAreKeptBack) {
   EXPECT_EQ(kept(6400 * kMib, 1000 * kMib, 1098 * kMib), 1000 * kMib) << "1/64 is 100 MiB";
   EXPECT_EQ(kept(6400 * kMib, 1000 * kMib, 1100 * kMib), 1100 * kMib);
   EXPECT_EQ(kept(16, 5, 5), 5u);
-  // One notable change has all of them written. A new device has its own.
+  // One notable change has all of them written. A new device has the present amount.
   NodeDevices devices = Devices();
   devices["gpu-a"].free = 20 * kGib;
   devices["gpu-b"].free = 5 * kGib;

@@ -48,7 +48,7 @@ class FakeApiServer {
   };
 
   // Listens at `port` of 127.0.0.1; 0: a free one. `store` has the objects, and outlives this one;
-  // nullptr: one of its own.
+  // nullptr: a new one.
   explicit FakeApiServer(const Certificate& certificate, int port = 0, FakeStore* store = nullptr);
   ~FakeApiServer();
 
@@ -71,7 +71,7 @@ class FakeApiServer {
   void EndWatches(int refused = 200);
   // Has watches send nothing, as if they lagged behind.
   void FreezeWatches(bool frozen);
-  // Has watches send what is no event.
+  // Has watches send this line in place of events; empty: no longer.
   void SpoilWatches(const std::string& line);
 
  private:
