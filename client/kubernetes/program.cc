@@ -90,7 +90,7 @@ void DeclareOptions(CLI::App* app, ProgramOptions* options) {
   app->add_option("--runtime-dir", plugin.daemon.runtime_dir, "The folder of gpumemd's sockets")
       ->capture_default_str();
   app->add_option("--kubelet-socket", plugin.kubelet_socket,
-                  "The kubelet's pod-resources socket; '': do not ask it")
+                  "The kubelet's pod-resources socket; none: do not ask it")
       ->capture_default_str();
   app->add_option("--api-server", options->api_server, "https://HOST[:PORT]")
       ->capture_default_str();
@@ -103,8 +103,11 @@ void DeclareOptions(CLI::App* app, ProgramOptions* options) {
   app->add_option("--timeout", options->timeout, "The most time of a call")->capture_default_str();
 }
 
+std::string UnlessNone(const std::string& text) { return text == kNone ? "" : text; }
+
 std::string CompleteOptions(ProgramOptions* options) {
   PluginOptions& plugin = options->plugin;
+  plugin.kubelet_socket = UnlessNone(plugin.kubelet_socket);
   if (plugin.node.empty()) return "no node is named: --node, or $NODE_NAME";
   if (options->api_server.empty()) return "no API server is named: --api-server";
   auto server = ParseUrl(options->api_server);

@@ -19,6 +19,11 @@ void Say(absl::string_view line);
 // `at_end` before that. Requires that no thread is running yet: all of them block these signals.
 void EndAtSignal(std::function<void()> at_end);
 
+// The value of an option that turns something off. (CLI11 takes no "--option=".)
+inline constexpr char kNone[] = "none";
+// Returns the text; "" for kNone.
+std::string UnlessNone(const std::string& text);
+
 struct ProgramOptions {
   PluginOptions plugin;
   ViewOptions view;

@@ -48,7 +48,7 @@ class DraNode {
   absl::Status RestartDriver(absl::Duration free_pause = absl::Minutes(1));
   void StopDriver();
   // Runs the real program in place of this process's driver.
-  Child RunProgram(const std::string& kubelet_socket = "");
+  Child RunProgram(const std::string& kubelet_socket = "none");
   absl::Status KillAndRunDaemon();
   // Loses what a node loses when it is restarted: processes, /run, and /var/run/cdi. Files of
   // gpumemd's state folder stay. The driver is not run again.

@@ -43,7 +43,7 @@ int Main(int argc, char** argv) {
   app.add_option("--cdi-folder", driver_options.cdi_folder, "The folder of CDI files")
       ->capture_default_str();
   app.add_option("--gpu-kind", driver_options.gpu_kind,
-                 "The kind of the GPUs' CDI devices; '': bring none into containers")
+                 "The kind of the GPUs' CDI devices; none: bring no GPU into containers")
       ->capture_default_str();
   app.set_version_flag("--version", "gpumem-dra-driver " GPUMEM_VERSION);
   try {
@@ -55,6 +55,7 @@ int Main(int argc, char** argv) {
     Say(absl::StrCat(wrong, "; see gpumem-dra-driver --help"));
     return 2;
   }
+  driver_options.gpu_kind = UnlessNone(driver_options.gpu_kind);
   driver_options.node = options.plugin.node;
   driver_options.api_server = options.plugin.api_server;
   driver_options.daemon = options.plugin.daemon;
