@@ -46,6 +46,7 @@ void Plugin::SayOnce(const std::string& subject, const std::string& line) {
 }
 
 absl::Status Plugin::Round() {
+  absl::MutexLock lock(&mutex_);
   const auto tenants = daemon_.Tenants();
   SayOnce("gpumemd", tenants.ok() ? "" : std::string(tenants.status().message()));
   if (!tenants.ok()) return tenants.status();
@@ -69,12 +70,13 @@ absl::Status Plugin::Round() {
   if (new_pods || seen_ == 0) fresh = view_->WaitFresh(absl::Now() + options_.timeout);
   Desired desired;
   SliceList slices;
-  const absl::Status known = view_->Read([&](const ClusterView::State& state) {
-    seen_ = state.changes;
-    if (fresh.ok()) fresh = state.stale;
-    slices = MergeSlices(state.slices);
-    desired = DesiredTenants(state.claims, slices.gpus);
-  });
+  const absl::Status known =
+      view_->Read([&](const ClusterView::State& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        seen_ = state.changes;
+        if (fresh.ok()) fresh = state.stale;
+        slices = MergeSlices(state.slices);
+        desired = DesiredTenants(state.claims, slices.gpus);
+      });
   const auto present = PresentTenants(*tenants, options_.daemon.owner);
   if (known.ok()) {
     KeepRunning(origins_, running_, &desired);
@@ -93,7 +95,7 @@ absl::Status Plugin::Round() {
 
   // Pods are remembered as long as their tenants are there: those of other nodes never.
   std::map<std::string, Origin> origins;
-  const auto remember = [&](const std::string& tenant) {
+  const auto remember = [&](const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (auto* const from : {&origins_, &desired.origins}) {
       const auto origin = from->find(tenant);
       if (origin != from->end()) origins[tenant] = origin->second;
@@ -110,12 +112,13 @@ absl::Status Plugin::ConfirmEnds(const std::vector<PresentTenant>& present, cons
   const std::vector<std::string> ends = EndsOf(*desired, present);
   if (ends.empty()) return absl::OkStatus();
   size_t claims = 0;
-  const bool all_known = std::all_of(ends.begin(), ends.end(), [&](const std::string& tenant) {
+  const auto is_known = [&](const std::string& tenant) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const auto origin = origins_.find(tenant);
     if (origin == origins_.end()) return false;
     claims += origin->second.claims.size();
     return true;
-  });
+  };
+  const bool all_known = std::all_of(ends.begin(), ends.end(), is_known);
   if (!all_known || claims > kMostAsked) {
     const auto listed = api_server_.Claims(options_.driver);
     if (!listed.ok()) return listed.status();
@@ -138,7 +141,17 @@ absl::Status Plugin::ConfirmEnds(const std::vector<PresentTenant>& present, cons
 bool Plugin::PodsHaveChanged() const {
   if (options_.kubelet_socket.empty()) return false;
   const auto pods = ListKubeletPods(options_.kubelet_socket, options_.driver, options_.timeout);
+  absl::MutexLock lock(&mutex_);
   return pods.ok() && *pods != running_;
+}
+
+bool Plugin::WaitForChange(absl::Time until) const {
+  uint64_t seen = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    seen = seen_;
+  }
+  return view_->WaitForChange(seen, until);
 }
 
 absl::Status Plugin::Carry(const std::vector<Step>& steps) {

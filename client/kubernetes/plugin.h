@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/kubernetes/api_server.h"
 #include "client/kubernetes/cluster_view.h"
@@ -31,6 +33,7 @@ struct PluginOptions {
   NodeOptions daemon;
 };
 
+// Thread-safe: one round at a time.
 class Plugin {
  public:
   // `view` is of the same driver and node, and outlives this object. `say` writes a line of the
@@ -50,7 +53,7 @@ class Plugin {
   bool PodsHaveChanged() const;
 
   // Waits until a claim or slice has changed since the last round began. True if one has.
-  bool WaitForChange(absl::Time until) const { return view_->WaitForChange(seen_, until); }
+  bool WaitForChange(absl::Time until) const;
 
  private:
   // Adds to `desired->kept` those of the present tenants that would end although the API server
@@ -58,21 +61,23 @@ class Plugin {
   // lists.
   //   others than OK  as of ApiServer: it is not known which tenants may end
   absl::Status ConfirmEnds(const std::vector<PresentTenant>& present, const SliceList& slices,
-                           Desired* desired);
-  absl::Status Carry(const std::vector<Step>& steps);
+                           Desired* desired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Carry(const std::vector<Step>& steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Says a line unless the subject's last one was the same; an empty one ends what was said.
-  void SayOnce(const std::string& subject, const std::string& line);
+  void SayOnce(const std::string& subject, const std::string& line)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PluginOptions options_;
   const std::function<void(absl::string_view)> say_;
   ClusterView* const view_;
-  ApiServer api_server_;
-  Node daemon_;
-  uint64_t seen_ = 0;  // changes of the view, when the last round began
-  Backoff backoff_;
-  std::map<std::string, Origin> origins_;  // of our tenants
-  std::vector<KubeletPod> running_;        // as of the last round
-  std::map<std::string, std::string> said_;
+  mutable absl::Mutex mutex_;
+  ApiServer api_server_ ABSL_GUARDED_BY(mutex_);
+  Node daemon_ ABSL_GUARDED_BY(mutex_);
+  uint64_t seen_ ABSL_GUARDED_BY(mutex_) = 0;  // changes of the view, when the last round began
+  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, Origin> origins_ ABSL_GUARDED_BY(mutex_);  // of our tenants
+  std::vector<KubeletPod> running_ ABSL_GUARDED_BY(mutex_);        // as of the last round
+  std::map<std::string, std::string> said_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumem::kubernetes

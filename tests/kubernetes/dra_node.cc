@@ -137,7 +137,7 @@ absl::Status DraNode::RestartDriver(absl::Duration free_pause) {
                                 .api_server = ApiOptions(),
                                 .daemon = DaemonOptionsOfNode(),
                                 .free_pause = free_pause},
-      view_.get());
+      view_.get(), [this] { return Round(); });
   auto server =
       kubernetes::KubeletServer::Start({.registry = dir_ + "/registry", .folder = dir_ + "/driver"},
                                        driver_.get(), [](absl::string_view) {});

@@ -262,15 +262,18 @@ TEST_F(DraTest, ErrorsAreOfTheirClaimAlone) {
 }
 
 TEST_F(DraTest, AGuaranteeThatDoesNotFitIsRefusedUntilItDoes) {
-  node_->store().SetClaims({ClaimText(One(), kDevice0, 600, kPodA)});
+  ASSERT_TRUE(node_->driver().Publish(absl::InfiniteFuture()).ok());
+  const std::string one = ClaimText(One(), kDevice0, 600, kPodA);
+  const std::string two = ClaimText(Two(), kDevice0, 1000, kPodB);
+  node_->store().SetClaims({one});
   EXPECT_EQ(ErrorOf(One()), "");
-  // The scheduler has given the memory to the next pod, and the first one's tenant is still there.
-  node_->store().SetClaims({ClaimText(Two(), kDevice0, 1000, kPodB)});
+  node_->store().SetClaims({one, two});
   EXPECT_THAT(ErrorOf(Two()), HasSubstr(kTenantB));
   EXPECT_FALSE(HasFile(Two()));
   ExpectTenants({{kTenantA, {{kGpu0, 600}}}});
-  ASSERT_TRUE(node_->driver().Publish(absl::InfiniteFuture()).ok());
-  ASSERT_TRUE(node_->Round().ok());
+  // The scheduler has given the memory to the next pod, and the first one's tenant is still there:
+  // the kubelet would try again only after a minute.
+  node_->store().SetClaims({two});
   EXPECT_EQ(ErrorOf(Two()), "");
   ExpectTenants({{kTenantB, {{kGpu0, 1000}}}});
   EXPECT_TRUE(HasFile(Two()));

@@ -18,6 +18,10 @@ namespace gpumem::kubernetes {
 namespace {
 
 constexpr absl::Duration kAskAgain = absl::Minutes(10);
+// A pod can have the memory of one that has just ended: the scheduler frees a claim as soon as the
+// pod is gone. After a failure the kubelet tries again only after a minute and more.
+constexpr absl::Duration kRoom = absl::Seconds(2);
+
 constexpr char kSlices[] = "/apis/resource.k8s.io/v1/resourceslices";
 
 absl::Status CheckCount(absl::Span<const ClaimName> named) {
@@ -33,10 +37,11 @@ absl::Status CheckTime(absl::Time deadline) {
 
 }  // namespace
 
-Driver::Driver(DriverOptions options, ClusterView* view)
+Driver::Driver(DriverOptions options, ClusterView* view, std::function<absl::Status()> round)
     : options_(std::move(options)),
       cdi_(options_.cdi_folder),
       view_(view),
+      round_(std::move(round)),
       api_server_(options_.api_server),
       daemon_(options_.daemon),
       free_again_(absl::Now() + options_.free_pause) {}
@@ -70,6 +75,26 @@ absl::StatusOr<std::map<std::string, absl::Status>> Driver::MakeTenants(
     if (!carried.ok()) failed[step.tenant] = carried;
   }
   return failed;
+}
+
+absl::StatusOr<std::map<std::string, absl::Status>> Driver::MakeTenantsAndRoom(
+    const std::map<std::string, TenantQuota>& tenants, absl::Time deadline) {
+  const absl::Time until = std::min(deadline, absl::Now() + kRoom);
+  while (true) {
+    const uint64_t seen = view_->changes();
+    auto failed = MakeTenants(tenants);
+    if (!failed.ok()) return failed;
+    const bool no_room = std::any_of(failed->begin(), failed->end(), [](const auto& failure) {
+      return absl::IsFailedPrecondition(failure.second);
+    });
+    if (!no_room) return failed;
+    // Its failures are said there, and it is tried again.
+    (void)round_();
+    failed = MakeTenants(tenants);
+    if (!failed.ok() || failed->empty()) return failed;
+    // The watch may lag behind the scheduler.
+    if (!view_->WaitForChange(seen, until)) return failed;
+  }
 }
 
 absl::StatusOr<std::vector<Claim>> Driver::ClaimsFor(absl::Span<const ClaimName> named,
@@ -130,7 +155,7 @@ absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName
   for (const auto& [uid, claim] : prepared) {
     if (claim.ok()) tenants.insert(claim->tenants.begin(), claim->tenants.end());
   }
-  const auto failed = MakeTenants(tenants);
+  const auto failed = MakeTenantsAndRoom(tenants, deadline);
   if (!failed.ok()) return failed.status();
 
   const auto finish = [&](const std::string& uid, const Prepared& claim) -> absl::Status {

@@ -6,6 +6,7 @@
 // other claims of their pods are those of a watch. Tenants end in the plug-in's rounds (plugin.h).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -38,8 +39,9 @@ struct DriverOptions {
 
 class Driver {
  public:
-  // `view` is of this driver and node, and outlives this object.
-  Driver(DriverOptions options, ClusterView* view);
+  // `view` is of this driver and node, and outlives this object. `round` makes a round of the
+  // plug-in, in which tenants of pods that are gone end; calls are from several threads.
+  Driver(DriverOptions options, ClusterView* view, std::function<absl::Status()> round);
 
   // Makes or updates the tenants of the claims' pods, writes the claims' CDI files and returns
   // their devices, by the claims' uids. Idempotent. Statuses as Prepare (prepare.h), and
@@ -74,6 +76,10 @@ class Driver {
   // Carries out the steps to these tenants. Returns the errors of those that have failed.
   absl::StatusOr<std::map<std::string, absl::Status>> MakeTenants(
       const std::map<std::string, TenantQuota>& tenants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The same, after rounds in which tenants of pods that have just ended make room.
+  absl::StatusOr<std::map<std::string, absl::Status>> MakeTenantsAndRoom(
+      const std::map<std::string, TenantQuota>& tenants, absl::Time deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Returns the named claims as the API server has them now, and others of their pods as the view
   // has them. A claim that cannot be used is missing; `errors` says why, by its uid.
@@ -84,6 +90,7 @@ class Driver {
   const DriverOptions options_;
   const CdiFolder cdi_;
   ClusterView* const view_;
+  const std::function<absl::Status()> round_;
   ApiServer api_server_;
   absl::Mutex mutex_;  // one request at a time
   Node daemon_ ABSL_GUARDED_BY(mutex_);

@@ -65,7 +65,8 @@ int Main(int argc, char** argv) {
   });
   options.view.pool = options.plugin.node;
   ClusterView view(options.view);
-  Driver driver(driver_options, &view);
+  Plugin plugin(options.plugin, &view, Say);
+  Driver driver(driver_options, &view, [&plugin] { return plugin.Round(); });
   const auto server = KubeletServer::Start(server_options, &driver, Say);
   if (!server.ok()) {
     Say(server.status().message());
@@ -73,7 +74,6 @@ int Main(int argc, char** argv) {
   }
   Say(absl::StrCat("node ", options.plugin.node, ", driver ", kDriverName, ", tenants of ",
                    options.plugin.daemon.owner));
-  Plugin plugin(options.plugin, &view, Say);
   std::string of_slice, of_files;
   MakeRounds(&plugin, options.pause, [&] {
     SayOnce("slice", driver.Publish(absl::InfiniteFuture()), &of_slice);
