@@ -210,8 +210,8 @@ absl::Status Driver::Publish(absl::Time deadline) {
   const auto name = NameOfSlice(options_.node);
   if (!name.ok()) return name.status();
   const auto status = daemon_.Status();
-  if (!status.ok()) return status.status();
-  auto devices = DevicesOf(status->devices());
+  auto devices = status.ok() ? DevicesOf(status->devices()) : status.status();
+  health_.Update(devices);
   if (!devices.ok()) return devices.status();
   const auto tenants = daemon_.Tenants();
   if (!tenants.ok()) return tenants.status();

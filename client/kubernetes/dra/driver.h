@@ -20,6 +20,7 @@
 #include "client/kubernetes/api_server.h"
 #include "client/kubernetes/cluster_view.h"
 #include "client/kubernetes/dra/cdi.h"
+#include "client/kubernetes/dra/health.h"
 #include "client/kubernetes/dra/prepare.h"
 #include "client/kubernetes/dra/slices.h"
 #include "client/kubernetes/node.h"
@@ -71,6 +72,10 @@ class Driver {
   //   ABORTED         it was changed meanwhile; call again
   absl::Status Publish(absl::Time deadline);
 
+  // The health of the node's GPUs, as of the last Publish().
+  HealthFeed& health() { return health_; }
+  const std::string& node() const { return options_.node; }
+
  private:
   absl::StatusOr<std::map<DeviceName, Gpu>> Gpus() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Carries out the steps to these tenants. Returns the errors of those that have failed.
@@ -91,6 +96,7 @@ class Driver {
   const CdiFolder cdi_;
   ClusterView* const view_;
   const std::function<absl::Status()> round_;
+  HealthFeed health_;
   ApiServer api_server_;
   absl::Mutex mutex_;  // one request at a time
   Node daemon_ ABSL_GUARDED_BY(mutex_);

@@ -6,14 +6,18 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/kubernetes/dra/dra_health_v1alpha1.grpc.pb.h"
 #include "client/kubernetes/dra/dra_v1.grpc.pb.h"
 #include "client/kubernetes/dra/dra_v1beta1.grpc.pb.h"
+#include "client/kubernetes/dra/health.h"
 #include "client/kubernetes/dra/pluginregistration.grpc.pb.h"
 #include "common/grpc_status.h"
 
@@ -108,6 +112,58 @@ class PluginService final : public Api::Service {
   const std::function<void(absl::string_view)> say_;
 };
 
+// Each watch has a thread of the server.
+constexpr int kMostWatches = 4;
+// The kubelet takes a device without news for that long to be unknown. News come in each round, and
+// this often without.
+constexpr absl::Duration kHealthTimeout = absl::Seconds(90);
+constexpr absl::Duration kHealthPause = absl::Seconds(1);
+
+class HealthService final : public ::v1alpha1::DRAResourceHealth::Service {
+ public:
+  HealthService(const HealthFeed* feed, std::string pool) : feed_(feed), pool_(std::move(pool)) {}
+
+  grpc::Status NodeWatchResources(
+      grpc::ServerContext* context, const ::v1alpha1::NodeWatchResourcesRequest*,
+      grpc::ServerWriter<::v1alpha1::NodeWatchResourcesResponse>* writer) override {
+    const auto leave = absl::MakeCleanup([this] { --watches_; });
+    if (++watches_ > kMostWatches) {
+      return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "there are too many watches");
+    }
+    uint64_t seen = 0;
+    while (!context->IsCancelled()) {
+      // It does not tell of a peer that is gone.
+      const HealthFeed::News news = feed_->Wait(seen, absl::Now() + kHealthPause);
+      if (news.closed) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the driver ends");
+      if (news.number == seen) continue;
+      seen = news.number;
+      if (!writer->Write(ResponseOf(news.devices))) break;
+    }
+    return grpc::Status::OK;
+  }
+
+ private:
+  ::v1alpha1::NodeWatchResourcesResponse ResponseOf(const HealthByDevice& devices) const {
+    ::v1alpha1::NodeWatchResourcesResponse response;
+    for (const auto& [name, health] : devices) {
+      auto* const device = response.add_devices();
+      device->mutable_device()->set_pool_name(pool_);
+      device->mutable_device()->set_device_name(name);
+      device->set_health(health.health == Health::kHealthy     ? ::v1alpha1::HEALTHY
+                         : health.health == Health::kUnhealthy ? ::v1alpha1::UNHEALTHY
+                                                               : ::v1alpha1::UNKNOWN);
+      device->set_last_updated_time(absl::ToUnixSeconds(absl::Now()));
+      device->set_health_check_timeout_seconds(absl::ToInt64Seconds(kHealthTimeout));
+      device->set_message(health.message);
+    }
+    return response;
+  }
+
+  const HealthFeed* const feed_;
+  const std::string pool_;
+  std::atomic<int> watches_ = 0;
+};
+
 class RegistrationService final : public ::pluginregistration::Registration::Service {
  public:
   RegistrationService(std::string endpoint, std::function<void(absl::string_view)> say)
@@ -171,13 +227,15 @@ absl::StatusOr<std::unique_ptr<KubeletServer>> KubeletServer::Start(
   if (mkdir(options.folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return absl::ErrnoToStatus(errno, options.folder);
   }
-  std::unique_ptr<KubeletServer> server(new KubeletServer);
+  std::unique_ptr<KubeletServer> server(new KubeletServer(&driver->health()));
   const std::string driver_socket = absl::StrCat(options.folder, "/dra.sock");
   server->v1_ = std::make_unique<PluginService<V1>>(driver, options.timeout, say);
   server->v1beta1_ = std::make_unique<PluginService<V1Beta1>>(driver, options.timeout, say);
+  server->health_service_ = std::make_unique<HealthService>(&driver->health(), driver->node());
   server->registration_ = std::make_unique<RegistrationService>(driver_socket, std::move(say));
   // The kubelet calls the driver as soon as it sees the other socket.
-  auto served = Serve(driver_socket, {server->v1_.get(), server->v1beta1_.get()});
+  auto served = Serve(driver_socket,
+                      {server->v1_.get(), server->v1beta1_.get(), server->health_service_.get()});
   if (!served.ok()) return served.status();
   server->driver_server_ = *std::move(served);
   auto registered = Serve(RegistrationSocketOf(options), {server->registration_.get()});
@@ -187,6 +245,7 @@ absl::StatusOr<std::unique_ptr<KubeletServer>> KubeletServer::Start(
 }
 
 KubeletServer::~KubeletServer() {
+  health_->Close();
   for (const auto* const server : {&registration_server_, &driver_server_}) {
     if (*server != nullptr) (*server)->Shutdown(absl::ToChronoTime(absl::Now()));
   }

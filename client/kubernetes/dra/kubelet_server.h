@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's services for the kubelet: its registration, and the preparation of claims.
+// The driver's services for the kubelet: its registration, the preparation of claims, and the
+// health of GPUs.
 #pragma once
 
 #include <functional>
@@ -46,10 +47,12 @@ class KubeletServer {
   KubeletServer& operator=(const KubeletServer&) = delete;
 
  private:
-  KubeletServer() = default;
+  explicit KubeletServer(HealthFeed* health) : health_(health) {}
 
+  HealthFeed* const health_;
   std::unique_ptr<grpc::Service> v1_;
   std::unique_ptr<grpc::Service> v1beta1_;
+  std::unique_ptr<grpc::Service> health_service_;
   std::unique_ptr<grpc::Service> registration_;
   std::unique_ptr<grpc::Server> driver_server_;
   std::unique_ptr<grpc::Server> registration_server_;
