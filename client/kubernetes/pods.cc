@@ -80,6 +80,7 @@ std::string ReadPod(const Json& item, Pod* pod) {
   pod->name = Text(metadata, "name", kMostName);
   pod->service_account = Text(spec, "serviceAccountName", kMostName);
   pod->phase = Text(status, "phase", kMostPhase);
+  pod->acknowledged = !Text(status, "startTime", kMostName).empty();
   std::string problem = ReadLabels(Object(metadata, "labels"), pod);
   if (problem.empty()) problem = ReadClaims(spec, status, pod);
   return problem.empty() ? ProblemOf(*pod) : problem;

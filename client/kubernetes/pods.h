@@ -29,6 +29,7 @@ struct Pod {
   std::string phase;  // "Pending", "Running", "Succeeded", "Failed", "Unknown"; "": not stated
   std::map<std::string, std::string> labels;
   std::set<std::string> claims;  // names of ResourceClaim objects in the pod's namespace
+  bool acknowledged = false;     // by the node's kubelet (status.startTime)
   bool operator==(const Pod&) const = default;
 };
 

@@ -29,7 +29,7 @@ constexpr char kPod[] = R"({
   "spec": {"nodeName": "node-1", "serviceAccountName": "runner",
     "resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"},
                        {"name": "own", "resourceClaimTemplateName": "ten-gib"}]},
-  "status": {"phase": "Running",
+  "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z",
     "resourceClaimStatuses": [{"name": "own", "resourceClaimName": "infer-5d4f8-own-x7k2p"},
                               {"name": "none"}],
     "extendedResourceClaimStatus": {"resourceClaimName": "infer-5d4f8-extended-resources-abc"}}})";
@@ -55,6 +55,7 @@ TEST(PodsTest, FactsAreRead) {
   EXPECT_EQ(pod.name, "infer-5d4f8");
   EXPECT_EQ(pod.service_account, "runner");
   EXPECT_EQ(pod.phase, "Running");
+  EXPECT_TRUE(pod.acknowledged);
   EXPECT_THAT(pod.labels, ElementsAre(Pair("app.kubernetes.io/name", "infer"), Pair("empty", ""),
                                       Pair("tier", "prod")));
   EXPECT_THAT(pod.claims,
