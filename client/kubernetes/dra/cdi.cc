@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "client/kubernetes/claims.h"
+#include "client/kubernetes/containers.h"
 #include "common/unique_fd.h"
 
 namespace gpumem::kubernetes {
