@@ -27,7 +27,8 @@ absl::StatusOr<std::map<std::string, absl::Status>> StepRunner::Carry(
   std::map<std::string, absl::Status> failed;
   for (const Step& step : steps) {
     if (failed.contains(step.tenant)) continue;
-    if (!at_once && !backoff_.IsDue(step.tenant, absl::Now())) {
+    const bool due = backoff_.IsDue(step.tenant, absl::Now());
+    if (!at_once && !due) {
       failed[step.tenant] = absl::FailedPreconditionError("it is tried again later");
       continue;
     }
@@ -41,9 +42,11 @@ absl::StatusOr<std::map<std::string, absl::Status>> StepRunner::Carry(
       log_->SayOnce("gpumemd", std::string(carried.message()));
       return carried;
     }
-    const absl::Duration pause = backoff_.Failed(step.tenant, absl::Now());
-    log_->Say(absl::StrCat(WordsOf(step), ": ", carried.message(), "; again in ",
-                           absl::FormatDuration(pause)));
+    if (due) {
+      const absl::Duration pause = backoff_.Failed(step.tenant, absl::Now());
+      log_->Say(absl::StrCat(WordsOf(step), ": ", carried.message(), "; again in ",
+                             absl::FormatDuration(pause)));
+    }
     failed[step.tenant] = std::move(carried);
   }
   return failed;

@@ -20,7 +20,8 @@ class StepRunner {
   StepRunner(Node* daemon, Log* log) : daemon_(daemon), log_(log) {}
 
   // Carries out the steps, in order. Returns the errors of tenants whose step has failed, or is not
-  // tried again yet; their later steps are left out. `at_once`: tries all of them now.
+  // tried again yet; their later steps are left out. `at_once`: tries all of them now. A failure of
+  // one that is not due prolongs no pause, and is not said.
   //   UNAVAILABLE, DEADLINE_EXCEEDED  gpumemd does not answer: later steps are left out
   absl::StatusOr<std::map<std::string, absl::Status>> Carry(const std::vector<Step>& steps,
                                                             bool at_once = false);
