@@ -1,46 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/kubernetes/plugin.h"
 
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/time/clock.h"
 #include "client/kubernetes/podresources.h"
-#include "common/bytes.h"
 
 namespace gpumem::kubernetes {
-namespace {
-
-std::string WordsOf(const Step& step) {
-  if (step.kind == Step::Kind::kEnd) return absl::StrCat(step.tenant, ": end");
-  const std::string on = absl::StrJoin(
-      step.quota.limits, ", ", [](std::string* out, const BytesByUuid::value_type& limit) {
-        absl::StrAppend(out, FormatBytes(limit.second), " on ", limit.first);
-      });
-  return absl::StrCat(step.tenant, step.kind == Step::Kind::kCreate ? ": make with " : ": set to ",
-                      on.empty() ? "nothing" : on);
-}
-
-}  // namespace
 
 Plugin::Plugin(const PluginOptions& options, std::function<void(absl::string_view)> say)
     : options_(options),
-      say_(std::move(say)),
+      log_(std::move(say)),
       api_server_(options.api_server),
       daemon_(options.daemon) {}
 
-void Plugin::SayOnce(const std::string& subject, const std::string& line) {
-  std::string& last = said_[subject];
-  if (line == last) return;
-  say_(line.empty() ? absl::StrCat(subject, ": works again") : absl::StrCat(subject, ": ", line));
-  last = line;
-}
-
 absl::Status Plugin::Round() {
   const auto tenants = daemon_.Tenants();
-  SayOnce("gpumemd", tenants.ok() ? "" : std::string(tenants.status().message()));
+  log_.SayOnce("gpumemd", tenants.ok() ? "" : std::string(tenants.status().message()));
   if (!tenants.ok()) return tenants.status();
 
   // First: a pod that comes while the lists of the API server are read begins another round.
@@ -49,22 +26,22 @@ absl::Status Plugin::Round() {
     auto pods = ListKubeletPods(options_.kubelet_socket, options_.driver, options_.timeout);
     ending = pods.status();
     if (pods.ok()) running_ = *std::move(pods);
-    SayOnce("kubelet", ending.ok()
-                           ? ""
-                           : absl::StrCat("no tenant ends before it answers: ", ending.message()));
+    log_.SayOnce(
+        "kubelet",
+        ending.ok() ? "" : absl::StrCat("no tenant ends before it answers: ", ending.message()));
   }
 
   const auto slices = api_server_.Slices(options_.node, options_.driver);
   auto claims = slices.ok() ? api_server_.Claims(options_.driver)
                             : absl::StatusOr<std::vector<Claim>>(slices.status());
-  SayOnce("API server", claims.ok() ? "" : std::string(claims.status().message()));
+  log_.SayOnce("API server", claims.ok() ? "" : std::string(claims.status().message()));
   if (!claims.ok()) return claims.status();
 
   Desired desired = DesiredTenants(*claims, slices->gpus);
   KeepRunning(origins_, running_, &desired);
   std::vector<std::string> problems = slices->problems;
   problems.insert(problems.end(), desired.problems.begin(), desired.problems.end());
-  SayOnce("claims", absl::StrJoin(problems, "; "));
+  log_.SayOnce("claims", absl::StrJoin(problems, "; "));
 
   const auto present = PresentTenants(*tenants, options_.daemon.owner);
   const std::vector<Step> steps = Plan(desired, present, ending.ok());
@@ -91,32 +68,11 @@ bool Plugin::PodsHaveChanged() const {
 }
 
 absl::Status Plugin::Carry(const std::vector<Step>& steps) {
-  backoff_.Retain(steps);
-  std::set<std::string> failed;
-  for (const Step& step : steps) {
-    if (failed.contains(step.tenant)) continue;
-    if (!backoff_.IsDue(step.tenant, absl::Now())) {
-      failed.insert(step.tenant);
-      continue;
-    }
-    absl::Status carried = daemon_.Carry(step);
-    if (carried.ok()) {
-      backoff_.Succeeded(step.tenant);
-      say_(WordsOf(step));
-      continue;
-    }
-    if (IsAway(carried)) {
-      SayOnce("gpumemd", std::string(carried.message()));
-      return carried;
-    }
-    failed.insert(step.tenant);
-    const absl::Duration pause = backoff_.Failed(step.tenant, absl::Now());
-    say_(absl::StrCat(WordsOf(step), ": ", carried.message(), "; again in ",
-                      absl::FormatDuration(pause)));
-  }
-  if (failed.empty()) return absl::OkStatus();
+  const auto failed = steps_.Carry(steps);
+  if (!failed.ok()) return failed.status();
+  if (failed->empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("steps of ", failed.size(), " tenants have failed"));
+      absl::StrCat("steps of ", failed->size(), " tenants have failed"));
 }
 
 }  // namespace gpumem::kubernetes

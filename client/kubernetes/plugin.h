@@ -15,8 +15,10 @@
 #include "absl/time/time.h"
 #include "client/kubernetes/api_server.h"
 #include "client/kubernetes/desired.h"
+#include "client/kubernetes/log.h"
 #include "client/kubernetes/node.h"
 #include "client/kubernetes/reconcile.h"
+#include "client/kubernetes/step_runner.h"
 
 namespace gpumem::kubernetes {
 
@@ -46,17 +48,14 @@ class Plugin {
 
  private:
   absl::Status Carry(const std::vector<Step>& steps);
-  // Says a line unless the subject's last one was the same; an empty one ends what was said.
-  void SayOnce(const std::string& subject, const std::string& line);
 
   const PluginOptions options_;
-  const std::function<void(absl::string_view)> say_;
+  Log log_;
   ApiServer api_server_;
   Node daemon_;
-  Backoff backoff_;
+  StepRunner steps_{&daemon_, &log_};
   std::map<std::string, Origin> origins_;  // of our tenants
   std::vector<KubeletPod> running_;        // as of the last round
-  std::map<std::string, std::string> said_;
 };
 
 }  // namespace gpumem::kubernetes
