@@ -30,6 +30,7 @@ constexpr size_t kMostToken = 64 << 10;
 constexpr size_t kMostMessage = 200;
 constexpr size_t kMostRefusal = 64 << 10;
 constexpr int kPart = 500;           // items of each part of a list
+constexpr int kPartOfPods = 100;     // pods are large
 constexpr int kMostParts = 1000;     // of a list
 constexpr int kShortestWatch = 300;  // seconds
 constexpr const char* kVersions[] = {"v1", "v1beta2", "v1beta1"};
@@ -369,6 +370,46 @@ absl::StatusOr<Claim> ApiServer::ClaimOf(absl::string_view name_space, absl::str
   auto claim = ReadClaim(*object, driver);
   if (!claim.has_value()) return none;
   return *std::move(claim);
+}
+
+absl::StatusOr<PodList> ApiServer::Pods(absl::string_view node) {
+  const std::string selector = absl::StrCat("spec.nodeName=", node);
+  PodList whole;
+  std::string next;
+  int items = kPartOfPods;
+  for (int part = 0; part < kMostParts; ++part) {
+    httplib::Params parameters = {{"limit", absl::StrCat(items)}, {"fieldSelector", selector}};
+    if (!next.empty()) parameters.emplace("continue", next);
+    const auto text = Send("GET", "/api/v1/pods", httplib::append_query_params("", parameters),
+                           /*body=*/"");
+    // Users make pods of 1 MiB and more: fewer of them fit.
+    if (absl::IsResourceExhausted(text.status()) && items > 1) {
+      items = std::max(items / 4, 1);
+      continue;
+    }
+    if (!text.ok()) return text.status();
+    auto list = ParsePods(*text);
+    if (!list.ok()) {
+      return absl::Status(list.status().code(),
+                          absl::StrCat("the list of pods: ", list.status().message()));
+    }
+    std::move(list->pods.begin(), list->pods.end(), std::back_inserter(whole.pods));
+    if (whole.problems.empty()) whole.problems = std::move(list->problems);
+    if (whole.pods.size() > kMostPods) {
+      return absl::ResourceExhaustedError("the node has too many pods");
+    }
+    next = std::move(list->next);
+    if (next.empty()) {
+      const auto order = [](const Pod& a, const Pod& b) { return a.uid < b.uid; };
+      std::sort(whole.pods.begin(), whole.pods.end(), order);
+      const auto same = [](const Pod& a, const Pod& b) { return a.uid == b.uid; };
+      const auto twice = std::adjacent_find(whole.pods.begin(), whole.pods.end(), same);
+      if (twice == whole.pods.end()) return whole;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the list of pods: two pods have the uid ", twice->uid));
+    }
+  }
+  return absl::ResourceExhaustedError("the node's list of pods has too many parts");
 }
 
 }  // namespace gpumem::kubernetes

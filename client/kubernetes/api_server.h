@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "client/kubernetes/claims.h"
+#include "client/kubernetes/pods.h"
 
 namespace httplib {
 class SSLClient;
@@ -79,6 +80,10 @@ class ApiServer {
   //   INVALID_ARGUMENT  a name is none, or the answer is no claim
   absl::StatusOr<Claim> ClaimOf(absl::string_view name_space, absl::string_view name,
                                 absl::string_view driver);
+
+  // Returns the pods that are bound to a node, ordered by uid. It takes the permission to list
+  // pods. Statuses as List, and of ParsePods.
+  absl::StatusOr<PodList> Pods(absl::string_view node);
 
   // Returns an object's text, creates an object in a collection, or replaces one. `path` begins
   // with "/", and needs no escapes.

@@ -2,7 +2,6 @@
 #include "client/kubernetes/plugin.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +9,6 @@
 #include "absl/time/clock.h"
 #include "client/kubernetes/objects.h"
 #include "client/kubernetes/podresources.h"
-#include "common/bytes.h"
 
 namespace gpumem::kubernetes {
 namespace {
@@ -18,37 +16,20 @@ namespace {
 // Claims that are asked for one by one before tenants end. For more, one list is less work.
 constexpr size_t kMostAsked = 32;
 
-std::string WordsOf(const Step& step) {
-  if (step.kind == Step::Kind::kEnd) return absl::StrCat(step.tenant, ": end");
-  const std::string on = absl::StrJoin(
-      step.quota.limits, ", ", [](std::string* out, const BytesByUuid::value_type& limit) {
-        absl::StrAppend(out, FormatBytes(limit.second), " on ", limit.first);
-      });
-  return absl::StrCat(step.tenant, step.kind == Step::Kind::kCreate ? ": make with " : ": set to ",
-                      on.empty() ? "nothing" : on);
-}
-
 }  // namespace
 
 Plugin::Plugin(const PluginOptions& options, ClusterView* view,
                std::function<void(absl::string_view)> say)
     : options_(options),
-      say_(std::move(say)),
+      log_(std::move(say)),
       view_(view),
       api_server_(options.api_server),
       daemon_(options.daemon) {}
 
-void Plugin::SayOnce(const std::string& subject, const std::string& line) {
-  std::string& last = said_[subject];
-  if (line == last) return;
-  say_(line.empty() ? absl::StrCat(subject, ": works again") : absl::StrCat(subject, ": ", line));
-  last = line;
-}
-
 absl::Status Plugin::Round() {
   absl::MutexLock lock(&mutex_);
   const auto tenants = daemon_.Tenants();
-  SayOnce("gpumemd", tenants.ok() ? "" : std::string(tenants.status().message()));
+  log_.SayOnce("gpumemd", tenants.ok() ? "" : std::string(tenants.status().message()));
   if (!tenants.ok()) return tenants.status();
 
   // First: a pod that comes while the lists of the API server are read begins another round.
@@ -59,9 +40,9 @@ absl::Status Plugin::Round() {
     ending = pods.status();
     new_pods = pods.ok() && *pods != running_;
     if (pods.ok()) running_ = *std::move(pods);
-    SayOnce("kubelet", ending.ok()
-                           ? ""
-                           : absl::StrCat("no tenant ends before it answers: ", ending.message()));
+    log_.SayOnce(
+        "kubelet",
+        ending.ok() ? "" : absl::StrCat("no tenant ends before it answers: ", ending.message()));
   }
 
   // What a watch has told before it broke is still good to make tenants by. A pod that starts, and
@@ -82,13 +63,13 @@ absl::Status Plugin::Round() {
     KeepRunning(origins_, running_, &desired);
     if (fresh.ok() && ending.ok()) fresh = ConfirmEnds(present, slices, &desired);
   }
-  SayOnce("API server", fresh.ok() ? "" : std::string(fresh.message()));
+  log_.SayOnce("API server", fresh.ok() ? "" : std::string(fresh.message()));
   if (!known.ok()) return known;
   if (ending.ok()) ending = fresh;
 
   std::vector<std::string> problems = slices.problems;
   problems.insert(problems.end(), desired.problems.begin(), desired.problems.end());
-  SayOnce("claims", absl::StrJoin(problems, "; "));
+  log_.SayOnce("claims", absl::StrJoin(problems, "; "));
 
   const std::vector<Step> steps = Plan(desired, present, ending.ok());
   const absl::Status carried = Carry(steps);
@@ -155,32 +136,11 @@ bool Plugin::WaitForChange(absl::Time until) const {
 }
 
 absl::Status Plugin::Carry(const std::vector<Step>& steps) {
-  backoff_.Retain(steps);
-  std::set<std::string> failed;
-  for (const Step& step : steps) {
-    if (failed.contains(step.tenant)) continue;
-    if (!backoff_.IsDue(step.tenant, absl::Now())) {
-      failed.insert(step.tenant);
-      continue;
-    }
-    absl::Status carried = daemon_.Carry(step);
-    if (carried.ok()) {
-      backoff_.Succeeded(step.tenant);
-      say_(WordsOf(step));
-      continue;
-    }
-    if (IsAway(carried)) {
-      SayOnce("gpumemd", std::string(carried.message()));
-      return carried;
-    }
-    failed.insert(step.tenant);
-    const absl::Duration pause = backoff_.Failed(step.tenant, absl::Now());
-    say_(absl::StrCat(WordsOf(step), ": ", carried.message(), "; again in ",
-                      absl::FormatDuration(pause)));
-  }
-  if (failed.empty()) return absl::OkStatus();
+  const auto failed = steps_.Carry(steps);
+  if (!failed.ok()) return failed.status();
+  if (failed->empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      absl::StrCat("steps of ", failed.size(), " tenants have failed"));
+      absl::StrCat("steps of ", failed->size(), " tenants have failed"));
 }
 
 }  // namespace gpumem::kubernetes

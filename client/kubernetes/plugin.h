@@ -19,8 +19,10 @@
 #include "client/kubernetes/api_server.h"
 #include "client/kubernetes/cluster_view.h"
 #include "client/kubernetes/desired.h"
+#include "client/kubernetes/log.h"
 #include "client/kubernetes/node.h"
 #include "client/kubernetes/reconcile.h"
+#include "client/kubernetes/step_runner.h"
 
 namespace gpumem::kubernetes {
 
@@ -63,21 +65,17 @@ class Plugin {
   absl::Status ConfirmEnds(const std::vector<PresentTenant>& present, const SliceList& slices,
                            Desired* desired) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Carry(const std::vector<Step>& steps) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Says a line unless the subject's last one was the same; an empty one ends what was said.
-  void SayOnce(const std::string& subject, const std::string& line)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const PluginOptions options_;
-  const std::function<void(absl::string_view)> say_;
-  ClusterView* const view_;
   mutable absl::Mutex mutex_;
+  Log log_ ABSL_GUARDED_BY(mutex_);
+  ClusterView* const view_;
   ApiServer api_server_ ABSL_GUARDED_BY(mutex_);
   Node daemon_ ABSL_GUARDED_BY(mutex_);
+  StepRunner steps_ ABSL_GUARDED_BY(mutex_){&daemon_, &log_};
   uint64_t seen_ ABSL_GUARDED_BY(mutex_) = 0;  // changes of the view, when the last round began
-  Backoff backoff_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, Origin> origins_ ABSL_GUARDED_BY(mutex_);  // of our tenants
   std::vector<KubeletPod> running_ ABSL_GUARDED_BY(mutex_);        // as of the last round
-  std::map<std::string, std::string> said_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumem::kubernetes

@@ -18,11 +18,8 @@ namespace {
 
 constexpr int kMostAnswer = 16 << 20;  // bytes; the kubelet's own limit
 
-}  // namespace
-
-absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socket,
-                                                        absl::string_view driver,
-                                                        absl::Duration timeout) {
+absl::StatusOr<::v1::ListPodResourcesResponse> List(const std::string& socket,
+                                                    absl::Duration timeout) {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMostAnswer);
   // Shares no connection with earlier channels: those pause after the kubelet was away.
@@ -36,9 +33,18 @@ absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socke
   const absl::Status listed =
       FromGrpcStatus(stub->List(&context, ::v1::ListPodResourcesRequest(), &response));
   if (!listed.ok()) return listed;
+  return response;
+}
 
+}  // namespace
+
+absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socket,
+                                                        absl::string_view driver,
+                                                        absl::Duration timeout) {
+  const auto listed = List(socket, timeout);
+  if (!listed.ok()) return listed.status();
   std::vector<KubeletPod> pods;
-  for (const ::v1::PodResources& entry : response.pod_resources()) {
+  for (const ::v1::PodResources& entry : listed->pod_resources()) {
     KubeletPod pod{.name_space = entry.namespace_(), .name = entry.name()};
     for (const ::v1::ContainerResources& container : entry.containers()) {
       for (const ::v1::DynamicResource& claim : container.dynamic_resources()) {
@@ -54,6 +60,28 @@ absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socke
   }
   std::sort(pods.begin(), pods.end(), [](const KubeletPod& a, const KubeletPod& b) {
     return std::tie(a.name_space, a.name, a.claims) < std::tie(b.name_space, b.name, b.claims);
+  });
+  return pods;
+}
+
+absl::StatusOr<std::vector<DevicePod>> ListDevicePods(
+    const std::string& socket, const std::function<bool(absl::string_view)>& ours,
+    absl::Duration timeout) {
+  const auto listed = List(socket, timeout);
+  if (!listed.ok()) return listed.status();
+  std::vector<DevicePod> pods;
+  for (const ::v1::PodResources& entry : listed->pod_resources()) {
+    DevicePod pod{.name_space = entry.namespace_(), .name = entry.name()};
+    for (const ::v1::ContainerResources& container : entry.containers()) {
+      for (const ::v1::ContainerDevices& devices : container.devices()) {
+        if (!ours(devices.resource_name())) continue;
+        pod.ids.insert(devices.device_ids().begin(), devices.device_ids().end());
+      }
+    }
+    if (!pod.ids.empty()) pods.push_back(std::move(pod));
+  }
+  std::sort(pods.begin(), pods.end(), [](const DevicePod& a, const DevicePod& b) {
+    return std::tie(a.name_space, a.name, a.ids) < std::tie(b.name_space, b.name, b.ids);
   });
   return pods;
 }

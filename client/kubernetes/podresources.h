@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pods of this node and their claims, as the kubelet lists them (podresources v1).
+// The pods of this node with their claims or devices, as the kubelet lists them (podresources v1).
 #pragma once
 
+#include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,5 +25,20 @@ inline constexpr char kKubeletSocket[] = "/var/lib/kubelet/pod-resources/kubelet
 absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socket,
                                                         absl::string_view driver,
                                                         absl::Duration timeout);
+
+// A pod with devices of a device plug-in.
+struct DevicePod {
+  std::string name_space;
+  std::string name;
+  std::set<std::string> ids;  // of its containers. Those of init containers that end do not count
+  bool operator==(const DevicePod&) const = default;
+};
+
+// Returns the pods that have devices of the resources for which `ours` returns true, in order.
+// Connects anew. The kubelet has freed the devices of pods that have ended. Statuses as
+// ListKubeletPods.
+absl::StatusOr<std::vector<DevicePod>> ListDevicePods(
+    const std::string& socket, const std::function<bool(absl::string_view)>& ours,
+    absl::Duration timeout);
 
 }  // namespace gpumem::kubernetes

@@ -59,6 +59,31 @@ TEST_F(PodResourcesTest, PodsWithDevicesOfTheDriverAreListed) {
   EXPECT_THAT((*pods)[1].claims, ElementsAre("one", "two"));
 }
 
+TEST_F(PodResourcesTest, PodsWithDevicesOfAResourceAreListed) {
+  FakeKubelet kubelet(socket_);
+  ::v1::ListPodResourcesResponse answer;
+  const auto add = [](const std::string& resource, const std::string& id,
+                      ::v1::ContainerResources* container) {
+    ::v1::ContainerDevices* const devices = container->add_devices();
+    devices->set_resource_name(resource);
+    devices->add_device_ids(id);
+  };
+  ::v1::PodResources* const b = FakeKubelet::Add("b", "one", kDriver, &answer);
+  add("a.dev/x", "1", b->add_containers());
+  ::v1::ContainerResources* const second = b->add_containers();
+  // As the kubelet lists a device of two NUMA nodes.
+  for (const char* id : {"2", "3", "3"}) add("a.dev/x", id, second);
+  add("b.dev/x", "4", second);
+  add("a.dev/x", "5", FakeKubelet::Add("a", "one", kDriver, &answer)->add_containers());
+  add("b.dev/x", "6", FakeKubelet::Add("c", "one", kDriver, &answer)->add_containers());
+  kubelet.Set(answer);
+  const auto pods = ListDevicePods(
+      socket_, [](absl::string_view resource) { return resource == "a.dev/x"; }, kTimeout);
+  ASSERT_TRUE(pods.ok()) << pods.status();
+  EXPECT_THAT(*pods,
+              ElementsAre(DevicePod{"team", "a", {"5"}}, DevicePod{"team", "b", {"1", "2", "3"}}));
+}
+
 TEST_F(PodResourcesTest, ARestartedKubeletIsFoundAtOnce) {
   EXPECT_TRUE(absl::IsUnavailable(ListKubeletPods(socket_, kDriver, kTimeout).status()));
   for (int i = 0; i < 3; ++i) {

@@ -32,7 +32,17 @@ std::string HostName() {
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-// Tells systemd that the program is ready (sd_notify(3)), if it asks for that.
+}  // namespace
+
+void Say(absl::string_view line) {
+  // One write for each line. Messages of peers have no control characters of theirs.
+  std::string text(line);
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
+  text += '\n';
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
 void NotifyReady() {
   const char* const path = std::getenv("NOTIFY_SOCKET");
   if (path == nullptr || *path == '\0') return;
@@ -46,17 +56,6 @@ void NotifyReady() {
   (void)sendto(socket_fd.get(), kReady.data(), kReady.size(), MSG_NOSIGNAL,
                reinterpret_cast<const sockaddr*>(&address),
                static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size()));
-}
-
-}  // namespace
-
-void Say(absl::string_view line) {
-  // One write for each line. Messages of peers have no control characters of theirs.
-  std::string text(line);
-  std::replace_if(
-      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
-  text += '\n';
-  std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 void EndAtSignal(std::function<void()> at_end) {

@@ -15,6 +15,9 @@ namespace gpumem::kubernetes {
 // Writes a line of the log to standard error.
 void Say(absl::string_view line);
 
+// Tells systemd that the program is ready (sd_notify(3)), if it asks for that.
+void NotifyReady();
+
 // Ends the process at SIGTERM or SIGINT, also during a call: a round may be cut off anywhere. Calls
 // `at_end` before that. Requires that no thread is running yet: all of them block these signals.
 void EndAtSignal(std::function<void()> at_end);

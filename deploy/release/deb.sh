@@ -15,6 +15,7 @@ run_deb() {
 
   bazel build --config=dist-deb //daemon:gpumemd //daemon/keeper:gpumem-keeper \
     //client/cli:gpumemctl //client/cli:gpumemctl_reference //client:libgpumem.so \
+    //client/kubernetes/device_plugin:gpumem-device-plugin \
     //client/slurm:gpumem-slurm //client/slurm/spank:spank_gpumem.so \
     //client/kubernetes:gpumem-kubelet-plugin //client/kubernetes/dra:gpumem-dra-driver \
     "${PRELOAD_TARGETS[@]}"
@@ -75,6 +76,7 @@ deb_root() {
 
   install_slurm "$root" "$bin"
   install_kubernetes "$root" "$bin"
+  install_device_plugin "$root" "$bin"
   install_reference "$root/usr/share" zsh/vendor-completions "$bin/client/cli/gpumemctl_reference"
   install_schemas "$root/usr/share/gpumem/schema"
   # The licences of libraries without a shared object: the programs contain their code.
@@ -82,6 +84,13 @@ deb_root() {
     install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"
   done
   cd "$ROOT"
+}
+
+# install_device_plugin ROOT BIN: the device plug-in of nodes. install_kubernetes has its manifests.
+install_device_plugin() {
+  install "$2/client/kubernetes/device_plugin/gpumem-device-plugin" "$1/usr/sbin/"
+  install -D -m 644 -t "$1/usr/share/man/man8" \
+    "$ROOT/deploy/kubernetes/device-plugin/gpumem-device-plugin.8"
 }
 
 # install_slurm ROOT BIN: the plug-in of Slurm, its program, and examples that Slurm does not read from

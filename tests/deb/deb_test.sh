@@ -178,6 +178,7 @@ check_installed() {
   expect_inside "gpumem-keeper ${version%-*}" gpumem-keeper --version
   expect_inside "quota" gpumemctl --help
   expect_inside "gpumem-slurm ${version%-*}" gpumem-slurm --version
+  expect_inside "gpumem-device-plugin ${version%-*}" gpumem-device-plugin --version
   expect_inside "gpumem-kubelet-plugin ${version%-*}" gpumem-kubelet-plugin --version
   expect_inside "gpumem-dra-driver ${version%-*}" gpumem-dra-driver --version
   expect_inside ": ok, " gpumemd --config /etc/gpumem/gpumemd.toml --check-config

@@ -30,6 +30,7 @@ LAYERS = {
     "client/c_api": ("client/include", "common/..."),
     "client/python": ("client/include", "common/..."),
     "client/kubernetes": ("client/cli/commands/connection.h", "common", "proto"),
+    "client/kubernetes/device_plugin": ("client/kubernetes", "common", "proto"),
     "client/kubernetes/dra": ("client/cli/commands/connection.h", "client/kubernetes", "common",
                               "proto"),
     "client/preload": (),

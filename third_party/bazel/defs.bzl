@@ -113,6 +113,7 @@ def gpumem_cc_test(name, srcs, copts = [], deps = [], size = "small", **kwargs):
 # The programs that a test can run, and the variables by which it finds them.
 _PROGRAMS = {
     "//client/cli:gpumemctl": "GPUMEM_GPUMEMCTL",
+    "//client/kubernetes/device_plugin:gpumem-device-plugin": "GPUMEM_GPUMEM_DEVICE_PLUGIN",
     "//client/kubernetes/dra:gpumem-dra-driver": "GPUMEM_GPUMEM_DRA_DRIVER",
     "//client/kubernetes:gpumem-kubelet-plugin": "GPUMEM_GPUMEM_KUBELET_PLUGIN",
     "//client/slurm:gpumem-slurm": "GPUMEM_GPUMEM_SLURM",

@@ -17,8 +17,6 @@ namespace gpumem::kubernetes {
 
 inline constexpr char kCdiKind[] = "gpumem.dev/claim";
 inline constexpr char kCdiFolder[] = "/var/run/cdi";
-// The path of gpumemd's sockets in containers.
-inline constexpr char kRuntimeDirOfContainers[] = "/run/gpumem";
 
 // Returns the name of a claim's CDI device: "gpumem.dev/claim=UID". Requires IsUid(uid).
 std::string CdiDeviceOf(absl::string_view claim_uid);

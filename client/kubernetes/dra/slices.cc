@@ -10,10 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/kubernetes/cache.h"
 #include "client/kubernetes/dra/prepare.h"
+#include "client/kubernetes/gpu.h"
 #include "client/kubernetes/json_reader.h"
 #include "client/kubernetes/quantity.h"
-#include "common/kind.h"
-#include "common/kind_proto.h"
 
 namespace gpumem::kubernetes {
 namespace {
@@ -39,13 +38,6 @@ std::string AttributeOf(absl::string_view product) {
   std::replace_if(
       text.begin(), text.end(), [](unsigned char c) { return !absl::ascii_isprint(c); }, '?');
   return text;
-}
-
-// True if the device is a GPU, and not memory of the host.
-bool IsGpu(const v1::Device& device) {
-  if (device.kinds().empty()) return false;
-  const auto kind = FromProto(device.kinds(0));
-  return kind.has_value() && !TraitsOf(*kind).host_memory;
 }
 
 Json DeviceJson(const std::string& name, const NodeDevice& device) {

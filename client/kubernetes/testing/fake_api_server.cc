@@ -134,6 +134,10 @@ void FakeApiServer::SetClaims(std::vector<std::string> claims) {
 void FakeApiServer::SetSlices(std::vector<std::string> slices) {
   store_->Set("resourceslices", slices);
 }
+void FakeApiServer::SetPods(std::vector<std::string> pods) {
+  absl::MutexLock lock(&mutex_);
+  pods_ = std::move(pods);
+}
 void FakeApiServer::SetToken(const std::string& token) {
   absl::MutexLock lock(&mutex_);
   token_ = token;
@@ -229,6 +233,10 @@ FakeApiServer::Answer FakeApiServer::AnswerTo(const Request& request) {
   if (request.method == "GET" && absl::ConsumePrefix(&path, "/api/v1/nodes/")) {
     return {200, absl::StrCat(R"({"kind": "Node", "metadata": {"uid": "uid-of-)", path, "\"}}")};
   }
+  if (path == "/api/v1/pods") {
+    absl::MutexLock lock(&mutex_);
+    return pods_ ? PartOfPods(request) : Refusal(403, "pods is forbidden");
+  }
   if (!absl::ConsumePrefix(&path,
                            absl::StrCat("/apis/resource.k8s.io/", store_->group_version(), "/"))) {
     return {404, "404 page not found"};
@@ -276,6 +284,19 @@ FakeApiServer::Answer FakeApiServer::AnswerFromStore(const Request& request,
                             "\", \"metadata\": {\"resourceVersion\": \"", part.version,
                             "\", \"continue\": \"", part.next, "\"}, \"items\": [",
                             absl::StrJoin(part.objects, ","), "]}")};
+}
+
+FakeApiServer::Answer FakeApiServer::PartOfPods(const Request& request) const {
+  size_t begin = 0;
+  (void)absl::SimpleAtoi(request.next, &begin);
+  begin = std::min(begin, pods_->size());
+  const size_t end = std::min(begin + part_, pods_->size());
+  const std::string next = end < pods_->size() ? absl::StrCat(end) : "";
+  return {200, absl::StrCat(R"({"apiVersion": "v1", "kind": "PodList", "metadata": {"continue": ")",
+                            next, R"("}, "items": [)",
+                            absl::StrJoin(pods_->begin() + static_cast<std::ptrdiff_t>(begin),
+                                          pods_->begin() + static_cast<std::ptrdiff_t>(end), ","),
+                            "]}")};
 }
 
 }  // namespace gpumem::kubernetes

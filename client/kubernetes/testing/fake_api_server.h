@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// An API server over TLS: lists, watches and single objects of claims and slices.
+// An API server over TLS: lists, watches and single objects of claims and slices, and lists of
+// pods.
 #pragma once
 
 #include <cstdint>
@@ -61,6 +62,8 @@ class FakeApiServer {
   // Texts of objects in JSON.
   void SetClaims(std::vector<std::string> claims);
   void SetSlices(std::vector<std::string> slices);
+  // It lists no pods before: 403.
+  void SetPods(std::vector<std::string> pods);
   // The one token that it accepts, the version of resource.k8s.io that it has, and the most items
   // that it puts into a part of a list.
   void SetToken(const std::string& token);
@@ -77,6 +80,7 @@ class FakeApiServer {
  private:
   Answer AnswerTo(const Request& request);
   Answer AnswerFromStore(const Request& request, const std::string& rest);
+  Answer PartOfPods(const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the next lines of a watch, waiting a while for some; nullopt: it ends.
   std::optional<std::string> NextLines(const std::string& resource, uint64_t watches,
                                        uint64_t* version);
@@ -87,6 +91,7 @@ class FakeApiServer {
   FakeStore* const store_;
   mutable absl::Mutex mutex_;
   std::function<Answer(const Request&)> handler_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::vector<std::string>> pods_ ABSL_GUARDED_BY(mutex_);
   std::string token_ ABSL_GUARDED_BY(mutex_) = "token";
   size_t part_ ABSL_GUARDED_BY(mutex_) = 500;
   uint64_t ended_watches_ ABSL_GUARDED_BY(mutex_) = 0;  // how often watches were ended

@@ -24,6 +24,8 @@ import manifests
 from manifests import FOLDER, of_kind, read, render
 
 DOCUMENT = pathlib.Path("docs/how-to/kubernetes.md")
+DEVICE_PLUGIN = pathlib.Path("docs/how-to/kubernetes-device-plugin.md")
+DRIVERS = ("plugin", "dra", "device-plugin")
 # The uid and group of the image's daemon.
 GPUMEM = 64740
 
@@ -189,7 +191,7 @@ class Pods(unittest.TestCase):
 
     def test_paths_in_the_pods_of_drivers_are_those_of_the_node(self):
         """They write paths into files and calls that the kubelet and the runtime read on the node."""
-        for folder in ("plugin", "dra"):
+        for folder in DRIVERS:
             for _, spec in pods(render(pathlib.Path(folder))):
                 paths = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"]}
                 (container,) = spec["containers"]
@@ -197,7 +199,7 @@ class Pods(unittest.TestCase):
 
     def test_what_a_driver_may_write(self):
         writable = {}
-        for folder in ("plugin", "dra"):
+        for folder in DRIVERS:
             for _, spec in pods(render(pathlib.Path(folder))):
                 mounts = spec["containers"][0]["volumeMounts"]
                 writable[folder] = {m["mountPath"] for m in mounts if not m.get("readOnly")}
@@ -210,6 +212,7 @@ class Pods(unittest.TestCase):
                     "/var/lib/kubelet/plugins/gpumem.dev",
                     "/var/run/cdi",
                 },
+                "device-plugin": {"/var/lib/kubelet/device-plugins"},
             },
         )
 
@@ -232,9 +235,9 @@ class Pods(unittest.TestCase):
 
 
 class Permissions(unittest.TestCase):
-    def documented(self, heading):
+    def documented(self, heading, document=DOCUMENT):
         """Returns the permissions in the table below a heading: {resource: verbs}."""
-        section = DOCUMENT.read_text().split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
+        section = document.read_text().split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
         rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) of `([\w/]+)`", section, re.MULTILINE)
         return {resource: set(re.findall(r"\w+", verbs)) for verbs, resource in rows}
 
@@ -245,9 +248,12 @@ class Permissions(unittest.TestCase):
     def test_the_tables_of_the_documents_are_the_roles(self):
         self.assertEqual(self.documented("## Permissions"), self.granted("plugin"))
         self.assertEqual(self.documented("## gpumem's own driver"), self.granted("dra"))
+        self.assertEqual(
+            self.documented("## Permissions", DEVICE_PLUGIN), self.granted("device-plugin")
+        )
 
     def test_no_role_has_a_star_and_each_is_bound_to_its_account(self):
-        for folder in ("plugin", "dra"):
+        for folder in DRIVERS:
             documents = render(pathlib.Path(folder))
             role, binding = of_kind(documents, "ClusterRole"), of_kind(documents, "ClusterRoleBinding")
             self.assertNotIn("*", str(role["rules"]))
@@ -274,6 +280,18 @@ class Claims(unittest.TestCase):
             self.assertEqual(claim["resourceClaimTemplateName"], template["metadata"]["name"])
             (container,) = pod["spec"]["containers"]
             self.assertEqual(container["resources"]["claims"], [{"name": claim["name"]}])
+
+
+class Units(unittest.TestCase):
+    def test_the_example_asks_for_the_units_that_the_plug_in_offers(self):
+        (pod,) = read(pathlib.Path("device-plugin/pod.yaml"))
+        (container,) = pod["spec"]["containers"]
+        self.assertEqual(container["resources"]["limits"], {"gpumem.dev/memory-1GiB": 10})
+        self.assertIn("10GiB", container["command"])
+        self.assertNotIn("volumes", pod["spec"])
+        self.assertIn("gpumem.dev/memory-1GiB: 10", DEVICE_PLUGIN.read_text())
+        for _, spec in pods(render(pathlib.Path("device-plugin"))):
+            self.assertEqual(spec["containers"][0]["command"], ["gpumem-device-plugin"], "the defaults")
 
 
 if __name__ == "__main__":
