@@ -134,6 +134,11 @@ void DeviceKubelet::Follow(Endpoint* endpoint) {
   healthy_.clear();
 }
 
+void DeviceKubelet::EndList() {
+  absl::MutexLock lock(&mutex_);
+  if (endpoint_ != nullptr) endpoint_->stream.TryCancel();
+}
+
 std::string DeviceKubelet::resource() const {
   absl::MutexLock lock(&mutex_);
   return resource_;

@@ -57,6 +57,8 @@ class DeviceKubelet {
   void Forget(const std::string& uid);
   std::map<std::string, KubeletPodEntry> pods() const;  // by uid
 
+  // Ends the stream of the list, as if it had made no sense.
+  void EndList();
   // Calls of a kubelet that sends whatever it likes.
   absl::StatusOr<v1beta1::AllocateResponse> Allocate(const v1beta1::AllocateRequest& request);
   absl::StatusOr<v1beta1::PreferredAllocationResponse> Prefer(

@@ -258,54 +258,6 @@ TEST_F(DevicePluginTest, AnInitContainerIsNotHeldUp) {
   EXPECT_TRUE(started.ok()) << started;
 }
 
-TEST_F(DevicePluginTest, RequestsThatMakeNoSenseAreRefused) {
-  StartPlugin();
-  testing::DeviceKubelet& kubelet = node_->kubelet();
-  const std::string good = absl::StrCat(node_->uuid(0), "/16MiB/0007");
-  const auto allocate = [&](const std::vector<std::string>& ids) {
-    v1beta1::AllocateRequest request;
-    auto* const container = request.add_container_requests();
-    for (const std::string& id : ids) container->add_devices_ids(id);
-    return kubelet.Allocate(request).status();
-  };
-  EXPECT_TRUE(allocate({good}).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(allocate({good, good})));
-  EXPECT_TRUE(absl::IsInvalidArgument(allocate({})));
-  EXPECT_TRUE(absl::IsInvalidArgument(allocate({good, "GPU-0"})));
-  EXPECT_TRUE(absl::IsInvalidArgument(allocate({std::string(1 << 20, '/')})));
-  EXPECT_TRUE(absl::IsInvalidArgument(allocate({std::string("\x01\n\x7f") + good})));
-  EXPECT_TRUE(absl::IsNotFound(allocate({absl::StrCat(node_->uuid(0), "/16MiB/0064")})));
-  EXPECT_TRUE(absl::IsNotFound(allocate({absl::StrCat(node_->uuid(0), "/32MiB/0001")})));
-  EXPECT_TRUE(absl::IsNotFound(allocate({"GPU-x/16MiB/0001"})));
-  const std::vector<std::string> many(300'000, good);
-  EXPECT_TRUE(absl::IsResourceExhausted(allocate(many))) << "a message too large";
-  EXPECT_TRUE(absl::IsInvalidArgument(allocate({many.begin(), many.begin() + 100'000})));
-  v1beta1::AllocateRequest containers;
-  for (int i = 0; i < 1000; ++i) containers.add_container_requests()->add_devices_ids(good);
-  EXPECT_TRUE(absl::IsResourceExhausted(kubelet.Allocate(containers).status()));
-  EXPECT_TRUE(kubelet.Allocate({}).ok()) << "nothing is asked";
-
-  const auto prefer = [&](const std::vector<std::string>& ids, int size) {
-    v1beta1::PreferredAllocationRequest request;
-    auto* const container = request.add_container_requests();
-    for (const std::string& id : ids) container->add_available_deviceids(id);
-    container->set_allocation_size(size);
-    return kubelet.Prefer(request).status();
-  };
-  EXPECT_TRUE(prefer({good}, 1).ok());
-  EXPECT_TRUE(absl::IsInvalidArgument(prefer({good, good}, 1)));
-  EXPECT_TRUE(absl::IsInvalidArgument(prefer({good}, 2)));
-  EXPECT_TRUE(absl::IsInvalidArgument(prefer({good}, 2'000'000'000)));
-  EXPECT_TRUE(absl::IsInvalidArgument(prefer({"x"}, 1)));
-  EXPECT_TRUE(prefer({good}, -1).ok()) << "none";
-  EXPECT_TRUE(kubelet.PreStart({}, kPatience).ok());
-  EXPECT_TRUE(kubelet.PreStart({"x"}, kPatience).ok());
-
-  const UnitPod pod{1, "a", 10};
-  Run(pod);
-  EXPECT_TRUE(node_->WaitForTenants()) << "it lives on";
-}
-
 TEST_F(DevicePluginTest, ArgumentsThatMakeNoSenseAreRefused) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--step", "1.5MiB"},
