@@ -25,6 +25,7 @@ namespace {
 constexpr size_t kMostToken = 64 << 10;
 constexpr size_t kMostMessage = 200;
 constexpr int kPart = 500;               // items of each part of a list
+constexpr int kPartOfPods = 100;         // pods are large
 constexpr int kMostParts = 400;          // of a list
 constexpr size_t kMostClaims = 100'000;  // with devices of the driver
 constexpr const char* kVersions[] = {"v1", "v1beta2", "v1beta1"};
@@ -136,8 +137,8 @@ std::string UrlOfPod() {
 }
 
 absl::StatusOr<std::string> ApiServer::Get(const std::string& path, const std::string& selector,
-                                           const std::string& next) const {
-  httplib::Params parameters = {{"limit", absl::StrCat(kPart)}};
+                                           const std::string& next, int items) const {
+  httplib::Params parameters = {{"limit", absl::StrCat(items)}};
   if (!selector.empty()) parameters.emplace("fieldSelector", selector);
   if (!next.empty()) parameters.emplace("continue", next);
   return Send("GET", path, httplib::append_query_params("", parameters), /*body=*/"");
@@ -207,13 +208,13 @@ absl::StatusOr<std::string> ApiServer::List(absl::string_view resource, const st
     return absl::StrCat("/apis/resource.k8s.io/", version, "/", resource);
   };
   if (!version_.empty()) {
-    auto part = Get(path(version_), selector, next);
+    auto part = Get(path(version_), selector, next, kPart);
     if (!absl::IsNotFound(part.status())) return part;
     version_.clear();  // it was upgraded
     if (!next.empty()) return absl::AbortedError(part.status().message());
   }
   for (const char* const version : kVersions) {
-    auto part = Get(path(version), selector, next);
+    auto part = Get(path(version), selector, next, kPart);
     if (part.ok()) version_ = version;
     if (!absl::IsNotFound(part.status())) return part;
   }
@@ -254,6 +255,43 @@ absl::StatusOr<SliceList> ApiServer::Slices(absl::string_view node, absl::string
   // A node has far fewer slices than a part of the list holds.
   if (!list->next.empty()) return absl::ResourceExhaustedError("the node has too many slices");
   return list;
+}
+
+absl::StatusOr<PodList> ApiServer::Pods(absl::string_view node) const {
+  const std::string selector = absl::StrCat("spec.nodeName=", node);
+  PodList whole;
+  std::string next;
+  int items = kPartOfPods;
+  for (int part = 0; part < kMostParts; ++part) {
+    const auto text = Get("/api/v1/pods", selector, next, items);
+    // Users make pods of 1 MiB and more: fewer of them fit.
+    if (absl::IsResourceExhausted(text.status()) && items > 1) {
+      items = std::max(items / 4, 1);
+      continue;
+    }
+    if (!text.ok()) return text.status();
+    auto list = ParsePods(*text);
+    if (!list.ok()) {
+      return absl::Status(list.status().code(),
+                          absl::StrCat("the list of pods: ", list.status().message()));
+    }
+    std::move(list->pods.begin(), list->pods.end(), std::back_inserter(whole.pods));
+    if (whole.problems.empty()) whole.problems = std::move(list->problems);
+    if (whole.pods.size() > kMostPods) {
+      return absl::ResourceExhaustedError("the node has too many pods");
+    }
+    next = std::move(list->next);
+    if (next.empty()) {
+      const auto order = [](const Pod& a, const Pod& b) { return a.uid < b.uid; };
+      std::sort(whole.pods.begin(), whole.pods.end(), order);
+      const auto same = [](const Pod& a, const Pod& b) { return a.uid == b.uid; };
+      const auto twice = std::adjacent_find(whole.pods.begin(), whole.pods.end(), same);
+      if (twice == whole.pods.end()) return whole;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the list of pods: two pods have the uid ", twice->uid));
+    }
+  }
+  return absl::ResourceExhaustedError("the node's list of pods has too many parts");
 }
 
 }  // namespace gpumem::kubernetes

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Claims, slices and single objects, by the API server's REST interface.
+// Claims, slices, pods and single objects, by the API server's REST interface.
 //
 // The connection is TLS; the server's certificate is verified against the CA bundle and the host.
 // Each call connects anew and reads token and bundle anew, since both are replaced while a pod
@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "client/kubernetes/claims.h"
+#include "client/kubernetes/pods.h"
 
 namespace gpumem::kubernetes {
 
@@ -48,6 +49,10 @@ class ApiServer {
   // Returns the devices of `driver` on a node. Statuses as Claims.
   absl::StatusOr<SliceList> Slices(absl::string_view node, absl::string_view driver);
 
+  // Returns the pods that are bound to a node, ordered by uid. It takes the permission to list
+  // pods. Statuses as Claims, and of ParsePods.
+  absl::StatusOr<PodList> Pods(absl::string_view node) const;
+
   // Returns an object's text, creates an object in a collection, or replaces one. `path` begins
   // with "/", and needs no escapes.
   //   NOT_FOUND         there is no such object or collection
@@ -62,8 +67,9 @@ class ApiServer {
   // Returns a part of a list. `next`: the token of the part; empty: the first.
   absl::StatusOr<std::string> List(absl::string_view resource, const std::string& selector,
                                    const std::string& next);
+  // `items`: the most of them in the part.
   absl::StatusOr<std::string> Get(const std::string& path, const std::string& selector,
-                                  const std::string& next) const;
+                                  const std::string& next, int items) const;
   // Returns the body of the answer. `query` begins with "?", or is empty.
   absl::StatusOr<std::string> Send(const char* method, const std::string& path,
                                    const std::string& query, const std::string& body) const;

@@ -12,7 +12,9 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "client/kubernetes/testing/fake_api_server.h"
 #include "common/bytes.h"
 
@@ -97,6 +99,54 @@ TEST_F(ApiServerTest, SlicesOfTheNodeAreRead) {
   ASSERT_TRUE(slices.ok()) << slices.status();
   EXPECT_EQ(slices->gpus.at({"node-1", "gpu-0"}).bytes, 2 * kGiB);
   EXPECT_EQ(server_->Requests().at(0).selector, "spec.nodeName=node-1,spec.driver=gpu.nvidia.com");
+}
+
+std::string PodText(int number, absl::string_view more = "") {
+  return absl::StrFormat(R"({"metadata": {"name": "p%d", "namespace": "team",
+      "uid": "099b88fb-2a99-45ad-af94-d91eb81a%04d"%s}})",
+                         number, number, more);
+}
+
+TEST_F(ApiServerTest, PodsOfTheNodeAreReadInParts) {
+  ApiServer api = Connect();
+  EXPECT_TRUE(absl::IsPermissionDenied(api.Pods("node-1").status()));
+  server_->SetPods({PodText(3), PodText(2), "{}", PodText(1)});
+  server_->SetPart(2);
+  const auto pods = api.Pods("node-1");
+  ASSERT_TRUE(pods.ok()) << pods.status();
+  ASSERT_THAT(pods->pods, SizeIs(3));
+  EXPECT_EQ(pods->pods[0].name, "p1");
+  EXPECT_THAT(pods->problems, SizeIs(1));
+  EXPECT_EQ(server_->Requests().back().selector, "spec.nodeName=node-1");
+
+  server_->SetPods({PodText(1), PodText(2), PodText(1)});
+  EXPECT_TRUE(absl::IsInvalidArgument(api.Pods("node-1").status())) << "in two parts";
+}
+
+// Users make large pods. They do not keep others from being listed.
+TEST_F(ApiServerTest, LargePodsAreReadInSmallerParts) {
+  const std::string large(kMostText / 3, 'a');
+  for (const size_t most : {size_t{25}, size_t{1}}) {
+    server_->Handle([&](const FakeApiServer::Request& request) {
+      size_t begin = 0, limit = 0;
+      (void)absl::SimpleAtoi(request.next, &begin);
+      (void)absl::SimpleAtoi(request.limit, &limit);
+      if (limit > most) return FakeApiServer::Answer{200, std::string(kMostText + 1, ' ')};
+      const std::string next = begin + 1 < 4 ? absl::StrCat(begin + 1) : "";
+      const std::string text =
+          PodText(static_cast<int>(begin), absl::StrCat(", \"x\": \"", large, "\""));
+      return FakeApiServer::Answer{
+          200, absl::StrCat(R"({"apiVersion": "v1", "kind": "PodList", "metadata": {"continue": ")",
+                            next, R"("}, "items": [)", text, "]}")};
+    });
+    const auto pods = Connect().Pods("node-1");
+    ASSERT_TRUE(pods.ok()) << pods.status();
+    EXPECT_THAT(pods->pods, SizeIs(4));
+  }
+  server_->Handle([](const FakeApiServer::Request&) {
+    return FakeApiServer::Answer{200, std::string(kMostText + 1, ' ')};
+  });
+  EXPECT_TRUE(absl::IsResourceExhausted(Connect().Pods("node-1").status()));
 }
 
 TEST_F(ApiServerTest, TheVersionOfTheServerIsFound) {

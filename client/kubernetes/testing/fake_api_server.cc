@@ -80,6 +80,7 @@ FakeApiServer::FakeApiServer(const Certificate& certificate, int port) {
                                     .authorization = request.get_header_value("Authorization"),
                                     .selector = request.get_param_value("fieldSelector"),
                                     .next = request.get_param_value("continue"),
+                                    .limit = request.get_param_value("limit"),
                                     .method = request.method,
                                     .body = request.body});
     response.status = answer.status;
@@ -116,6 +117,10 @@ void FakeApiServer::SetSlices(std::vector<std::string> slices) {
   absl::MutexLock lock(&mutex_);
   slices_ = std::move(slices);
 }
+void FakeApiServer::SetPods(std::vector<std::string> pods) {
+  absl::MutexLock lock(&mutex_);
+  pods_ = std::move(pods);
+}
 void FakeApiServer::SetToken(const std::string& token) {
   absl::MutexLock lock(&mutex_);
   token_ = token;
@@ -146,20 +151,29 @@ FakeApiServer::Answer FakeApiServer::AnswerTo(const Request& request) {
     return Answer{code, absl::StrCat("{\"kind\": \"Status\", \"message\": \"", message, "\"}")};
   };
   if (request.authorization != absl::StrCat("Bearer ", token_)) return error(401, "Unauthorized");
-  const std::string group = absl::StrCat("/apis/resource.k8s.io/", version_, "/");
   if (request.method != "GET") return error(405, "the server does not allow this method");
-  const bool claims = request.path == absl::StrCat(group, "resourceclaims");
-  if (!claims && request.path != absl::StrCat(group, "resourceslices")) {
-    return error(404, "the server could not find the requested resource");
+  const std::string group = absl::StrCat("resource.k8s.io/", version_);
+  if (request.path == absl::StrCat("/apis/", group, "/resourceclaims")) {
+    return PartOf(claims_, group, "ResourceClaimList", request);
   }
-  const std::vector<std::string>& items = claims ? claims_ : slices_;
+  if (request.path == absl::StrCat("/apis/", group, "/resourceslices")) {
+    return PartOf(slices_, group, "ResourceSliceList", request);
+  }
+  if (request.path == "/api/v1/pods") {
+    return pods_ ? PartOf(*pods_, "v1", "PodList", request) : error(403, "pods is forbidden");
+  }
+  return error(404, "the server could not find the requested resource");
+}
+
+FakeApiServer::Answer FakeApiServer::PartOf(const std::vector<std::string>& items,
+                                            const std::string& version, const char* kind,
+                                            const Request& request) const {
   size_t begin = 0;
   (void)absl::SimpleAtoi(request.next, &begin);
   begin = std::min(begin, items.size());
   const size_t end = std::min(begin + part_, items.size());
   const std::string next = end < items.size() ? absl::StrCat(end) : "";
-  return {200, absl::StrCat("{\"apiVersion\": \"resource.k8s.io/", version_, "\", \"kind\": \"",
-                            claims ? "ResourceClaimList" : "ResourceSliceList",
+  return {200, absl::StrCat("{\"apiVersion\": \"", version, "\", \"kind\": \"", kind,
                             "\", \"metadata\": {\"continue\": \"", next, "\"}, \"items\": [",
                             absl::StrJoin(items.begin() + static_cast<std::ptrdiff_t>(begin),
                                           items.begin() + static_cast<std::ptrdiff_t>(end), ","),

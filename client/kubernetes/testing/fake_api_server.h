@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// An API server that lists claims and slices, over TLS.
+// An API server that lists claims, slices and pods, over TLS.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,6 +33,7 @@ class FakeApiServer {
     std::string authorization;
     std::string selector;
     std::string next;
+    std::string limit;
     std::string method;
     std::string body;
   };
@@ -51,6 +53,8 @@ class FakeApiServer {
   // Texts of objects in JSON.
   void SetClaims(std::vector<std::string> claims);
   void SetSlices(std::vector<std::string> slices);
+  // It lists no pods before: 403.
+  void SetPods(std::vector<std::string> pods);
   // The one token that it accepts, the version of resource.k8s.io that it has, and how many items
   // it puts into a part of a list.
   void SetToken(const std::string& token);
@@ -60,11 +64,15 @@ class FakeApiServer {
 
  private:
   Answer AnswerTo(const Request& request);
+  // Returns the part of a list that the request asks for.
+  Answer PartOf(const std::vector<std::string>& items, const std::string& version, const char* kind,
+                const Request& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable absl::Mutex mutex_;
   std::function<Answer(const Request&)> handler_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> claims_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> slices_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::vector<std::string>> pods_ ABSL_GUARDED_BY(mutex_);
   std::string token_ ABSL_GUARDED_BY(mutex_) = "token";
   std::string version_ ABSL_GUARDED_BY(mutex_) = "v1";
   size_t part_ ABSL_GUARDED_BY(mutex_) = 500;

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/kubernetes/pods.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "client/kubernetes/claims.h"
+#include "client/kubernetes/json_reader.h"
+
+namespace gpumem::kubernetes {
+namespace {
+
+constexpr size_t kMostToken = 16384;
+constexpr size_t kMostPhase = 16;
+constexpr size_t kMostProblems = 16;
+
+bool IsAlnum(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
+
+// True if the text begins and ends with a letter or digit, with '-', '_' and '.' in between.
+bool IsQualifiedName(absl::string_view text) {
+  return !text.empty() && text.size() <= kMostLabelValue && IsAlnum(text.front()) &&
+         IsAlnum(text.back()) && std::all_of(text.begin(), text.end(), [](char c) {
+           return IsAlnum(c) || c == '-' || c == '_' || c == '.';
+         });
+}
+
+// True if the text is a DNS subdomain: the names of most objects.
+bool IsSubdomain(absl::string_view text) {
+  if (text.empty() || text.size() > kMostName) return false;
+  for (const absl::string_view part : absl::StrSplit(text, '.')) {
+    if (part.empty() || part.front() == '-' || part.back() == '-') return false;
+    for (const char c : part) {
+      const bool lower = IsAlnum(c) && !absl::ascii_isupper(static_cast<unsigned char>(c));
+      if (!lower && c != '-') return false;
+    }
+  }
+  return true;
+}
+
+// Returns why a member of the metadata or spec makes the pod one that is not described, or "".
+std::string ReadLabels(const Json& labels, Pod* pod) {
+  if (labels.size() > kMostLabels) return "it has too many labels";
+  for (const auto& [key, value] : labels.items()) {
+    if (!value.is_string()) return "a label is no text";
+    pod->labels[key] = value.get_ref<const std::string&>();
+  }
+  return "";
+}
+
+// A claim is named in the pod's spec, or made for the pod and named in its status.
+std::string ReadClaims(const Json& spec, const Json& status, Pod* pod) {
+  const Json& named = Array(spec, "resourceClaims");
+  const Json& made = Array(status, "resourceClaimStatuses");
+  if (named.size() > kMostClaimsOfPod || made.size() > kMostClaimsOfPod) {
+    return "it has too many claims";
+  }
+  for (const Json* const claims : {&named, &made}) {
+    for (const Json& claim : *claims) {
+      const std::string name = Text(claim, "resourceClaimName", kMostName);
+      if (!name.empty()) pod->claims.insert(name);
+    }
+  }
+  const std::string extended =
+      Text(Object(status, "extendedResourceClaimStatus"), "resourceClaimName", kMostName);
+  if (!extended.empty()) pod->claims.insert(extended);
+  return "";
+}
+
+// Returns the problem of a pod whose identity is known, or "".
+std::string ReadPod(const Json& item, Pod* pod) {
+  const Json& metadata = Object(item, "metadata");
+  const Json& spec = Object(item, "spec");
+  const Json& status = Object(item, "status");
+  pod->uid = Text(metadata, "uid", kMostName);
+  pod->name_space = Text(metadata, "namespace", kMostName);
+  pod->name = Text(metadata, "name", kMostName);
+  pod->service_account = Text(spec, "serviceAccountName", kMostName);
+  pod->phase = Text(status, "phase", kMostPhase);
+  std::string problem = ReadLabels(Object(metadata, "labels"), pod);
+  if (problem.empty()) problem = ReadClaims(spec, status, pod);
+  return problem.empty() ? ProblemOf(*pod) : problem;
+}
+
+}  // namespace
+
+bool IsLabelKey(absl::string_view key) {
+  const size_t slash = key.find('/');
+  if (slash == absl::string_view::npos) return IsQualifiedName(key);
+  return IsSubdomain(key.substr(0, slash)) && IsQualifiedName(key.substr(slash + 1));
+}
+
+bool IsLabelValue(absl::string_view value) { return value.empty() || IsQualifiedName(value); }
+
+std::string ProblemOf(const Pod& pod) {
+  if (!IsUid(pod.uid)) return "its uid is no UUID";
+  if (!IsSubdomain(pod.name_space)) return "its namespace is none";
+  if (!IsSubdomain(pod.name)) return "its name is none";
+  if (!pod.service_account.empty() && !IsSubdomain(pod.service_account)) {
+    return "its service account is none";
+  }
+  if (pod.labels.size() > kMostLabels) return "it has too many labels";
+  if (pod.claims.size() > 2 * kMostClaimsOfPod) return "it has too many claims";
+  for (const auto& [key, value] : pod.labels) {
+    if (!IsLabelKey(key) || !IsLabelValue(value)) return "a label is none";
+  }
+  const bool named = std::all_of(pod.claims.begin(), pod.claims.end(), IsSubdomain);
+  return named ? "" : "a claim's name is none";
+}
+
+absl::StatusOr<PodList> ParsePods(absl::string_view text) {
+  const auto json = ParseJson(text, kMostText, kMostDepth);
+  if (!json.ok()) return json.status();
+  if (Text(*json, "kind", kMostName) != "PodList" || Text(*json, "apiVersion", kMostName) != "v1") {
+    return absl::InvalidArgumentError("it is no PodList of v1");
+  }
+  const Json& items = Member(*json, "items");
+  if (!items.is_array() && !items.is_null()) {
+    return absl::InvalidArgumentError("its items are none");
+  }
+  if (items.size() > kMostPods) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("it has ", items.size(), " pods; at most ", kMostPods, " are read"));
+  }
+  PodList list;
+  const Json& metadata = Object(*json, "metadata");
+  const Json& next = Member(metadata, "continue");
+  list.next = Text(metadata, "continue", kMostToken);
+  if (list.next.empty() && next.is_string() && !next.get_ref<const std::string&>().empty()) {
+    return absl::InvalidArgumentError("its token of the next part is none");
+  }
+  std::set<std::string> uids;
+  for (const Json& item : Array(*json, "items")) {
+    Pod pod;
+    const std::string problem = ReadPod(item, &pod);
+    if (!pod.uid.empty() && !uids.insert(pod.uid).second) {
+      return absl::InvalidArgumentError(absl::StrCat("two pods have the uid ", pod.uid));
+    }
+    if (problem.empty()) {
+      list.pods.push_back(std::move(pod));
+    } else if (list.problems.size() < kMostProblems) {
+      list.problems.push_back(
+          absl::StrCat("pod \"", pod.name, "\" of \"", pod.name_space, "\": ", problem));
+    }
+  }
+  return list;
+}
+
+}  // namespace gpumem::kubernetes

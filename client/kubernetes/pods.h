@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts of a node's pods, as the API server returns lists of pods in JSON (v1). Pure.
+//
+// The text is untrusted: its size, depth and counts are bounded. Users choose labels, so a pod with
+// too many of them is left out and does not hide the others.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace gpumem::kubernetes {
+
+inline constexpr size_t kMostPods = 10'000;            // of a node, those that have ended included
+inline constexpr size_t kMostLabels = 256;             // of a pod
+inline constexpr size_t kMostClaimsOfPod = 256;        // as in Kubernetes
+inline constexpr size_t kMostLabelValue = 63;          // bytes
+inline constexpr size_t kMostLabelKey = 253 + 1 + 63;  // "PREFIX/NAME"
+
+struct Pod {
+  std::string uid;  // a UUID
+  std::string name_space;
+  std::string name;
+  std::string service_account;
+  std::string phase;  // "Pending", "Running", "Succeeded", "Failed", "Unknown"; "": not stated
+  std::map<std::string, std::string> labels;
+  std::set<std::string> claims;  // names of ResourceClaim objects in the pod's namespace
+  bool operator==(const Pod&) const = default;
+};
+
+struct PodList {
+  std::vector<Pod> pods;
+  // Of pods that are left out, 16 at most: those with names, labels or claims that Kubernetes does
+  // not allow, or with too many.
+  std::vector<std::string> problems;
+  std::string next;  // the token of the list's next part; empty: this is the last one
+};
+
+// True if it is a label's key or value as Kubernetes allows them.
+bool IsLabelKey(absl::string_view key);
+bool IsLabelValue(absl::string_view value);
+
+// Returns why the pod makes no sense: a field that Kubernetes does not allow, or more labels or
+// claims than the limits above. "" if it does.
+std::string ProblemOf(const Pod& pod);
+
+// Returns the pods of a PodList. Static pods are left out: the kubelet knows them by a uid that
+// their objects do not have.
+//   INVALID_ARGUMENT    the text is no such list, or has two pods of one uid
+//   RESOURCE_EXHAUSTED  it is too large, too deep or too long
+absl::StatusOr<PodList> ParsePods(absl::string_view text);
+
+}  // namespace gpumem::kubernetes
