@@ -44,7 +44,7 @@ LAYERS = {
     "daemon/core/audit": ("common", "daemon/core/ids.h"),
     "daemon/core/broker": ("common", "daemon/core/...", "daemon/device/device.h",
                            "daemon/device/metadata.h"),
-    "daemon/core/identity": (),
+    "daemon/core/identity": ("common",),
     "daemon/core/journal": ("common", "daemon/core/ids.h", "daemon/device/device.h"),
     "daemon/core/quota": ("common", "daemon/device/device.h"),
     "daemon/log": ("common",),
