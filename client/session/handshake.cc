@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/denial.h"
 #include "common/endpoints.h"
+#include "common/try_again.h"
 #include "common/unix_channel.h"
 
 namespace gpumem::internal {
@@ -32,6 +33,7 @@ absl::Status RefusalError(const v1::Refusal& refusal) {
   // A refusal is never OK, whatever its code.
   if (status.ok()) status = absl::UnknownError(refusal.message());
   if (refusal.has_denial()) AttachDenial(refusal.denial(), &status);
+  if (refusal.try_again()) MarkTryAgain(&status);
   return status;
 }
 
