@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "client/kubernetes/facts/fact_teller.h"
 #include "client/kubernetes/plugin.h"
 
 namespace gpumem::kubernetes {
@@ -21,6 +22,8 @@ void EndAtSignal(std::function<void()> at_end);
 
 struct ProgramOptions {
   PluginOptions plugin;
+  FactOptions facts;
+  std::string pod_facts = "off";
   std::string api_server;
   std::string token_file;
   std::string ca_file;
@@ -33,6 +36,9 @@ struct ProgramOptions {
 void DeclareOptions(CLI::App* app, ProgramOptions* options);
 // Reads the texts of the options. Returns the mistake, or "".
 std::string CompleteOptions(ProgramOptions* options);
+
+// Tells gpumemd of the node's pods from a thread of its own, without end.
+void StartTelling(const ProgramOptions& options);
 
 // Makes rounds without end. Calls `before` before each.
 [[noreturn]] void MakeRounds(Plugin* plugin, absl::Duration pause,

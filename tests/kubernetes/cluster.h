@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -58,6 +59,8 @@ class Cluster {
   absl::Status KillDaemon();
   absl::Status RunDaemon() { return daemon_->RunAgain(); }
 
+  // Of the plug-ins that are started from here on.
+  void SetPluginFlags(std::vector<std::string> flags) { plugin_flags_ = std::move(flags); }
   void StartPlugin(const std::string& interval = "50ms", const std::string& notify_socket = "");
   void KillPlugin();
   // Ends it as systemd does, and returns its exit code.
@@ -93,6 +96,7 @@ class Cluster {
   bool slices_ = true;
   std::vector<std::string> uuids_;
   Child plugin_;
+  std::vector<std::string> plugin_flags_;
 };
 
 }  // namespace gpumem::testing

@@ -71,6 +71,7 @@ int Main(int argc, char** argv) {
   }
   Say(absl::StrCat("node ", options.plugin.node, ", driver ", kDriverName, ", tenants of ",
                    options.plugin.daemon.owner));
+  StartTelling(options);
   Plugin plugin(options.plugin, Say);
   std::string said;
   MakeRounds(&plugin, options.pause, [&] { Publish(&driver, &said); });
