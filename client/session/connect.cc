@@ -17,7 +17,7 @@
 #include "client/session/session.h"
 #include "common/endpoints.h"
 #include "common/fork_count.h"
-#include "common/try_again.h"
+#include "common/denial.h"
 
 namespace gpumem::internal {
 namespace {

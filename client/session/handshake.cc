@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/denial.h"
 #include "common/endpoints.h"
-#include "common/try_again.h"
 #include "common/unix_channel.h"
 
 namespace gpumem::internal {

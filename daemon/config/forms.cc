@@ -10,7 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/kind.h"
-#include "common/kubernetes_names.h"
+#include "common/kubernetes/names.h"
 #include "daemon/core/identity/rules.h"
 
 namespace gpumemd {

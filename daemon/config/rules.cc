@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
-#include "common/kubernetes_names.h"
+#include "common/kubernetes/names.h"
 #include "daemon/config/forms.h"
 
 namespace gpumemd {

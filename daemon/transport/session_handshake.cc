@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
-#include "common/try_again.h"
+#include "common/denial.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
 #include "daemon/core/broker/tenants.h"

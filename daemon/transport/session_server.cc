@@ -15,7 +15,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/denial.h"
-#include "common/try_again.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/peer/peer_socket.h"

@@ -6,7 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/kubernetes_names.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumemd {
 namespace {
@@ -19,7 +19,7 @@ bool IsTag(const std::string& text) {
                      [](unsigned char c) { return absl::ascii_isprint(c); });
 }
 
-// Returns what is wrong with the pod, or "".
+// Returns why the pod makes no sense, or "".
 std::string ProblemOf(const PodFacts& pod) {
   if (!gpumem::IsPodUid(pod.uid)) return "a pod's uid is no UUID";
   const auto problem = [&](absl::string_view what) {

@@ -19,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "common/pod_bounds.h"
+#include "common/kubernetes/pod_bounds.h"
 
 namespace gpumemd {
 

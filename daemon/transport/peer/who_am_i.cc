@@ -48,7 +48,11 @@ v1::PodFacts ToProto(const PodFacts& pod) {
   proto.set_namespace_(pod.name_space);
   proto.set_name(pod.name);
   proto.set_service_account(pod.service_account);
-  for (const auto& [key, value] : pod.labels) (*proto.mutable_labels())[key] = value;
+  for (const auto& [key, value] : pod.labels) {
+    v1::PodLabel& label = *proto.add_labels();
+    label.set_key(key);
+    label.set_value(value);
+  }
   for (const std::string& claim : pod.claims) proto.add_claims(claim);
   return proto;
 }

@@ -24,8 +24,11 @@ grpc::Status AdminService::SetPods(grpc::ServerContext*, const v1::SetPodsReques
                     .name_space = pod.namespace_(),
                     .name = pod.name(),
                     .service_account = pod.service_account(),
-                    .labels = {pod.labels().begin(), pod.labels().end()},
                     .claims = {pod.claims().begin(), pod.claims().end()}});
+    for (const v1::PodLabel& label : pod.labels()) {
+      if (pods.back().labels.emplace(label.key(), label.value()).second) continue;
+      return ToAnswer(absl::InvalidArgumentError("a pod has two labels of one key"));
+    }
   }
   const absl::Status set = hooks_.pods->Set(request->owner(), request->revision(), std::move(pods));
   if (!set.ok()) return ToAnswer(set);

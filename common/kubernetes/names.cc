@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "common/kubernetes_names.h"
+#include "common/kubernetes/names.h"
 
 #include <algorithm>
 
