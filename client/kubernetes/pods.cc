@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/kubernetes/claims.h"
 #include "client/kubernetes/json_reader.h"
-#include "common/kubernetes_names.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace {

@@ -140,7 +140,7 @@ TEST(PodsTest, SizeDepthAndCountsAreBounded) {
   EXPECT_TRUE(exhausted(List(absl::StrCat(many, ",0"))));
 }
 
-// Whatever a peer changes in the text, it is read or refused, and what is read makes sense.
+// Whatever a peer changes in the text, it is refused, or the pods in it make sense.
 TEST(PodsTest, DamagedTextDoesNoHarm) {
   std::mt19937_64 random(17);
   const std::string whole = List(kPod);

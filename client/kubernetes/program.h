@@ -37,7 +37,7 @@ void DeclareOptions(CLI::App* app, ProgramOptions* options);
 // Reads the texts of the options. Returns the mistake, or "".
 std::string CompleteOptions(ProgramOptions* options);
 
-// Tells gpumemd of the node's pods from a thread of its own, without end.
+// Starts a thread that tells gpumemd of the node's pods, without end.
 void StartTelling(const ProgramOptions& options);
 
 // Makes rounds without end. Calls `before` before each.

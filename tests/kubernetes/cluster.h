@@ -59,7 +59,7 @@ class Cluster {
   absl::Status KillDaemon();
   absl::Status RunDaemon() { return daemon_->RunAgain(); }
 
-  // Of the plug-ins that are started from here on.
+  // Sets more flags of plug-ins that start later.
   void SetPluginFlags(std::vector<std::string> flags) { plugin_flags_ = std::move(flags); }
   void StartPlugin(const std::string& interval = "50ms", const std::string& notify_socket = "");
   void KillPlugin();

@@ -183,6 +183,23 @@ TEST_F(PodFactsTest, AutoAsksTheApiServerIfTheKubeletDoesNotAnswer) {
   EXPECT_EQ(Ask(0), "ns-team-a.runner");
 }
 
+// Users choose labels. Too many hide the pod that has them from the rules, and no other.
+TEST_F(PodFactsTest, AFloodOfLabelsHidesOnePodAlone) {
+  TestFacts flood;
+  for (int i = 0; i < 300; ++i) flood.labels[absl::StrCat("l", i)] = "";
+  const TestFacts plain = {.name = "plain", .labels = {{"tier", "prod"}}};
+  cluster_->api_server().SetPods({TextOf(0, flood), TextOf(1, plain)});
+  ASSERT_EQ(TellOnce("api-server"), 0);
+  EXPECT_THAT(Ask(0), StartsWith("UNAVAILABLE: "));
+  EXPECT_EQ(Ask(1), "prod");
+  EXPECT_THAT(cluster_->PluginLog(),
+              HasSubstr("pod \"infer-0\" of \"team-a\" is not described: it has too many labels"));
+  // A list that makes no sense changes nothing.
+  cluster_->api_server().SetPods({TextOf(0, plain), TextOf(1, flood), TextOf(0, plain)});
+  EXPECT_EQ(TellOnce("api-server"), 1);
+  EXPECT_EQ(Ask(1), "prod");
+}
+
 // A client that begins too early is admitted as soon as the pod is described; also after the daemon
 // has been killed, and has forgotten all pods.
 TEST_F(PodFactsTest, ClientsWaitUntilTheirPodIsDescribed) {

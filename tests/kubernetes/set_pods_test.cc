@@ -25,12 +25,18 @@ using testing::DaemonProcess;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
+void AddLabel(const std::string& key, const std::string& value, v1::PodFacts* pod) {
+  v1::PodLabel& label = *pod->add_labels();
+  label.set_key(key);
+  label.set_value(value);
+}
+
 v1::PodFacts PodOf(int number) {
   v1::PodFacts pod;
   pod.set_uid(absl::StrFormat("%08d-2a99-45ad-af94-d91eb81a87e9", number));
   pod.set_namespace_("team");
   pod.set_name(absl::StrCat("pod-", number));
-  (*pod.mutable_labels())["tier"] = "prod";
+  AddLabel("tier", "prod", &pod);
   return pod;
 }
 
@@ -84,8 +90,11 @@ TEST_F(SetPodsTest, WhatMakesNoSenseIsRefusedAsAWhole) {
   no_uuid.mutable_pods(1)->set_uid("../../etc");
   EXPECT_TRUE(absl::IsInvalidArgument(node_->SetPods(no_uuid)));
   v1::SetPodsRequest label = ListOf("a", 2);
-  (*label.mutable_pods(1)->mutable_labels())["tier"] = "a b";
+  AddLabel("other", "a b", label.mutable_pods(1));
   EXPECT_TRUE(absl::IsInvalidArgument(node_->SetPods(label)));
+  v1::SetPodsRequest labels = ListOf("a", 2);
+  AddLabel("tier", "test", labels.mutable_pods(1));
+  EXPECT_TRUE(absl::IsInvalidArgument(node_->SetPods(labels)));
   EXPECT_TRUE(absl::IsInvalidArgument(node_->SetPods(ListOf("", 1))));
   EXPECT_TRUE(absl::IsInvalidArgument(node_->SetPods(ListOf(std::string(33, 'a'), 1))));
   EXPECT_EQ(node_->Pods()->lists(0).pod_count(), 1u);
@@ -96,12 +105,12 @@ TEST_F(SetPodsTest, HugeListsAreRefused) {
   EXPECT_TRUE(absl::IsResourceExhausted(node_->SetPods(ListOf("a", 2049))));
   v1::SetPodsRequest flood = ListOf("a", 1);
   for (int i = 0; i < 1000; ++i) {
-    (*flood.mutable_pods(0)->mutable_labels())[absl::StrCat("l", i)] = "";
+    AddLabel(absl::StrCat("l", i), "", flood.mutable_pods(0));
   }
   EXPECT_TRUE(absl::IsResourceExhausted(node_->SetPods(flood)));
   v1::SetPodsRequest large = ListOf("a", 2000);
   for (v1::PodFacts& pod : *large.mutable_pods()) {
-    for (int i = 0; i < 20; ++i) (*pod.mutable_labels())[absl::StrCat("l", i)] = "value";
+    for (int i = 0; i < 20; ++i) AddLabel(absl::StrCat("l", i), "value", &pod);
   }
   EXPECT_TRUE(absl::IsResourceExhausted(node_->SetPods(large))) << "4 MiB of texts";
   v1::SetPodsRequest huge = ListOf("a", 1);

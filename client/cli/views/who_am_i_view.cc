@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,8 +74,9 @@ void AddPod(const v1::PodFacts& pod, Lines& lines) {
   lines.Add("pod_name", pod.name());
   lines.Add("service_account", OrNone(pod.service_account()));
   lines.Add("claim", OrNone(absl::StrJoin(pod.claims(), ", ")));
-  const std::map<std::string, std::string> labels(pod.labels().begin(), pod.labels().end());
-  for (const auto& [key, value] : labels) lines.Add(absl::StrCat("label:", key), OrNone(value));
+  for (const v1::PodLabel& label : pod.labels()) {
+    lines.Add(absl::StrCat("label:", label.key()), OrNone(label.value()));
+  }
 }
 
 }  // namespace

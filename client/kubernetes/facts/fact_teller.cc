@@ -74,6 +74,7 @@ absl::StatusOr<bool> FactTeller::DaemonKnows(const std::string& revision) {
 }
 
 absl::Status FactTeller::TellOnce() {
+  told_ = std::nullopt;
   Facts facts;
   if (options_.source != FactSource::kOff) {
     if (!options_.kubelet_socket.empty()) {
@@ -90,13 +91,16 @@ absl::Status FactTeller::TellOnce() {
     facts = FactsOf({}, options_.daemon.owner);
   }
   // gpumemd does not keep an empty list.
-  told_ = facts.request.pods().empty() ? "" : facts.request.revision();
-  const auto known = DaemonKnows(told_);
-  if (!known.ok()) return known.status();
-  if (*known) return absl::OkStatus();
-  absl::Status set = daemon_.SetPods(facts.request);
-  if (set.ok()) say_(absl::StrCat("gpumemd was told of ", facts.request.pods_size(), " pods"));
-  return set;
+  const std::string revision = facts.request.pods().empty() ? "" : facts.request.revision();
+  const auto known = DaemonKnows(revision);
+  absl::Status told = known.status();
+  if (known.ok() && !*known) {
+    told = daemon_.SetPods(facts.request);
+    if (told.ok()) say_(absl::StrCat("gpumemd was told of ", facts.request.pods_size(), " pods"));
+  }
+  // A daemon that is away is told as soon as it is back.
+  if (told.ok() || IsAway(told)) told_ = revision;
+  return told;
 }
 
 absl::Status FactTeller::Tell() {
@@ -110,7 +114,8 @@ bool FactTeller::HasChanged() {
     const auto names = NamesOfPods(options_.kubelet_socket, options_.timeout);
     if (names.ok() && *names != names_) return true;
   }
-  const auto known = DaemonKnows(told_);
+  if (!told_) return false;  // the pause is for the peer that has failed
+  const auto known = DaemonKnows(*told_);
   return known.ok() && !*known;
 }
 
@@ -123,7 +128,7 @@ void FactTeller::Run(absl::Duration pause) {
     const absl::Time next = absl::Now() + pause;
     do {
       absl::SleepFor(std::min(kLook, std::max(next - absl::Now(), absl::ZeroDuration())));
-    } while (absl::Now() < next && !HasChanged());
+    } while (absl::Now() < next && (options_.source == FactSource::kOff || !HasChanged()));
   }
 }
 

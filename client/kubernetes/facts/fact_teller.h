@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -71,7 +72,8 @@ class FactTeller {
   ApiServer api_server_;
   Node daemon_;
   std::vector<std::string> names_;  // of the kubelet's pods, as of the last Tell()
-  std::string told_;                // the revision of the last Tell()
+  // The revision that gpumemd should have by the last Tell(), "" for none; nullopt: it has failed.
+  std::optional<std::string> told_;
   std::map<std::string, std::string> said_;
 };
 

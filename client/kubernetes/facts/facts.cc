@@ -79,7 +79,11 @@ Facts FactsOf(absl::Span<const Pod> pods, absl::string_view owner, const PodBoun
     added.set_namespace_(pod->name_space);
     added.set_name(pod->name);
     added.set_service_account(pod->service_account);
-    for (const auto& [key, value] : pod->labels) (*added.mutable_labels())[key] = value;
+    for (const auto& [key, value] : pod->labels) {
+      v1::PodLabel& label = *added.add_labels();
+      label.set_key(key);
+      label.set_value(value);
+    }
     for (const std::string& claim : pod->claims) added.add_claims(claim);
   }
   return facts;

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/kubernetes/pods.h"
-#include "common/pod_bounds.h"
+#include "common/kubernetes/pod_bounds.h"
 #include "proto/gpumem/v1/pod.pb.h"
 
 namespace gpumem::kubernetes {

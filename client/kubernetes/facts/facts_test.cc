@@ -38,7 +38,9 @@ TEST(FactsTest, PodsAreToldByUid) {
   EXPECT_EQ(pod.namespace_(), "team");
   EXPECT_EQ(pod.name(), "pod-1");
   EXPECT_EQ(pod.service_account(), "default");
-  EXPECT_EQ(pod.labels().at("app"), "infer");
+  ASSERT_EQ(pod.labels_size(), 1);
+  EXPECT_EQ(pod.labels(0).key(), "app");
+  EXPECT_EQ(pod.labels(0).value(), "infer");
   EXPECT_THAT(pod.claims(), ::testing::ElementsAre("claim"));
 }
 
@@ -125,8 +127,8 @@ TEST(FactsTest, RandomFloods) {
     for (const v1::PodFacts& pod : facts.request.pods()) {
       size_t bytes = 4 * kBytesOfText + pod.uid().size() + pod.namespace_().size() +
                      pod.name().size() + pod.service_account().size();
-      for (const auto& [key, value] : pod.labels()) {
-        bytes += 2 * kBytesOfText + key.size() + value.size();
+      for (const v1::PodLabel& label : pod.labels()) {
+        bytes += 2 * kBytesOfText + label.key().size() + label.value().size();
       }
       for (const std::string& claim : pod.claims()) bytes += kBytesOfText + claim.size();
       EXPECT_LE(bytes, bounds.pod_bytes);

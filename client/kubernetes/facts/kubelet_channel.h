@@ -9,7 +9,7 @@
 
 namespace gpumem::kubernetes {
 
-// Returns a channel of its own, which takes messages of up to `most_bytes`. The kubelet may have
+// Returns a new channel, which takes messages of up to `most_bytes`. The kubelet may have
 // been restarted, and then has another socket of that name: connect anew for each call.
 std::shared_ptr<grpc::Channel> ConnectKubelet(const std::string& socket, int most_bytes);
 

@@ -49,7 +49,7 @@ absl::StatusOr<PodList> ListPodsOfKubelet(const std::string& socket, absl::Durat
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   const auto stream = stub->WatchPods(&context, ::v1alpha1::WatchPodsRequest());
-  // Ends the watch, which has no end of its own.
+  // Ends the watch. It has no other end.
   const auto end = [&](absl::Status status) {
     context.TryCancel();
     (void)stream->Finish();
