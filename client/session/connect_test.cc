@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <string>
 #include <thread>
 
@@ -261,7 +262,7 @@ TEST(ConnectTest, ARefusalThatPassesIsTriedAgain) {
     return false;
   }});
   const ConnectOptions options = {
-      .runtime_dir = daemon.runtime_dir(), .wait = false, .reconnect = false};
+      .runtime_dir = daemon.runtime_dir(), .reconnect = false, .wait = false};
   auto client = Client::Connect(options);
   ASSERT_TRUE(client.ok()) << client.status();
   ASSERT_EQ(hellos.size(), 4u);
