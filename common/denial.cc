@@ -10,6 +10,7 @@ namespace gpumem {
 namespace {
 
 constexpr char kDenialUrl[] = "type.googleapis.com/gpumem.v1.Denial";
+constexpr char kTryAgainUrl[] = "type.googleapis.com/gpumem.TryAgain";
 
 // A denial in words: the fact, and advice.
 struct Sentence {
@@ -225,5 +226,9 @@ std::optional<v1::Denial> DenialOf(const absl::Status& status) {
   if (!payload.has_value() || !denial.ParseFromString(std::string(*payload))) return std::nullopt;
   return denial;
 }
+
+void MarkTryAgain(absl::Status* status) { status->SetPayload(kTryAgainUrl, absl::Cord()); }
+
+bool IsTryAgain(const absl::Status& status) { return status.GetPayload(kTryAgainUrl).has_value(); }
 
 }  // namespace gpumem

@@ -20,4 +20,8 @@ void AttachDenial(const v1::Denial& denial, absl::Status* status);
 // Returns the Denial that a status carries, if any.
 std::optional<v1::Denial> DenialOf(const absl::Status& status);
 
+// Marks an error whose cause passes by itself within seconds (Refusal.try_again).
+void MarkTryAgain(absl::Status* status);
+bool IsTryAgain(const absl::Status& status);
+
 }  // namespace gpumem

@@ -22,6 +22,7 @@
 #include "client/kubernetes/json_reader.h"
 #include "client/kubernetes/line_splitter.h"
 #include "client/kubernetes/objects.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace {
@@ -349,7 +350,7 @@ absl::StatusOr<std::vector<Claim>> ApiServer::Claims(absl::string_view driver) {
 
 absl::StatusOr<Claim> ApiServer::ClaimOf(absl::string_view name_space, absl::string_view name,
                                          absl::string_view driver) {
-  if (!IsSubdomain(name_space) || !IsSubdomain(name)) {
+  if (!IsDnsSubdomain(name_space) || !IsDnsSubdomain(name)) {
     return absl::InvalidArgumentError("it has no valid name");
   }
   std::string text;

@@ -22,9 +22,6 @@ inline constexpr size_t kMostName = 253;
 // tenant, a file and a CDI device.
 bool IsUid(absl::string_view text);
 
-// True if the text is a DNS subdomain, as names of objects are. It is then a safe part of a path.
-bool IsSubdomain(absl::string_view text);
-
 // A device of a driver, by its name in a pool.
 using DeviceName = std::pair<std::string, std::string>;  // pool, device
 

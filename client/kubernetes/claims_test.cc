@@ -144,18 +144,6 @@ TEST(ClaimsTest, OtherPoolsAreLeftOut) {
   EXPECT_FALSE(ReadClaim(object, kDriver, "node-2").has_value());
 }
 
-TEST(ClaimsTest, NamesOfObjectsAreSubdomains) {
-  EXPECT_TRUE(IsSubdomain("infer-gpu-x7k2p"));
-  EXPECT_TRUE(IsSubdomain("a.b-c.d"));
-  EXPECT_TRUE(IsSubdomain(std::string(kMostName, 'a')));
-  for (const std::string& text :
-       {std::string(), std::string("a/b"), std::string("../a"), std::string("a..b"),
-        std::string("A"), std::string("-a"), std::string("a-"), std::string("a?b"),
-        std::string("a%2f"), std::string(kMostName + 1, 'a')}) {
-    EXPECT_FALSE(IsSubdomain(text)) << text;
-  }
-}
-
 TEST(ClaimsTest, OthersAreLeftOut) {
   const auto list = ParseClaims(
       List(absl::StrCat(With("\"driver\": \"gpu.nvidia.com\"", "\"driver\": \"nic.example\""),

@@ -35,7 +35,8 @@ class ClusterView {
   // Waits until nothing is stale. Statuses as Reflector::WaitFresh.
   absl::Status WaitFresh(absl::Time deadline);
 
-  // The objects of the last list and of events since. `stale` says why it may be out of date; OK: it follows the API server.
+  // The objects of the last list and of events since. `stale` says why it may be out of date; OK:
+  // it follows the API server.
   struct State {
     absl::Span<const Claim> claims;
     absl::Span<const Slice> slices;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "client/kubernetes/facts/fact_teller.h"
 #include "client/kubernetes/plugin.h"
 #include "client/kubernetes/program.h"
 #include "common/version.h"
@@ -38,9 +39,12 @@ int Main(int argc, char** argv) {
   ClusterView view(options.view);
   Plugin plugin(options.plugin, &view, Say);
   if (once) {
-    return plugin.Round().ok() ? 0 : 1;  // it has said what failed
+    const bool told =
+        FactTeller(options.facts, Say).Tell().ok() || options.facts.source == FactSource::kOff;
+    return plugin.Round().ok() && told ? 0 : 1;  // they have said what failed
   }
   Say(absl::StrCat("node ", options.plugin.node, ", tenants of ", options.plugin.daemon.owner));
+  StartTelling(options);
   MakeRounds(&plugin, options.pause, [] {});
 }
 

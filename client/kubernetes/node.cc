@@ -34,6 +34,14 @@ absl::StatusOr<v1::GetStatusResponse> Node::Status() {
   return Call(&v1::Admin::Stub::GetStatus, v1::GetStatusRequest());
 }
 
+absl::StatusOr<v1::ListPodsResponse> Node::Pods() {
+  return Call(&v1::Admin::Stub::ListPods, v1::ListPodsRequest());
+}
+
+absl::Status Node::SetPods(const v1::SetPodsRequest& request) {
+  return Call(&v1::Admin::Stub::SetPods, request).status();
+}
+
 absl::Status Node::Carry(const Step& step) {
   switch (step.kind) {
     case Step::Kind::kEnd: {

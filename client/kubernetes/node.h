@@ -33,6 +33,13 @@ class Node {
   // Statuses as Tenants.
   absl::StatusOr<v1::GetStatusResponse> Status();
 
+  // Returns the lists of pods that the daemon was told of, without their facts. Statuses as
+  // Tenants,
+  //   UNIMPLEMENTED  the daemon is older
+  absl::StatusOr<v1::ListPodsResponse> Pods();
+  // Tells it of the node's pods. Statuses as Pods, and of the daemon.
+  absl::Status SetPods(const v1::SetPodsRequest& request);
+
   // Carries out a step. It may be done already.
   //   FAILED_PRECONDITION  guarantees could not be kept; or the tenant has ended, and what it holds
   //   is

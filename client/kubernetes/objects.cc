@@ -78,20 +78,6 @@ bool IsUid(absl::string_view text) {
   return true;
 }
 
-bool IsSubdomain(absl::string_view text) {
-  if (text.empty() || text.size() > kMostName) return false;
-  char before = '.';
-  for (const char c : text) {
-    const auto letter = static_cast<unsigned char>(c);
-    const bool inner = absl::ascii_islower(letter) || absl::ascii_isdigit(letter);
-    if (!inner && c != '-' && c != '.') return false;
-    if (!inner && before == '.') return false;
-    if (c == '.' && before == '-') return false;
-    before = c;
-  }
-  return before != '.' && before != '-';
-}
-
 std::optional<Claim> ReadClaim(const Json& object, absl::string_view driver,
                                absl::string_view pool) {
   const Json& status = Object(object, "status");

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "client/kubernetes/cache.h"
 #include "client/kubernetes/claims.h"
 #include "client/kubernetes/json_reader.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace {
@@ -17,16 +17,6 @@ namespace {
 constexpr size_t kMostToken = 16384;
 constexpr size_t kMostPhase = 16;
 constexpr size_t kMostProblems = 16;
-
-bool IsAlnum(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
-
-// True if the text begins and ends with a letter or digit, with '-', '_' and '.' in between.
-bool IsQualifiedName(absl::string_view text) {
-  return !text.empty() && text.size() <= kMostLabelValue && IsAlnum(text.front()) &&
-         IsAlnum(text.back()) && std::all_of(text.begin(), text.end(), [](char c) {
-           return IsAlnum(c) || c == '-' || c == '_' || c == '.';
-         });
-}
 
 // Returns why a member of the metadata or spec makes the pod one that is not described, or "".
 std::string ReadLabels(const Json& labels, Pod* pod) {
@@ -75,19 +65,11 @@ std::string ReadPod(const Json& item, Pod* pod) {
 
 }  // namespace
 
-bool IsLabelKey(absl::string_view key) {
-  const size_t slash = key.find('/');
-  if (slash == absl::string_view::npos) return IsQualifiedName(key);
-  return IsSubdomain(key.substr(0, slash)) && IsQualifiedName(key.substr(slash + 1));
-}
-
-bool IsLabelValue(absl::string_view value) { return value.empty() || IsQualifiedName(value); }
-
 std::string ProblemOf(const Pod& pod) {
-  if (!IsUid(pod.uid)) return "its uid is no UUID";
-  if (!IsSubdomain(pod.name_space)) return "its namespace is none";
-  if (!IsSubdomain(pod.name)) return "its name is none";
-  if (!pod.service_account.empty() && !IsSubdomain(pod.service_account)) {
+  if (!IsPodUid(pod.uid)) return "its uid is no UUID";
+  if (!IsDnsLabel(pod.name_space)) return "its namespace is none";
+  if (!IsDnsSubdomain(pod.name)) return "its name is none";
+  if (!pod.service_account.empty() && !IsDnsSubdomain(pod.service_account)) {
     return "its service account is none";
   }
   if (pod.labels.size() > kMostLabels) return "it has too many labels";
@@ -95,8 +77,14 @@ std::string ProblemOf(const Pod& pod) {
   for (const auto& [key, value] : pod.labels) {
     if (!IsLabelKey(key) || !IsLabelValue(value)) return "a label is none";
   }
-  const bool named = std::all_of(pod.claims.begin(), pod.claims.end(), IsSubdomain);
+  const bool named = std::all_of(pod.claims.begin(), pod.claims.end(), IsDnsSubdomain);
   return named ? "" : "a claim's name is none";
+}
+
+std::string DescribeProblem(const Pod& pod, absl::string_view problem) {
+  const auto name = [](absl::string_view text) { return text.substr(0, kMostName); };
+  return absl::StrCat("pod \"", name(pod.name), "\" of \"", name(pod.name_space),
+                      "\" is not described: ", problem);
 }
 
 absl::StatusOr<PodList> ParsePods(absl::string_view text) {
@@ -130,8 +118,7 @@ absl::StatusOr<PodList> ParsePods(absl::string_view text) {
     if (problem.empty()) {
       list.pods.push_back(std::move(pod));
     } else if (list.problems.size() < kMostProblems) {
-      list.problems.push_back(
-          absl::StrCat("pod \"", pod.name, "\" of \"", pod.name_space, "\": ", problem));
+      list.problems.push_back(DescribeProblem(pod, problem));
     }
   }
   return list;

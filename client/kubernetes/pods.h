@@ -15,14 +15,12 @@
 
 namespace gpumem::kubernetes {
 
-inline constexpr size_t kMostPods = 10'000;            // of a node, those that have ended included
-inline constexpr size_t kMostLabels = 256;             // of a pod
-inline constexpr size_t kMostClaimsOfPod = 256;        // as in Kubernetes
-inline constexpr size_t kMostLabelValue = 63;          // bytes
-inline constexpr size_t kMostLabelKey = 253 + 1 + 63;  // "PREFIX/NAME"
+inline constexpr size_t kMostPods = 10'000;      // of a node, those that have ended included
+inline constexpr size_t kMostLabels = 256;       // of a pod
+inline constexpr size_t kMostClaimsOfPod = 256;  // as in Kubernetes
 
 struct Pod {
-  std::string uid;  // a UUID
+  std::string uid;  // IsPodUid
   std::string name_space;
   std::string name;
   std::string service_account;
@@ -41,16 +39,13 @@ struct PodList {
   std::string next;  // the token of the list's next part; empty: this is the last one
 };
 
-// True if it is a label's key or value as Kubernetes allows them.
-bool IsLabelKey(absl::string_view key);
-bool IsLabelValue(absl::string_view value);
-
 // Returns why the pod makes no sense: a field that Kubernetes does not allow, or more labels or
 // claims than the limits above. "" if it does.
 std::string ProblemOf(const Pod& pod);
+// Returns a sentence with the pod's name. `pod` may make no sense.
+std::string DescribeProblem(const Pod& pod, absl::string_view problem);
 
-// Returns the pods of a PodList. Static pods are left out: the kubelet knows them by a uid that
-// their objects do not have.
+// Returns the pods of a PodList. The kubelet knows static pods by another uid than the API server.
 //   INVALID_ARGUMENT    the text is no such list, or has two pods of one uid
 //   RESOURCE_EXHAUSTED  it is too large, too deep or too long
 absl::StatusOr<PodList> ParsePods(absl::string_view text);

@@ -12,11 +12,13 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/kubernetes/facts/pods_api.h"
 #include "client/kubernetes/podresources.h"
 #include "common/endpoints.h"
 #include "common/unique_fd.h"
@@ -81,6 +83,7 @@ void DeclareOptions(CLI::App* app, ProgramOptions* options) {
   options->ca_file = absl::StrCat(kAccount, "/ca.crt");
   plugin.node = HostName();
   plugin.kubelet_socket = kKubeletSocket;
+  options->facts.pods_socket = kPodsSocket;
   plugin.daemon.runtime_dir = DaemonRuntimeDir();
   app->add_option("--node", plugin.node, "The node's name in Kubernetes")
       ->envname("NODE_NAME")
@@ -90,6 +93,12 @@ void DeclareOptions(CLI::App* app, ProgramOptions* options) {
       ->capture_default_str();
   app->add_option("--kubelet-socket", plugin.kubelet_socket,
                   "The kubelet's pod-resources socket; none: do not ask it")
+      ->capture_default_str();
+  app->add_option("--pod-facts", options->pod_facts,
+                  "Tell gpumemd of pods, for rules: off, auto, kubelet or api-server")
+      ->capture_default_str();
+  app->add_option("--pods-socket", options->facts.pods_socket,
+                  "The socket of the kubelet's Pods API")
       ->capture_default_str();
   app->add_option("--api-server", options->api_server, "https://HOST[:PORT]")
       ->capture_default_str();
@@ -126,7 +135,26 @@ std::string CompleteOptions(ProgramOptions* options) {
   options->view.node = plugin.node;
   plugin.daemon.timeout = plugin.timeout;
   plugin.daemon.owner = OwnerOf(plugin.driver, plugin.node);
+  const std::map<std::string, FactSource> sources = {{"off", FactSource::kOff},
+                                                     {"auto", FactSource::kAuto},
+                                                     {"kubelet", FactSource::kKubelet},
+                                                     {"api-server", FactSource::kApiServer}};
+  const auto source = sources.find(options->pod_facts);
+  if (source == sources.end()) return "--pod-facts: off, auto, kubelet or api-server";
+  FactOptions& facts = options->facts;
+  facts.source = source->second;
+  facts.node = plugin.node;
+  facts.kubelet_socket = plugin.kubelet_socket;
+  facts.timeout = plugin.timeout;
+  facts.api_server = plugin.api_server;
+  facts.daemon = plugin.daemon;
   return "";
+}
+
+void StartTelling(const ProgramOptions& options) {
+  std::thread([facts = options.facts, pause = options.pause] {
+    FactTeller(facts, Say).Run(pause);
+  }).detach();
 }
 
 void MakeRounds(Plugin* plugin, absl::Duration pause, const std::function<void()>& before) {

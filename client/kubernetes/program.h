@@ -8,6 +8,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "client/kubernetes/facts/fact_teller.h"
 #include "client/kubernetes/plugin.h"
 
 namespace gpumem::kubernetes {
@@ -30,6 +31,8 @@ std::string UnlessNone(const std::string& text);
 struct ProgramOptions {
   PluginOptions plugin;
   ViewOptions view;
+  FactOptions facts;
+  std::string pod_facts = "off";
   std::string api_server;
   std::string token_file;
   std::string ca_file;
@@ -42,6 +45,9 @@ struct ProgramOptions {
 void DeclareOptions(CLI::App* app, ProgramOptions* options);
 // Reads the texts of the options. Returns the mistake, or "".
 std::string CompleteOptions(ProgramOptions* options);
+
+// Starts a thread that tells gpumemd of the node's pods, without end.
+void StartTelling(const ProgramOptions& options);
 
 // Makes rounds without end. Calls `before` before each.
 [[noreturn]] void MakeRounds(Plugin* plugin, absl::Duration pause,

@@ -17,6 +17,7 @@
 #include "client/session/session.h"
 #include "common/endpoints.h"
 #include "common/fork_count.h"
+#include "common/denial.h"
 
 namespace gpumem::internal {
 namespace {
@@ -111,7 +112,8 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
     const bool may_come = failure == Failure::kAbsent && options.wait && IsFolder(runtime_dir);
     const bool may_change = deaths > 0 && deaths < kMostDeaths && options.reconnect &&
                             absl::IsUnavailable(begun.status());
-    if (!may_come && !may_change) return begun.status();
+    const bool may_be_admitted = IsTryAgain(begun.status());
+    if (!may_come && !may_change && !may_be_admitted) return begun.status();
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) {
       if (!may_come) return begun.status();

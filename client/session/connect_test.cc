@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <string>
 #include <thread>
 
@@ -240,6 +241,43 @@ TEST(ConnectTest, ADaemonThatDiesIsAskedAgainForTheSameSession) {
   EXPECT_EQ(hellos[2].connect_id(), hellos[0].connect_id());
   ASSERT_TRUE(Client::Connect(options).ok());
   EXPECT_NE(hellos[3].connect_id(), hellos[0].connect_id());
+}
+
+// As while the daemon has not been told of the process's pod.
+TEST(ConnectTest, ARefusalThatPassesIsTriedAgain) {
+  std::vector<v1::Hello> hellos;
+  size_t refusals = 3;
+  bool passes = true;
+  FakeDaemon daemon({.hello = [&](int socket, uint64_t session) {
+    hellos.push_back(FakeDaemon::ReadHello(socket));
+    if (hellos.size() > refusals) {
+      FakeDaemon::Send(socket, FakeDaemon::WelcomeTo(session));
+      return true;
+    }
+    v1::ServerMessage message;
+    message.mutable_refusal()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+    message.mutable_refusal()->set_message("not yet");
+    message.mutable_refusal()->set_try_again(passes);
+    FakeDaemon::Send(socket, message);
+    return false;
+  }});
+  const ConnectOptions options = {
+      .runtime_dir = daemon.runtime_dir(), .reconnect = false, .wait = false};
+  auto client = Client::Connect(options);
+  ASSERT_TRUE(client.ok()) << client.status();
+  ASSERT_EQ(hellos.size(), 4u);
+  EXPECT_EQ(hellos[3].connect_id(), hellos[0].connect_id());
+
+  refusals = SIZE_MAX;
+  ConnectOptions short_options = options;
+  short_options.timeout = absl::Milliseconds(200);
+  const absl::Status late = Client::Connect(short_options).status();
+  EXPECT_EQ(late.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(late.message()), HasSubstr("not yet"));
+  passes = false;
+  const size_t before = hellos.size();
+  EXPECT_EQ(Client::Connect(options).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(hellos.size(), before + 1) << "an older daemon's refusal";
 }
 
 TEST(ConnectTest, ADaemonThatDiesAgainAndAgainIsGivenUp) {

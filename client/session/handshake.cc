@@ -32,6 +32,7 @@ absl::Status RefusalError(const v1::Refusal& refusal) {
   // A refusal is never OK, whatever its code.
   if (status.ok()) status = absl::UnknownError(refusal.message());
   if (refusal.has_denial()) AttachDenial(refusal.denial(), &status);
+  if (refusal.try_again()) MarkTryAgain(&status);
   return status;
 }
 

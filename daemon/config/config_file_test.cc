@@ -43,7 +43,7 @@ TEST(LoadConfigFileTest, TheExamplesInTheExampleAreValid) {
   ASSERT_THAT(config->tenants, SizeIs(3));
   EXPECT_THAT(config->tenants[0].quota.device_limits, SizeIs(1));
   EXPECT_EQ(QuotaOf(*config, "nightly").parent, "training");
-  EXPECT_THAT(config->rules, SizeIs(5));
+  EXPECT_THAT(config->rules, SizeIs(6));
 }
 
 TEST(LoadConfigFileTest, TellsWhatIsWrongWithTheFile) {

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "common/bytes.h"
 #include "common/kind.h"
+#include "common/kubernetes/names.h"
 #include "daemon/core/identity/rules.h"
 
 namespace gpumemd {
@@ -51,6 +52,13 @@ std::optional<std::string> AsTenantOrTemplate(const toml::value& value) {
     // for is made to fit (TenantOf).
     values.emplace_back(known.text, known.text == "{uid}" ? "4294967295" : "x");
   }
+  const std::vector<std::string> labels = LabelsIn(*name);
+  std::vector<std::string> placeholders;
+  for (const std::string& key : labels) {
+    if (!gpumem::IsLabelKey(key)) return std::nullopt;
+    placeholders.push_back(LabelPlaceholder(key));
+  }
+  for (const std::string& placeholder : placeholders) values.emplace_back(placeholder, "x");
   if (!IsTenantName(absl::StrReplaceAll(*name, values))) return std::nullopt;
   return name;
 }
@@ -117,7 +125,8 @@ Form<std::string> TenantOrTemplateForm() {
       Placeholders(), ", ",
       [](std::string* out, const Placeholder& known) { absl::StrAppend(out, known.text); });
   return {"a tenant's name",
-          absl::StrCat(kTenantName, "; these in it stand for the process's: ", placeholders),
+          absl::StrCat(kTenantName, "; these in it stand for the process's: ", placeholders,
+                       ", {label:KEY}"),
           AsTenantOrTemplate};
 }
 

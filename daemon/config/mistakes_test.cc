@@ -193,11 +193,13 @@ INSTANTIATE_TEST_SUITE_P(
                 "name for each user: \"user-{uid}\")"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"",
                 "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
-                "slice, container, pod, qos, slurm_job, slurm_step, or default = true for all "
+                "slice, container, pod, qos, slurm_job, slurm_step, namespace, pod_name, "
+                "service_account, claim, \"label:KEY\", or default = true for all "
                 "processes)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\ndefault = false",
                 "gpumem.toml:1: rule: no condition (expected uid, user, gid, group, cgroup, unit, "
-                "slice, container, pod, qos, slurm_job, slurm_step, or default = true for all "
+                "slice, container, pod, qos, slurm_job, slurm_step, namespace, pod_name, "
+                "service_account, claim, \"label:KEY\", or default = true for all "
                 "processes)"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nuid = 3\ndefault = true",
                 "gpumem.toml:4: rule.default: a rule with default = true has no other condition"},
@@ -217,15 +219,18 @@ INSTANTIATE_TEST_SUITE_P(
             "[[rule]]\ntenant = \"u{gid}\"\nuid = 1",
             "gpumem.toml:2: rule.tenant: \"u{gid}\" is not a tenant's name (expected 1 to 63 "
             "letters, digits, '.', '_' or '-'; these in it stand for the process's: {uid}, {user}, "
-            "{group}, {unit}, {slice}, {container}, {pod}, {qos}, {slurm_job}, {slurm_step})"},
+            "{group}, {unit}, {slice}, {container}, {pod}, {qos}, {slurm_job}, {slurm_step}, "
+            "{namespace}, {pod_name}, {service_account}, {label:KEY})"},
         Mistake{
             "[[rule]]\ntenant = \"{pod}/x\"\npod = \"*\"",
             "gpumem.toml:2: rule.tenant: \"{pod}/x\" is not a tenant's name (expected 1 to 63 "
             "letters, digits, '.', '_' or '-'; these in it stand for the process's: {uid}, {user}, "
-            "{group}, {unit}, {slice}, {container}, {pod}, {qos}, {slurm_job}, {slurm_step})"},
+            "{group}, {unit}, {slice}, {container}, {pod}, {qos}, {slurm_job}, {slurm_step}, "
+            "{namespace}, {pod_name}, {service_account}, {label:KEY})"},
         Mistake{"[[rule]]\ntenant = \"{pod}\"\nuid = 1",
                 "gpumem.toml:2: rule.tenant: {pod} has a value only where the rule has the "
-                "condition pod or qos (expected one such as pod = \"*\")"},
+                "condition pod or qos or namespace or pod_name or service_account or claim or "
+                "label:KEY (expected one such as pod = \"*\")"},
         Mistake{"[[rule]]\ntenant = \"a-{slurm_job}\"\ndefault = true",
                 "gpumem.toml:2: rule.tenant: {slurm_job} has a value only where the rule has the "
                 "condition slurm_job or slurm_step (expected one such as slurm_job = \"*\")"},
@@ -259,6 +264,25 @@ INSTANTIATE_TEST_SUITE_P(
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\nslurm_step = \"\"",
                 "gpumem.toml:3: rule.slurm_step: \"\" is not a step of a Slurm job (expected its "
                 "number, \"batch\", or a pattern such as \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"{service_account}\"\nnamespace = \"a\"",
+                "gpumem.toml:2: rule.tenant: {service_account} has a value only where the rule has "
+                "the condition service_account (expected one such as service_account = \"*\")"},
+        Mistake{"[[rule]]\ntenant = \"{label:a}\"\n\"label:b\" = \"*\"",
+                "gpumem.toml:2: rule.tenant: {label:a} has a value only where the rule has the "
+                "condition \"label:a\" (expected one such as \"label:a\" = \"*\")"},
+        Mistake{
+            "[[rule]]\ntenant = \"u{uid}\"\n\"label:a b\" = \"*\"",
+            "gpumem.toml:3: rule.label:a b: \"a b\" is not the key of a label (expected one such "
+            "as \"label:app.kubernetes.io/name\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\n\"label:a\" = \"b/c\"",
+                "gpumem.toml:3: rule.label:a: \"b/c\" is not a label's value (expected a pattern "
+                "such as \"prod\" or \"*\")"},
+        Mistake{
+            "[[rule]]\ntenant = \"u{uid}\"\nnamespace = \"Team\"",
+            "gpumem.toml:3: rule.namespace: \"Team\" is not a namespace of Kubernetes (expected "
+            "a pattern such as \"team-*\")"},
+        Mistake{"[[rule]]\ntenant = \"u{uid}\"\nnamespace = \"a\"\ndefault = true",
+                "gpumem.toml:4: rule.default: a rule with default = true has no other condition"},
         Mistake{"[[rule]]\ntenant = \"u{uid}\"\npod = \"*\"\ndefault = true",
                 "gpumem.toml:4: rule.default: a rule with default = true has no other condition"}));
 

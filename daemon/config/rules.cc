@@ -2,6 +2,7 @@
 #include "daemon/config/rules.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <regex>
 #include <set>
@@ -11,18 +12,22 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "common/kubernetes/names.h"
 #include "daemon/config/forms.h"
 
 namespace gpumemd {
 namespace {
 
 constexpr char kConditions[] =
-    "uid, user, gid, group, cgroup, unit, slice, container, pod, qos, slurm_job, slurm_step";
+    "uid, user, gid, group, cgroup, unit, slice, container, pod, qos, slurm_job, slurm_step, "
+    "namespace, pod_name, service_account, claim, \"label:KEY\"";
+constexpr char kLabel[] = "label:";
 
 bool HasPlaceholder(const std::string& tenant) {
-  return std::any_of(Placeholders().begin(), Placeholders().end(), [&](const Placeholder& known) {
-    return absl::StrContains(tenant, known.text);
-  });
+  return !LabelsIn(tenant).empty() ||
+         std::any_of(Placeholders().begin(), Placeholders().end(), [&](const Placeholder& known) {
+           return absl::StrContains(tenant, known.text);
+         });
 }
 
 void CheckTenant(TableReader* reader, const std::string& tenant, const Config& config) {
@@ -39,12 +44,30 @@ void CheckTenant(TableReader* reader, const std::string& tenant, const Config& c
                    ")"));
 }
 
+// Returns the keys of labels that a rule's table has conditions on.
+std::vector<std::string> LabelsOf(const toml::value& table) {
+  std::vector<std::string> labels;
+  for (const auto& [key, value] : table.as_table()) {
+    if (absl::StartsWith(key, kLabel)) labels.push_back(key.substr(strlen(kLabel)));
+  }
+  std::sort(labels.begin(), labels.end());
+  return labels;
+}
+
 // A placeholder needs a condition that makes sure of its value.
-void CheckPlaceholders(TableReader* reader, const std::string& tenant) {
+void CheckPlaceholders(TableReader* reader, const std::string& tenant,
+                       const std::vector<std::string>& labels) {
+  for (const std::string& key : LabelsIn(tenant)) {
+    if (std::find(labels.begin(), labels.end(), key) != labels.end()) continue;
+    reader->Complain(
+        *reader->Find("tenant"), "tenant",
+        absl::StrCat(LabelPlaceholder(key), " has a value only where the rule has the condition \"",
+                     kLabel, key, "\" (expected one such as \"", kLabel, key, "\" = \"*\")"));
+  }
   for (const Placeholder& known : Placeholders()) {
     if (!absl::StrContains(tenant, known.text) || known.conditions.empty()) continue;
     if (std::any_of(known.conditions.begin(), known.conditions.end(), [&](absl::string_view key) {
-          return reader->Find(std::string(key)) != nullptr;
+          return key == kAnyLabel ? !labels.empty() : reader->Find(std::string(key)) != nullptr;
         })) {
       continue;
     }
@@ -121,6 +144,25 @@ std::vector<std::pair<CgroupFact, Form<std::string>>> FactForms() {
   };
 }
 
+// Returns the syntax of conditions on facts of the pod, without labels.
+std::vector<std::pair<PodFact, Form<std::string>>> PodForms() {
+  const std::string lower = "0123456789abcdefghijklmnopqrstuvwxyz";
+  const auto form = [&](const std::string& noun, const std::string& example) {
+    return PatternForm(noun, absl::StrCat("a pattern such as \"", example, "\""), lower + ".", {});
+  };
+  return {
+      {PodFact::kNamespace, form("a namespace of Kubernetes", "team-*")},
+      {PodFact::kName, form("the name of a pod", "trainer-*")},
+      {PodFact::kServiceAccount, form("a service account of Kubernetes", "runner")},
+      {PodFact::kClaim, form("the name of a ResourceClaim", "shared-*")},
+  };
+}
+
+Form<std::string> LabelForm() {
+  return PatternForm("a label's value", "a pattern such as \"prod\" or \"*\"",
+                     "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._", {});
+}
+
 }  // namespace
 
 void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mistakes,
@@ -130,7 +172,8 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
   reader.Require("tenant", TenantOrTemplateForm(), &rule.tenant);
   reader.Read("made", BoolForm(), &rule.made);
   if (!rule.made) CheckTenant(&reader, rule.tenant, *config);
-  CheckPlaceholders(&reader, rule.tenant);
+  const std::vector<std::string> labels = LabelsOf(table);
+  CheckPlaceholders(&reader, rule.tenant, labels);
 
   bool conditional = false;  // even if the condition is malformed
   for (const char* key : {"uid", "user", "gid", "group", "cgroup"}) {
@@ -167,6 +210,27 @@ void ReadRule(const toml::value& table, const NameLookup& names, Mistakes* mista
     conditions.push_back(absl::StrCat(key, " = ", pattern));
     rule.facts.push_back({fact, std::move(pattern)});
   }
+  const auto read_pod_fact = [&](const std::string& key, const Form<std::string>& form,
+                                 PodCondition condition) {
+    conditional |= reader.Find(key) != nullptr;
+    reader.Read(key, form, &condition.pattern);
+    if (condition.pattern.empty()) return;
+    conditions.push_back(absl::StrCat(key, " = ", condition.pattern));
+    rule.pod_facts.push_back(std::move(condition));
+  };
+  for (const auto& [fact, form] : PodForms()) {
+    read_pod_fact(std::string(NameOf(fact)), form, {.fact = fact});
+  }
+  for (const std::string& label : labels) {
+    const std::string key = absl::StrCat(kLabel, label);
+    if (!gpumem::IsLabelKey(label)) {
+      reader.Complain(*reader.Find(key), key,
+                      absl::StrCat("\"", label,
+                                   "\" is not the key of a label (expected one such as "
+                                   "\"label:app.kubernetes.io/name\")"));
+    }
+    read_pod_fact(key, LabelForm(), {.fact = PodFact::kLabel, .label = label});
+  }
 
   if (rule.made) conditions.emplace_back("made");
   // Must be explicit, so that a forgotten condition does not open a tenant to all users.
@@ -196,6 +260,11 @@ bool CanBeNamed(const Config& config, absl::string_view tenant) {
     std::vector<std::pair<absl::string_view, absl::string_view>> values = {{".", "\\."}};
     for (const Placeholder& known : Placeholders()) {
       values.emplace_back(known.text, known.text == "{uid}" ? "[0-9]+" : "[A-Za-z0-9._-]+");
+    }
+    std::vector<std::string> labels = LabelsIn(pattern);
+    for (std::string& key : labels) {
+      key = LabelPlaceholder(key);
+      values.emplace_back(key, "[A-Za-z0-9._-]+");
     }
     return std::regex_match(tenant.begin(), tenant.end(),
                             std::regex(absl::StrReplaceAll(pattern, values)));

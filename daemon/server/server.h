@@ -20,6 +20,7 @@
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/quota_control.h"
+#include "daemon/core/identity/pods.h"
 #include "daemon/device/devices.h"
 #include "daemon/device/process_memory.h"
 #include "daemon/restart/continuity_store.h"
@@ -143,6 +144,7 @@ class Server final {
   OverrideStore store_;
   const std::unique_ptr<ContinuityStore> continuity_;  // null: nothing survives this process
   LoadReport load_;
+  PodBook pods_;
   std::map<SessionId, Survivor> survivors_;  // until they are watched
   std::unique_ptr<Broker> broker_;
   std::unique_ptr<QuotaControl> quotas_;

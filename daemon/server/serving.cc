@@ -19,9 +19,10 @@
 namespace gpumemd {
 namespace {
 
-// The largest request is a Publish of 1 MiB of metadata and 4096 leases. Operators' are small.
+// The largest request is a Publish of 1 MiB of metadata and 4096 leases; of operators' SetPods,
+// which PodBounds bounds.
 constexpr int kMaxRequestBytes = (1 << 20) + 128 * 1024;
-constexpr int kMaxAdminRequestBytes = 64 * 1024;
+constexpr int kMaxAdminRequestBytes = 5 << 20;
 constexpr int kMaxStreamsPerConnection = 256;
 constexpr int kReadChunkBytes = 8 * 1024;
 constexpr int kHandshakeTimeoutMs = 5000;
@@ -87,6 +88,7 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
       [this](SessionId ended) { hub_->SessionEnded(ended); },
       SessionServerOptions{.generation = continuity_ == nullptr ? 0 : continuity_->generation(),
                            .audit = audit_->sink(),
+                           .pods = &pods_,
                            .connect_api = [this](uid_t uid, const std::string& tenant) {
                              return api_servers_->Connect(uid, tenant);
                            }}));
@@ -106,7 +108,8 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
           .check_reload = [this] { return CheckReload(); },
           .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
           .audit = audit_->sink(),
-          .events = &event_streams_});
+          .events = &event_streams_,
+          .pods = &pods_});
 
   const auto healthy = [](grpc::Server& server) {
     server.GetHealthCheckService()->SetServingStatus(true);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
+#include "common/denial.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
 #include "daemon/core/broker/tenants.h"
@@ -129,7 +130,10 @@ absl::StatusOr<TenantMatch> SessionServer::Match(const PeerIdentity& peer,
   // The rules know no tenant that a session has made. They decide about the one above it, and its
   // maker's user may begin in it.
   const std::optional<std::string> ruled = broker_->tenants().RuledBy(wished, peer.uid);
-  absl::StatusOr<TenantMatch> match = MatchTenant(*rules, peer, ruled.value_or(wished), is_made);
+  const auto pods =
+      options_.pods == nullptr ? std::make_shared<const KnownPods>() : options_.pods->known();
+  absl::StatusOr<TenantMatch> match =
+      MatchTenant(*rules, peer, ruled.value_or(wished), is_made, *pods);
   if (match.ok() && ruled) match->tenant = wished;
   return match;
 }
@@ -137,6 +141,11 @@ absl::StatusOr<TenantMatch> SessionServer::Match(const PeerIdentity& peer,
 absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& connection,
                                                        const v1::Hello& hello, UniqueFd* api) {
   absl::StatusOr<TenantMatch> match = Match(connection->peer.identity, hello.tenant());
+  if (absl::IsUnavailable(match.status())) {
+    absl::Status undecided = match.status();
+    gpumem::MarkTryAgain(&undecided);
+    return undecided;
+  }
   if (!match.ok()) {
     if (options_.audit != nullptr) {
       const Peer& peer = connection->peer;

@@ -46,6 +46,7 @@ v1::ServerMessage RefusalOf(const absl::Status& why) {
   v1::ServerMessage message;
   message.mutable_refusal()->set_code(static_cast<int>(why.code()));
   message.mutable_refusal()->set_message(Printable(why.message()));
+  message.mutable_refusal()->set_try_again(gpumem::IsTryAgain(why));
   if (auto denial = gpumem::DenialOf(why)) *message.mutable_refusal()->mutable_denial() = *denial;
   return message;
 }
@@ -262,7 +263,7 @@ void SessionServer::Close(const ConnectionPtr& connection, const absl::Status& w
       spdlog::debug("session {} ended: {}", ToInt(connection->session), Printable(why.message()));
       if (!leaves) broker_->SocketClosed(connection->session);
       on_ended_(connection->session);
-    } else if (absl::IsUnavailable(why)) {
+    } else if (absl::IsUnavailable(why) && !gpumem::IsTryAgain(why)) {
       // It went before it had asked for a session, or the daemon does.
       spdlog::debug("no session for {} (pid {}, uid {}): {}", connection->peer.command,
                     connection->peer.identity.pid, connection->peer.identity.uid,

@@ -33,6 +33,7 @@
 #include "common/unique_fd.h"
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/identity/pods.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/transport/api_servers.h"
 #include "daemon/transport/peer/peer.h"
@@ -45,8 +46,9 @@ struct SessionServerOptions {
   // Connections that have not said Hello yet. Beyond the limit the longest silent is closed.
   uint32_t max_greeting = 1024;
   uint32_t max_greeting_per_uid = 256;
-  uint64_t generation = 0;     // of this daemon, for Welcome
-  AuditSink* audit = nullptr;  // records peers that no rule admits; may be null
+  uint64_t generation = 0;        // of this daemon, for Welcome
+  AuditSink* audit = nullptr;     // records peers that no rule admits; may be null
+  const PodBook* pods = nullptr;  // outlives the server; null: no pod is described
   // Makes a session's gRPC connection; Welcome carries the client's end. Statuses as
   // ApiServers::Connect; null: sessions get none.
   std::function<absl::StatusOr<ApiServers::Connection>(uid_t uid, const std::string& tenant)>
@@ -156,7 +158,7 @@ class SessionServer {
   absl::Status Welcome(const ConnectionPtr& connection, const std::string& hello);
   // Returns the tenant of a process that asks for `wished`, by the rules and by the tenants that
   // were made at run time.
-  //   PERMISSION_DENIED  as MatchTenant
+  //   PERMISSION_DENIED, UNAVAILABLE  as MatchTenant
   absl::StatusOr<TenantMatch> Match(const PeerIdentity& peer, const std::string& wished)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Both connect the client to gRPC first and leave its end in `api`.

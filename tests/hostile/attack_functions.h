@@ -50,6 +50,11 @@ Tally DriverStorm(const Orders& orders);
 
 Tally PageStorm(const Orders& orders);
 
+// --- Facts of pods (pod_attacks.cc) --------------------------------------------------------------
+
+Tally FactFlood(const Orders& orders);
+Tally TellPods(const Orders& orders);
+
 // --- Tenants made by sessions (tenant_attacks.cc) ------------------------------------------------
 
 Tally TenantStorm(const Orders& orders);

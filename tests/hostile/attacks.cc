@@ -26,6 +26,7 @@ Attack FindAttack(const std::string& name) {
       {"call-storm", CallStorm},
       {"claim-storm", ClaimStorm},
       {"exchange", ExchangeFlood},
+      {"fact-flood", FactFlood},
       {"garbage", Garbage},
       {"driver-storm", DriverStorm},
       {"half-sent", HalfSent},
@@ -48,6 +49,7 @@ Attack FindAttack(const std::string& name) {
       {"suspend", SuspendFlood},
       {"suspend-publications", SuspendPublications},
       {"take-sessions", TakeSessions},
+      {"tell-pods", TellPods},
       {"tenant-storm", TenantStorm},
       {"wait", Wait},
   };

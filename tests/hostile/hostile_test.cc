@@ -148,6 +148,19 @@ TEST_F(Hostile, DriverStorm) {
   }
 }
 
+// Users tell the daemon of pods, which only operators may; an operator tells it of as many as it
+// may and more, over and over.
+TEST_F(Hostile, FactsOfPods) {
+  Survive({}, {{.attack = "fact-flood", .processes = 3},
+               {.attack = "tell-pods", .processes = 1, .as_operator = true}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("fact-flood", "tried"), 0u);
+  EXPECT_EQ(Counted("fact-flood", "told"), 0u);
+  EXPECT_GT(Counted("tell-pods", "told"), 0u);
+  EXPECT_GT(Counted("tell-pods", "refused"), 0u);
+  EXPECT_EQ(Counted("tell-pods", "nonsense"), 0u);
+}
+
 // They make tenants without end, with odd names, and reach for those of others.
 TEST_F(Hostile, TenantStorm) {
   Survive({}, {{.attack = "tenant-storm", .processes = 4}});

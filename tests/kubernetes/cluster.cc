@@ -141,27 +141,29 @@ absl::Status Cluster::KillDaemon() {
 }
 
 std::vector<std::string> Cluster::PluginArguments(const std::string& interval) const {
-  return {"/bin/sh",
-          "-c",
-          "exec \"$@\" 2>>\"$0\"",
-          dir_ + "/plugin.log",
-          ProgramPath("gpumem_kubelet_plugin"),
-          "--node",
-          kNode,
-          "--runtime-dir",
-          daemon_->runtime_dir(),
-          "--kubelet-socket",
-          dir_ + "/kubelet.sock",
-          "--api-server",
-          absl::StrCat("https://127.0.0.1:", port_),
-          "--token-file",
-          dir_ + "/token",
-          "--ca-file",
-          dir_ + "/ca.crt",
-          "--interval",
-          interval,
-          "--timeout",
-          "10s"};
+  std::vector<std::string> arguments = {"/bin/sh",
+                                        "-c",
+                                        "exec \"$@\" 2>>\"$0\"",
+                                        dir_ + "/plugin.log",
+                                        ProgramPath("gpumem_kubelet_plugin"),
+                                        "--node",
+                                        kNode,
+                                        "--runtime-dir",
+                                        daemon_->runtime_dir(),
+                                        "--kubelet-socket",
+                                        dir_ + "/kubelet.sock",
+                                        "--api-server",
+                                        absl::StrCat("https://127.0.0.1:", port_),
+                                        "--token-file",
+                                        dir_ + "/token",
+                                        "--ca-file",
+                                        dir_ + "/ca.crt",
+                                        "--interval",
+                                        interval,
+                                        "--timeout",
+                                        "10s"};
+  arguments.insert(arguments.end(), plugin_flags_.begin(), plugin_flags_.end());
+  return arguments;
 }
 
 void Cluster::StartPlugin(const std::string& interval, const std::string& notify_socket) {

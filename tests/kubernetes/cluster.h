@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -47,6 +48,8 @@ class Cluster {
   absl::Status KillDaemon();
   absl::Status RunDaemon() { return daemon_->RunAgain(); }
 
+  // Sets more flags of plug-ins that start later.
+  void SetPluginFlags(std::vector<std::string> flags) { plugin_flags_ = std::move(flags); }
   void StartPlugin(const std::string& interval = "50ms", const std::string& notify_socket = "");
   void KillPlugin();
   // Ends it as systemd does, and returns its exit code.
@@ -81,6 +84,7 @@ class Cluster {
   std::vector<TestPod> kubelet_pods_;
   std::vector<std::string> uuids_;
   Child plugin_;
+  std::vector<std::string> plugin_flags_;
 };
 
 }  // namespace gpumem::testing

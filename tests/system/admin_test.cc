@@ -135,11 +135,11 @@ TEST_F(Admin, ChangesThatMakeNoSenseAreRefusedAndChangeNothing) {
 TEST_F(Admin, MalformedAndOversizedRequestsAreRefused) {
   for (const char* method :
        {"GetStatus", "ListTenants", "ListSessions", "ListSegments", "GetQuota", "SetQuota",
-        "UnsetQuota", "Reload", "CheckReload", "Trim", "SuspendSession", "ResumeSession",
-        "SuspendPublication", "ResumePublication", "Drain"}) {
+        "SetPods", "ListPods", "UnsetQuota", "Reload", "CheckReload", "Trim", "SuspendSession",
+        "ResumeSession", "SuspendPublication", "ResumePublication", "Drain"}) {
     const std::string path = absl::StrCat("/gpumem.v1.Admin/", method);
     EXPECT_FALSE(CallBytes(admin_channel_, path, "\xff").ok());
-    EXPECT_STATUS(CallBytes(admin_channel_, path, std::string(64 * 1024 + 1, 'x')),
+    EXPECT_STATUS(CallBytes(admin_channel_, path, std::string((5 << 20) + 1, 'x')),
                   kResourceExhausted, "larger than max");
   }
   EXPECT_FALSE(Status().draining());

@@ -68,6 +68,17 @@ class Lines {
   std::vector<std::pair<std::string, std::string>> lines_;
 };
 
+// Adds what Kubernetes' helper has told about the process's pod.
+void AddPod(const v1::PodFacts& pod, Lines& lines) {
+  lines.Add("namespace", pod.namespace_());
+  lines.Add("pod_name", pod.name());
+  lines.Add("service_account", OrNone(pod.service_account()));
+  lines.Add("claim", OrNone(absl::StrJoin(pod.claims(), ", ")));
+  for (const v1::PodLabel& label : pod.labels()) {
+    lines.Add(absl::StrCat("label:", label.key()), OrNone(label.value()));
+  }
+}
+
 }  // namespace
 
 std::string WhoAmIView(const v1::WhoAmIResponse& response, const std::string& daemon) {
@@ -87,6 +98,7 @@ std::string WhoAmIView(const v1::WhoAmIResponse& response, const std::string& da
        {"unit", "slice", "user", "container", "pod", "qos", "slurm_job", "slurm_step"}) {
     lines.Add(name, FactText(identity, name));
   }
+  if (identity.has_described_pod()) AddPod(identity.described_pod(), lines);
   if (response.passed_size() > 0) lines.AddGap();
   for (const v1::PassedRule& rule : response.passed()) {
     lines.Add(absl::StrCat("rule ", rule.number()), WhyPassed(rule));

@@ -62,6 +62,26 @@ TEST(WhoAmIViewTest, ShowsAllThatIsKnown) {
             "rule 2      matches, but names another tenant\n");
 }
 
+TEST(WhoAmIViewTest, ShowsTheFactsOfItsPod) {
+  v1::WhoAmIResponse response;
+  v1::PodFacts& pod = *response.mutable_identity()->mutable_described_pod();
+  pod.set_namespace_("team");
+  pod.set_name("infer-0");
+  pod.add_claims("own");
+  pod.add_claims("shared");
+  for (const char* key : {"app.kubernetes.io/name", "empty"}) pod.add_labels()->set_key(key);
+  pod.mutable_labels(0)->set_value("infer");
+  const std::string view = WhoAmIView(response, "d");
+  EXPECT_NE(view.find("\nnamespace                     team\n"
+                      "pod_name                      infer-0\n"
+                      "service_account               -\n"
+                      "claim                         own, shared\n"
+                      "label:app.kubernetes.io/name  infer\n"
+                      "label:empty                   -\n"),
+            std::string::npos)
+      << view;
+}
+
 TEST(WhoAmIViewTest, ShowsWhatIsAmbiguousOrUnknown) {
   v1::WhoAmIResponse response;
   response.add_path("t");

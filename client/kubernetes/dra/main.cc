@@ -74,6 +74,7 @@ int Main(int argc, char** argv) {
   }
   Say(absl::StrCat("node ", options.plugin.node, ", driver ", kDriverName, ", tenants of ",
                    options.plugin.daemon.owner));
+  StartTelling(options);
   std::string of_slice, of_files;
   MakeRounds(&plugin, options.pause, [&] {
     SayOnce("slice", driver.Publish(absl::InfiniteFuture()), &of_slice);

@@ -13,6 +13,7 @@
 #include "client/kubernetes/gpu.h"
 #include "client/kubernetes/json_reader.h"
 #include "client/kubernetes/quantity.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace {
@@ -131,7 +132,7 @@ std::map<DeviceName, Gpu> GpusOf(absl::string_view node, const NodeDevices& devi
 
 absl::StatusOr<std::string> NameOfSlice(absl::string_view node) {
   std::string name = absl::StrCat(node, "-", kDriverName);
-  if (!IsSubdomain(node)) return absl::InvalidArgumentError("the node's name is none");
+  if (!IsDnsSubdomain(node)) return absl::InvalidArgumentError("the node's name is none");
   if (name.size() > kMostName) return absl::InvalidArgumentError("the node's name is too long");
   return name;
 }

@@ -38,6 +38,22 @@ v1::WhoAmIResponse ToProto(const PeerIdentity& peer, const TenantMatch& match) {
     for (const std::string& value : values) added.add_values(Printable(value));
     added.set_ambiguity(Printable(ambiguity));
   }
+  if (match.pod != nullptr) *identity.mutable_described_pod() = ToProto(*match.pod);
+  return proto;
+}
+
+v1::PodFacts ToProto(const PodFacts& pod) {
+  v1::PodFacts proto;
+  proto.set_uid(pod.uid);
+  proto.set_namespace_(pod.name_space);
+  proto.set_name(pod.name);
+  proto.set_service_account(pod.service_account);
+  for (const auto& [key, value] : pod.labels) {
+    v1::PodLabel& label = *proto.add_labels();
+    label.set_key(key);
+    label.set_value(value);
+  }
+  for (const std::string& claim : pod.claims) proto.add_claims(claim);
   return proto;
 }
 

@@ -17,6 +17,7 @@
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/quota_control.h"
 #include "daemon/core/broker/suspension/suspensions.h"
+#include "daemon/core/identity/pods.h"
 #include "daemon/transport/service/event_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 
@@ -35,6 +36,7 @@ class AdminService final : public gpumem::v1::Admin::Service {
     std::function<std::vector<AuditOperator>(const std::string& peer)> who;
     AuditSink* audit = nullptr;      // outlives this
     EventStreams* events = nullptr;  // the same
+    PodBook* pods = nullptr;         // the same
   };
   // `broker` and `quotas` outlive this.
   AdminService(Broker* broker, QuotaControl* quotas, Hooks hooks)
@@ -77,6 +79,11 @@ class AdminService final : public gpumem::v1::Admin::Service {
   grpc::Status GetTenantUsage(grpc::ServerContext* context,
                               const gpumem::v1::GetTenantUsageRequest* request,
                               gpumem::v1::GetTenantUsageResponse* response) override;
+  // Calls about Kubernetes' pods (admin_pods.cc).
+  grpc::Status SetPods(grpc::ServerContext* context, const gpumem::v1::SetPodsRequest* request,
+                       gpumem::v1::SetPodsResponse* response) override;
+  grpc::Status ListPods(grpc::ServerContext* context, const gpumem::v1::ListPodsRequest* request,
+                        gpumem::v1::ListPodsResponse* response) override;
   grpc::Status SetQuota(grpc::ServerContext* context, const gpumem::v1::SetQuotaRequest* request,
                         gpumem::v1::GetQuotaResponse* response) override;
   grpc::Status UnsetQuota(grpc::ServerContext* context,
