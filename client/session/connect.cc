@@ -15,9 +15,9 @@
 #include "absl/time/clock.h"
 #include "client/session/handshake.h"
 #include "client/session/session.h"
+#include "common/denial.h"
 #include "common/endpoints.h"
 #include "common/fork_count.h"
-#include "common/denial.h"
 
 namespace gpumem::internal {
 namespace {
@@ -106,6 +106,7 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
     return BeginSession(runtime_dir, greeting, options.timeout, deadline, &failure);
   };
   absl::StatusOr<Beginning> begun = begin();
+  absl::Status refusal;  // the last one that was to pass
   for (absl::Duration pause = kFirstPause; !begun.ok();
        pause = std::min(2 * pause, kLongestPause)) {
     deaths += failure == Failure::kDied ? 1 : 0;
@@ -113,6 +114,7 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
     const bool may_change = deaths > 0 && deaths < kMostDeaths && options.reconnect &&
                             absl::IsUnavailable(begun.status());
     const bool may_be_admitted = IsTryAgain(begun.status());
+    if (may_be_admitted) refusal = begun.status();
     if (!may_come && !may_change && !may_be_admitted) return begun.status();
     const absl::Duration left = deadline - absl::Now();
     if (left <= absl::ZeroDuration()) {
@@ -123,6 +125,8 @@ absl::StatusOr<std::shared_ptr<Session>> Session::Connect(const ConnectOptions& 
     }
     absl::SleepFor(std::min(pause, left));
     begun = begin();
+    // The last attempt may have come too late for an answer; the one before it had the reason.
+    if (absl::IsDeadlineExceeded(begun.status()) && !refusal.ok()) return refusal;
   }
   // A forked child leaves the session untouched. Its locks may be held by threads that exist only
   // in the parent (destroying an absl::Mutex also takes a lock shared by all of them). gRPC's
