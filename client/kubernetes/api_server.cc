@@ -283,14 +283,15 @@ absl::Status ApiServer::List(
   int items = kPart;
   for (int part = 0; part < kMostParts; ++part) {
     std::string text;
-    const absl::Status read = InVersion([&](const std::string& group) {
+    absl::Status read = InVersion([&](const std::string& group) -> absl::Status {
       httplib::Params parameters = {{"limit", absl::StrCat(items)}};
       if (!selector.empty()) parameters.emplace("fieldSelector", selector);
       if (!next.empty()) parameters.emplace("continue", next);
       auto answer = Send("GET", group + resource, httplib::append_query_params("", parameters),
                          /*body=*/"");
-      if (answer.ok()) text = *std::move(answer);
-      return answer.status();
+      if (!answer.ok()) return answer.status();
+      text = *std::move(answer);
+      return absl::OkStatus();
     });
     // Other users' objects may be large, and hide none of ours.
     if (absl::IsResourceExhausted(read) && items > 1) {
@@ -354,10 +355,11 @@ absl::StatusOr<Claim> ApiServer::ClaimOf(absl::string_view name_space, absl::str
     return absl::InvalidArgumentError("it has no valid name");
   }
   std::string text;
-  const absl::Status read = InVersion([&](const std::string& group) {
+  absl::Status read = InVersion([&](const std::string& group) -> absl::Status {
     auto answer = Read(absl::StrCat(group, "namespaces/", name_space, "/resourceclaims/", name));
-    if (answer.ok()) text = *std::move(answer);
-    return answer.status();
+    if (!answer.ok()) return answer.status();
+    text = *std::move(answer);
+    return absl::OkStatus();
   });
   const absl::Status none = absl::NotFoundError(
       absl::StrCat("the API server has no such claim with devices of ", driver));
