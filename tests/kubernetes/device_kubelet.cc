@@ -98,7 +98,7 @@ grpc::Status DeviceKubelet::Register(const api::RegisterRequest& request) {
   if (endpoint->stub == nullptr) return {grpc::StatusCode::INTERNAL, "cannot dial the plug-in"};
   api::DevicePluginOptions options;
   const auto context = Within(kDial);
-  const grpc::Status asked = endpoint->stub->GetDevicePluginOptions(context.get(), {}, &options);
+  grpc::Status asked = endpoint->stub->GetDevicePluginOptions(context.get(), {}, &options);
   if (!asked.ok()) return asked;
   if (!options.pre_start_required() || !options.get_preferred_allocation_available()) {
     return {grpc::StatusCode::INTERNAL, options.ShortDebugString()};

@@ -21,7 +21,6 @@
 namespace gpumem {
 namespace {
 
-using ::testing::AnyOf;
 using testing::DevicePluginNode;
 using testing::Eventually;
 using ::testing::HasSubstr;

@@ -32,6 +32,7 @@ class InstalledService {
   InstalledService& operator=(const InstalledService&) = delete;
 
   const SystemdMachine& machine() const { return *machine_; }
+  SystemdMachine& machine() { return *machine_; }
   // Writes /etc/gpumem/gpumemd.toml.
   void Configure(const std::string& toml) const;
   // Adds a drop-in to gpumemd.service, or replaces it: its [Service] says these lines.

@@ -101,7 +101,8 @@ TEST(UnitsTest, IdsSayAllOfAUnit) {
         absl::StrCat(kUuid, "/1GiB/00007"), absl::StrCat(kUuid, "/1GiB/-007"),
         absl::StrCat(kUuid, "/1024MiB/0007"), absl::StrCat(kUuid, "/1GiB/0007/"),
         absl::StrCat(kUuid, "/1GiB/4294967296"), absl::StrCat(kUuid, "/GiB/0007"),
-        std::string("/1GiB/0007"), std::string("G PU/1GiB/0007"), std::string("GPU-a/1GiB/\0007"),
+        std::string("/1GiB/0007"), std::string("G PU/1GiB/0007"),
+        std::string("GPU-a/1GiB/0007\x01"),
         absl::StrCat("GPU-", std::string(60, 'a'), "/1GiB/0007"), std::string(1 << 20, '/')}) {
     const auto read = ParseId(id);
     EXPECT_TRUE(absl::IsInvalidArgument(read.status())) << id;
