@@ -51,7 +51,7 @@ absl::Status Plugin::Round() {
   if (new_pods || seen_ == 0) fresh = view_->WaitFresh(absl::Now() + options_.timeout);
   Desired desired;
   SliceList slices;
-  const absl::Status known =
+  absl::Status known =
       view_->Read([&](const ClusterView::State& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
         seen_ = state.changes;
         if (fresh.ok()) fresh = state.stale;

@@ -304,7 +304,7 @@ TEST_F(DraTest, RoundsAndRequestsGoTogether) {
     for (const int one : alive) {
       claims.push_back(ClaimText(name_of(one), kDevice0, kMib, name_of(one).uid));
     }
-    node_->store().SetClaims(std::move(claims));
+    node_->store().SetClaims(claims);
     // Refused until a round has ended the tenant of the pod that has gone.
     ASSERT_TRUE(Eventually([&] { return ErrorOf(name_of(pod)).empty(); }, kPatience)) << pod;
     const auto tenants = node_->Tenants();

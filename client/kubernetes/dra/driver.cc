@@ -241,8 +241,8 @@ absl::Status Driver::Publish(absl::Time deadline) {
   const auto step = PublishStep(slice, published.value_or(""));
   if (!step.ok()) return step.status();
   if (step->has_value()) {
-    const absl::Status written = (*step)->create ? api_server_.Create(kSlices, (*step)->body)
-                                                 : api_server_.Replace(path, (*step)->body);
+    absl::Status written = (*step)->create ? api_server_.Create(kSlices, (*step)->body)
+                                           : api_server_.Replace(path, (*step)->body);
     if (!written.ok()) return written;
     free_again_ = now + options_.free_pause;
   }

@@ -17,10 +17,8 @@ namespace slices_test {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Pair;
-using ::testing::SizeIs;
 
 constexpr char kUuidA[] = "GPU-5A1e2d3c-0000-4000-8000-00000000000a";
 constexpr char kNameA[] = "gpu-5a1e2d3c-0000-4000-8000-00000000000a";
