@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/kubernetes/claims.h"
+#include "client/kubernetes/api/claims.h"
 
 namespace gpumem::kubernetes {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "client/kubernetes/objects.h"
+#include "client/kubernetes/api/objects.h"
 #include "client/kubernetes/podresources.h"
 
 namespace gpumem::kubernetes {

@@ -105,7 +105,7 @@ def tenants(node):
 
 
 def bounds(node, pod_uid):
-    """Returns (limit, guarantee) of a pod's tenant on the GPUs where it has a guarantee."""
+    """Returns (limit, guarantee) of a pod's tenant on each GPU with a guarantee."""
     usage = tenants(node).get(f"pod-{pod_uid}", {"devices": []})
     return [(d["limit_bytes"], d["guarantee_bytes"]) for d in usage["devices"] if d["guarantee_bytes"]]
 

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/kubernetes/testing/fake_api_server.h"
+#include "client/kubernetes/api/testing/fake_api_server.h"
 #include "tests/kubernetes/device_kubelet.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"

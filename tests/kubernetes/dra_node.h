@@ -12,11 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/kubernetes/cluster_view.h"
+#include "client/kubernetes/api/cluster_view.h"
 #include "client/kubernetes/dra/driver.h"
 #include "client/kubernetes/dra/kubelet_server.h"
 #include "client/kubernetes/plugin.h"
-#include "client/kubernetes/testing/fake_api_server.h"
+#include "client/kubernetes/api/testing/fake_api_server.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 

@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/kubernetes/dra/dra_v1.grpc.pb.h"
-#include "client/kubernetes/testing/fake_api_server.h"
+#include "client/kubernetes/api/testing/fake_api_server.h"
 #include "client/kubernetes/testing/fake_kubelet.h"
 #include "tests/kubernetes/dra_node.h"
 #include "tests/support/child.h"

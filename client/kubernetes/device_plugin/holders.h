@@ -21,10 +21,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "client/kubernetes/api/pods.h"
 #include "client/kubernetes/desired.h"
 #include "client/kubernetes/device_plugin/units.h"
 #include "client/kubernetes/podresources.h"
-#include "client/kubernetes/pods.h"
 
 namespace gpumem::kubernetes {
 

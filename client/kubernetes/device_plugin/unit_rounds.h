@@ -20,7 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/kubernetes/api_server.h"
+#include "client/kubernetes/api/api_server.h"
 #include "client/kubernetes/device_plugin/holders.h"
 #include "client/kubernetes/device_plugin/unit_board.h"
 #include "client/kubernetes/device_plugin/units.h"

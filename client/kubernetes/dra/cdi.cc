@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "client/kubernetes/claims.h"
+#include "client/kubernetes/api/claims.h"
 #include "client/kubernetes/containers.h"
 #include "common/unique_fd.h"
 

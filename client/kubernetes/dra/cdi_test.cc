@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "client/kubernetes/claims.h"
+#include "client/kubernetes/api/claims.h"
 
 namespace gpumem::kubernetes {
 namespace cdi_test {

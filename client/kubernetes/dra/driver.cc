@@ -7,11 +7,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/kubernetes/cache.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/json_reader.h"
 #include "client/kubernetes/desired.h"
 #include "client/kubernetes/dra/free.h"
 #include "client/kubernetes/dra/slices.h"
-#include "client/kubernetes/json_reader.h"
 #include "client/kubernetes/reconcile.h"
 
 namespace gpumem::kubernetes {

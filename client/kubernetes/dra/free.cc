@@ -6,8 +6,8 @@
 #include <set>
 #include <vector>
 
-#include "client/kubernetes/cache.h"
-#include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/json_reader.h"
 
 namespace gpumem::kubernetes {
 namespace {

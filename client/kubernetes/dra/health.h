@@ -42,7 +42,7 @@ class HealthFeed {
     uint64_t number = 0;
     bool closed = false;
   };
-  // Waits for another update than `seen`, until a time. Returns what is known then.
+  // Waits for another update than `seen`, until a time. Returns the latest one.
   News Wait(uint64_t seen, absl::Time until) const;
 
  private:

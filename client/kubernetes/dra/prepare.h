@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/kubernetes/claims.h"
+#include "client/kubernetes/api/claims.h"
 #include "client/kubernetes/desired.h"
 
 namespace gpumem::kubernetes {

@@ -8,11 +8,11 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "client/kubernetes/cache.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/json_reader.h"
+#include "client/kubernetes/api/quantity.h"
 #include "client/kubernetes/dra/prepare.h"
 #include "client/kubernetes/gpu.h"
-#include "client/kubernetes/json_reader.h"
-#include "client/kubernetes/quantity.h"
 #include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {

@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "client/kubernetes/claims.h"
+#include "client/kubernetes/api/claims.h"
 #include "proto/gpumem/v1/memory.pb.h"
 
 namespace gpumem::kubernetes {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "client/kubernetes/api/objects.h"
 #include "client/kubernetes/dra/prepare.h"
-#include "client/kubernetes/objects.h"
 
 namespace gpumem::kubernetes {
 namespace slices_test {

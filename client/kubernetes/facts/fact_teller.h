@@ -15,9 +15,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "client/kubernetes/api_server.h"
+#include "client/kubernetes/api/api_server.h"
+#include "client/kubernetes/api/pods.h"
 #include "client/kubernetes/node.h"
-#include "client/kubernetes/pods.h"
 
 namespace gpumem::kubernetes {
 

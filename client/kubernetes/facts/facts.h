@@ -7,7 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/kubernetes/pods.h"
+#include "client/kubernetes/api/pods.h"
 #include "common/kubernetes/pod_bounds.h"
 #include "proto/gpumem/v1/pod.pb.h"
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "client/kubernetes/pods.h"
+#include "client/kubernetes/api/pods.h"
 
 namespace gpumem::kubernetes {
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/kubernetes/claims.h"
-#include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/api/claims.h"
+#include "client/kubernetes/api/json_reader.h"
 
 namespace gpumem::kubernetes {
 

@@ -19,8 +19,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "client/kubernetes/claims.h"
-#include "client/kubernetes/pods.h"
+#include "client/kubernetes/api/claims.h"
+#include "client/kubernetes/api/pods.h"
 
 namespace httplib {
 class SSLClient;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/cluster_view.h"
+#include "client/kubernetes/api/cluster_view.h"
 
 #include "absl/strings/str_cat.h"
-#include "client/kubernetes/objects.h"
+#include "client/kubernetes/api/objects.h"
 
 namespace gpumem::kubernetes {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/testing/fake_store.h"
+#include "client/kubernetes/api/testing/fake_store.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

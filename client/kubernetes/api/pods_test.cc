@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/pods.h"
+#include "client/kubernetes/api/pods.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "client/kubernetes/claims.h"
+#include "client/kubernetes/api/claims.h"
 
 namespace gpumem::kubernetes {
 namespace pods_test {

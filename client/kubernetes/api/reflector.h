@@ -14,8 +14,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "client/kubernetes/api_server.h"
-#include "client/kubernetes/cache.h"
+#include "client/kubernetes/api/api_server.h"
+#include "client/kubernetes/api/cache.h"
 
 namespace gpumem::kubernetes {
 

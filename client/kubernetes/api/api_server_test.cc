@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/api_server.h"
+#include "client/kubernetes/api/api_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,8 +16,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "client/kubernetes/cache.h"
-#include "client/kubernetes/testing/fake_api_server.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/testing/fake_api_server.h"
 #include "common/bytes.h"
 
 namespace gpumem::kubernetes {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/testing/fake_api_server.h"
+#include "client/kubernetes/api/testing/fake_api_server.h"
 
 #include <httplib.h>
 #include <openssl/evp.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/cache.h"
+#include "client/kubernetes/api/cache.h"
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

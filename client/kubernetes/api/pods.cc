@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/pods.h"
+#include "client/kubernetes/api/pods.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/kubernetes/cache.h"
-#include "client/kubernetes/claims.h"
-#include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/claims.h"
+#include "client/kubernetes/api/json_reader.h"
 #include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {

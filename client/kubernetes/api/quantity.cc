@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/quantity.h"
+#include "client/kubernetes/api/quantity.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/reflector.h"
+#include "client/kubernetes/api/reflector.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/kubernetes/cluster_view.h"
-#include "client/kubernetes/testing/fake_api_server.h"
+#include "client/kubernetes/api/cluster_view.h"
+#include "client/kubernetes/api/testing/fake_api_server.h"
 
 namespace gpumem::kubernetes {
 namespace reflector_test {

@@ -14,7 +14,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "client/kubernetes/testing/fake_store.h"
+#include "client/kubernetes/api/testing/fake_store.h"
 
 namespace httplib {
 class SSLServer;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/objects.h"
+#include "client/kubernetes/api/objects.h"
 
 #include <algorithm>
 #include <map>
@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "client/kubernetes/quantity.h"
+#include "client/kubernetes/api/quantity.h"
 
 namespace gpumem::kubernetes {
 namespace {

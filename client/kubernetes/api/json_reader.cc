@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/api/json_reader.h"
 
 #include <algorithm>
 #include <utility>

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "client/kubernetes/cache.h"
-#include "client/kubernetes/objects.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/objects.h"
 #include "common/bytes.h"
 
 namespace gpumem::kubernetes {

@@ -17,7 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "client/kubernetes/json_reader.h"
+#include "client/kubernetes/api/json_reader.h"
 
 namespace gpumem::kubernetes {
 

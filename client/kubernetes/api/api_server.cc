@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/api_server.h"
+#include "client/kubernetes/api/api_server.h"
 
 #include <httplib.h>
 
@@ -18,10 +18,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
-#include "client/kubernetes/cache.h"
-#include "client/kubernetes/json_reader.h"
-#include "client/kubernetes/line_splitter.h"
-#include "client/kubernetes/objects.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/json_reader.h"
+#include "client/kubernetes/api/line_splitter.h"
+#include "client/kubernetes/api/objects.h"
 #include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
@@ -31,7 +31,6 @@ constexpr size_t kMostToken = 64 << 10;
 constexpr size_t kMostMessage = 200;
 constexpr size_t kMostRefusal = 64 << 10;
 constexpr int kPart = 500;           // items of each part of a list
-constexpr int kPartOfPods = 100;     // pods are large
 constexpr int kMostParts = 1000;     // of a list
 constexpr int kShortestWatch = 300;  // seconds
 constexpr const char* kVersions[] = {"v1", "v1beta2", "v1beta1"};
@@ -338,81 +337,6 @@ absl::Status ApiServer::Watch(const std::string& resource, const std::string& se
                  }});
   });
   return failed.ok() ? sent : failed;
-}
-
-absl::StatusOr<std::vector<Claim>> ApiServer::Claims(absl::string_view driver) {
-  Cache<Claim> cache(kClaimKind, [&](const Json& object) { return ReadClaim(object, driver); });
-  cache.BeginList();
-  const absl::Status listed = List("resourceclaims", /*selector=*/"",
-                                   [&](absl::string_view text) { return cache.AddPart(text); });
-  if (!listed.ok()) return listed;
-  return std::vector<Claim>(cache.objects().begin(), cache.objects().end());
-}
-
-absl::StatusOr<Claim> ApiServer::ClaimOf(absl::string_view name_space, absl::string_view name,
-                                         absl::string_view driver) {
-  if (!IsDnsSubdomain(name_space) || !IsDnsSubdomain(name)) {
-    return absl::InvalidArgumentError("it has no valid name");
-  }
-  std::string text;
-  absl::Status read = InVersion([&](const std::string& group) -> absl::Status {
-    auto answer = Read(absl::StrCat(group, "namespaces/", name_space, "/resourceclaims/", name));
-    if (!answer.ok()) return answer.status();
-    text = *std::move(answer);
-    return absl::OkStatus();
-  });
-  const absl::Status none = absl::NotFoundError(
-      absl::StrCat("the API server has no such claim with devices of ", driver));
-  if (absl::IsNotFound(read)) return none;
-  if (!read.ok()) return read;
-  const auto object = ParseJson(text, kMostText, kMostDepth);
-  if (!object.ok()) return object.status();
-  if (Text(*object, "kind", kMostName) != kClaimKind) {
-    return absl::InvalidArgumentError("the API server's answer is no claim");
-  }
-  auto claim = ReadClaim(*object, driver);
-  if (!claim.has_value()) return none;
-  return *std::move(claim);
-}
-
-absl::StatusOr<PodList> ApiServer::Pods(absl::string_view node) {
-  const std::string selector = absl::StrCat("spec.nodeName=", node);
-  PodList whole;
-  std::string next;
-  int items = kPartOfPods;
-  for (int part = 0; part < kMostParts; ++part) {
-    httplib::Params parameters = {{"limit", absl::StrCat(items)}, {"fieldSelector", selector}};
-    if (!next.empty()) parameters.emplace("continue", next);
-    const auto text = Send("GET", "/api/v1/pods", httplib::append_query_params("", parameters),
-                           /*body=*/"");
-    // Users make pods of 1 MiB and more: fewer of them fit.
-    if (absl::IsResourceExhausted(text.status()) && items > 1) {
-      items = std::max(items / 4, 1);
-      continue;
-    }
-    if (!text.ok()) return text.status();
-    auto list = ParsePods(*text);
-    if (!list.ok()) {
-      return absl::Status(list.status().code(),
-                          absl::StrCat("the list of pods: ", list.status().message()));
-    }
-    std::move(list->pods.begin(), list->pods.end(), std::back_inserter(whole.pods));
-    if (whole.problems.empty()) whole.problems = std::move(list->problems);
-    if (whole.pods.size() > kMostPods) {
-      return absl::ResourceExhaustedError("the node has too many pods");
-    }
-    next = std::move(list->next);
-    if (next.empty()) {
-      const auto order = [](const Pod& a, const Pod& b) { return a.uid < b.uid; };
-      std::sort(whole.pods.begin(), whole.pods.end(), order);
-      const auto same = [](const Pod& a, const Pod& b) { return a.uid == b.uid; };
-      const auto twice = std::adjacent_find(whole.pods.begin(), whole.pods.end(), same);
-      if (twice == whole.pods.end()) return whole;
-      return absl::InvalidArgumentError(
-          absl::StrCat("the list of pods: two pods have the uid ", twice->uid));
-    }
-  }
-  return absl::ResourceExhaustedError("the node's list of pods has too many parts");
 }
 
 }  // namespace gpumem::kubernetes

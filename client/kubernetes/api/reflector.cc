@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/reflector.h"
+#include "client/kubernetes/api/reflector.h"
 
 #include <algorithm>
 #include <utility>

@@ -12,10 +12,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "client/kubernetes/api_server.h"
-#include "client/kubernetes/cache.h"
-#include "client/kubernetes/claims.h"
-#include "client/kubernetes/reflector.h"
+#include "client/kubernetes/api/api_server.h"
+#include "client/kubernetes/api/cache.h"
+#include "client/kubernetes/api/claims.h"
+#include "client/kubernetes/api/reflector.h"
 
 namespace gpumem::kubernetes {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/cache.h"
+#include "client/kubernetes/api/cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/kubernetes/line_splitter.h"
+#include "client/kubernetes/api/line_splitter.h"
 
 namespace gpumem::kubernetes {
 namespace cache_test {
