@@ -112,7 +112,7 @@ TEST_F(DevicePluginTest, APodThatFitsOneGpuIsOnOneGpu) {
 }
 
 TEST_F(DevicePluginTest, APodOfSeveralGpusCanBeRefused) {
-  StartPlugin({"--one-gpu", "--gpu-kind", "", "--visible-devices"});
+  StartPlugin({"--one-gpu", "--gpu-kind=none", "--visible-devices"});
   const UnitPod a{1, "a", 40}, b{2, "b", 40}, c{3, "c", 40}, d{4, "d", 65};
   Run(a);
   const auto allocated = node_->kubelet().Admit(b.uid(), "team", b.name, b.units);

@@ -46,7 +46,7 @@ void Declare(CLI::App* app, Options* options) {
                   "The kubelet's folder of device plug-ins")
       ->capture_default_str();
   app->add_option("--gpu-kind", options->server.grant.gpu_kind,
-                  "The kind of the GPUs' CDI devices; '': bring none into containers")
+                  "The kind of the GPUs' CDI devices; none: bring no GPU into containers")
       ->capture_default_str();
   app->add_flag("--visible-devices", options->server.grant.visible_devices,
                 "Name GPUs in NVIDIA_VISIBLE_DEVICES, for NVIDIA's runtime");
@@ -61,6 +61,7 @@ void Declare(CLI::App* app, Options* options) {
 // Returns the mistake, or "".
 std::string Complete(Options* options) {
   if (std::string wrong = CompleteOptions(&options->program); !wrong.empty()) return wrong;
+  options->server.grant.gpu_kind = UnlessNone(options->server.grant.gpu_kind);
   const PluginOptions& node = options->program.plugin;
   if (node.kubelet_socket.empty()) return "--kubelet-socket: the kubelet has to be asked";
   if (!absl::StartsWith(node.daemon.runtime_dir, "/")) return "--runtime-dir: no absolute path";

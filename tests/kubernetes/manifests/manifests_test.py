@@ -23,9 +23,13 @@ except ImportError as error:
 import manifests
 from manifests import FOLDER, of_kind, read, render
 
-DOCUMENT = pathlib.Path("docs/how-to/kubernetes.md")
-DEVICE_PLUGIN = pathlib.Path("docs/how-to/kubernetes-device-plugin.md")
-DRIVERS = ("plugin", "dra", "device-plugin")
+DOCUMENTS = {
+    "plugin": pathlib.Path("docs/how-to/kubernetes.md"),
+    "dra": pathlib.Path("docs/how-to/kubernetes-dra-driver.md"),
+    "device-plugin": pathlib.Path("docs/how-to/kubernetes-device-plugin.md"),
+}
+PROGRAMS = pathlib.Path("docs/how-to/kubernetes-programs.md")
+DRIVERS = tuple(DOCUMENTS)
 # The uid and group of the image's daemon.
 GPUMEM = 64740
 
@@ -87,7 +91,7 @@ class Schemas(unittest.TestCase):
 
     def test_the_policy_is_valid_as_v1beta1(self):
         """The command of the documents for 1.34 and 1.35."""
-        command = re.search(r"sed '(s#.*#)' \S*policy.yaml", DOCUMENT.read_text())
+        command = re.search(r"sed '(s#.*#)' \S*policy.yaml", PROGRAMS.read_text())
         _, old, new, _ = command.group(1).split("#")
         text = (FOLDER / "preload/policy.yaml").read_text().replace(old, new)
         for document in yaml.safe_load_all(text):
@@ -235,9 +239,10 @@ class Pods(unittest.TestCase):
 
 
 class Permissions(unittest.TestCase):
-    def documented(self, heading, document=DOCUMENT):
-        """Returns the permissions in the table below a heading: {resource: verbs}."""
-        section = document.read_text().split(f"\n{heading}\n", 1)[1].split("\n## ", 1)[0]
+    def documented(self, folder):
+        """Returns the permissions in the table of a document: {resource: verbs}."""
+        text = DOCUMENTS[folder].read_text()
+        section = text.split("\n## Permissions\n", 1)[1].split("\n## ", 1)[0]
         rows = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) of `([\w/]+)`", section, re.MULTILINE)
         return {resource: set(re.findall(r"\w+", verbs)) for verbs, resource in rows}
 
@@ -246,11 +251,8 @@ class Permissions(unittest.TestCase):
         return {r: set(rule["verbs"]) for rule in role["rules"] for r in rule["resources"]}
 
     def test_the_tables_of_the_documents_are_the_roles(self):
-        self.assertEqual(self.documented("## Permissions"), self.granted("plugin"))
-        self.assertEqual(self.documented("## gpumem's own driver"), self.granted("dra"))
-        self.assertEqual(
-            self.documented("## Permissions", DEVICE_PLUGIN), self.granted("device-plugin")
-        )
+        for folder in DRIVERS:
+            self.assertEqual(self.documented(folder), self.granted(folder))
 
     def test_no_role_has_a_star_and_each_is_bound_to_its_account(self):
         for folder in DRIVERS:
@@ -289,7 +291,7 @@ class Units(unittest.TestCase):
         self.assertEqual(container["resources"]["limits"], {"gpumem.dev/memory-1GiB": 10})
         self.assertIn("10GiB", container["command"])
         self.assertNotIn("volumes", pod["spec"])
-        self.assertIn("gpumem.dev/memory-1GiB: 10", DEVICE_PLUGIN.read_text())
+        self.assertIn("gpumem.dev/memory-1GiB: 10", DOCUMENTS["device-plugin"].read_text())
         for _, spec in pods(render(pathlib.Path("device-plugin"))):
             self.assertEqual(spec["containers"][0]["command"], ["gpumem-device-plugin"], "the defaults")
 
