@@ -322,7 +322,7 @@ absl::Status ApiServer::Watch(const std::string& resource, const std::string& se
                                 {"timeoutSeconds", absl::StrCat(seconds)}};
   if (!selector.empty()) parameters.emplace("fieldSelector", selector);
   absl::Status failed;
-  LineSplitter lines(kMostEvent);
+  LineSplitter lines(kMostText);
   const absl::Status sent = InVersion([&](const std::string& group) {
     return Send({.method = "GET",
                  .path = group + resource,

@@ -81,8 +81,8 @@ class ApiServer {
   absl::StatusOr<Claim> ClaimOf(absl::string_view name_space, absl::string_view name,
                                 absl::string_view driver);
 
-  // Returns the pods that are bound to a node, ordered by uid. It takes the permission to list
-  // pods. Statuses as List, and of ParsePods.
+  // Returns the pods that are bound to a node and have not ended, ordered by uid. It takes the
+  // permission to list pods. Statuses as List, and of ParsePods.
   absl::StatusOr<PodList> Pods(absl::string_view node);
 
   // Returns an object's text, creates an object in a collection, or replaces one. `path` begins

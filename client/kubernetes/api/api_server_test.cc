@@ -158,7 +158,8 @@ TEST_F(ApiServerTest, PodsOfTheNodeAreReadInParts) {
   ASSERT_THAT(pods->pods, SizeIs(3));
   EXPECT_EQ(pods->pods[0].name, "p1");
   EXPECT_THAT(pods->problems, SizeIs(1));
-  EXPECT_EQ(server_->Requests().back().selector, "spec.nodeName=node-1");
+  EXPECT_EQ(server_->Requests().back().selector,
+            "spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed");
 
   server_->SetPods({PodText(1), PodText(2), PodText(1)});
   EXPECT_TRUE(absl::IsInvalidArgument(api.Pods("node-1").status())) << "in two parts";

@@ -59,7 +59,7 @@ absl::StatusOr<ListPart> ParseListPart(absl::string_view text, absl::string_view
 }
 
 absl::StatusOr<Event> ParseEvent(absl::string_view line, absl::string_view kind) {
-  auto json = ParseJson(line, kMostEvent, kMostDepth);
+  auto json = ParseJson(line, kMostText, kMostDepth);
   if (!json.ok()) return json.status();
   const std::string type = Text(*json, "type", kMostWord);
   const Json& object = Object(*json, "object");

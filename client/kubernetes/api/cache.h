@@ -21,8 +21,9 @@
 
 namespace gpumem::kubernetes {
 
-inline constexpr size_t kMostText = 8 << 20;  // bytes of a part of a list, or of an object
-inline constexpr size_t kMostEvent = 4 << 20;
+// Bytes of a part of a list, of an object or of an event. etcd keeps objects of 1.5 MiB; the API
+// server writes some of their characters as 6 bytes.
+inline constexpr size_t kMostText = 12 << 20;
 inline constexpr int kMostDepth = 64;
 inline constexpr size_t kMostItems = 10'000;     // of a part of a list
 inline constexpr size_t kMostObjects = 100'000;  // that are kept

@@ -115,7 +115,7 @@ TEST(CacheTest, EventsThatMakeNoSenseChangeNothing) {
   EXPECT_TRUE(absl::IsUnavailable(cache.Apply(EventText("ERROR", status + "500}"))));
   EXPECT_TRUE(absl::IsUnavailable(cache.Apply(EventText("ERROR", "7"))));
   EXPECT_TRUE(absl::IsResourceExhausted(cache.Apply(
-      EventText("ADDED", absl::StrCat("{\"a\": \"", std::string(kMostEvent, ' '), "\"}")))));
+      EventText("ADDED", absl::StrCat("{\"a\": \"", std::string(kMostText, ' '), "\"}")))));
   EXPECT_TRUE(absl::IsResourceExhausted(cache.Apply(std::string(100, '{'))) ||
               invalid(std::string(100, '{')));
   EXPECT_THAT(cache.objects(), ElementsAre(Thing{"n/a", 1}));

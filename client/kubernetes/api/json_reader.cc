@@ -9,24 +9,29 @@
 #include "absl/strings/str_cat.h"
 
 namespace gpumem::kubernetes {
+namespace {
+
+constexpr int kMostLevels = 20'000;  // Kubernetes reads 10,000
+
+}  // namespace
 
 absl::StatusOr<Json> ParseJson(absl::string_view text, size_t most_bytes, int most_depth) {
   if (text.size() > most_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("JSON of ", text.size(), " bytes; at most ", most_bytes, " are read"));
   }
-  bool deep = false;
+  bool absurd = false;
   Json json = Json::parse(
       text.begin(), text.end(),
       [&](int depth, Json::parse_event_t event, const Json& value) {
-        deep = deep || depth > most_depth;
+        absurd = absurd || depth > kMostLevels;
         // Larger than the rest of most objects, and of no use here.
         const bool useless = event == Json::parse_event_t::key && value == "managedFields";
-        return !deep && !useless;
+        return depth <= most_depth && !useless;
       },
       /*allow_exceptions=*/false);
-  if (deep) {
-    return absl::ResourceExhaustedError(absl::StrCat("JSON of more than ", most_depth, " levels"));
+  if (absurd) {
+    return absl::ResourceExhaustedError(absl::StrCat("JSON of more than ", kMostLevels, " levels"));
   }
   if (!json.is_object()) return absl::InvalidArgumentError("it is no JSON object");
   return json;

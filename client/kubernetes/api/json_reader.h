@@ -13,9 +13,10 @@ namespace gpumem::kubernetes {
 
 using Json = nlohmann::json;
 
-// Members of the name "managedFields" are left out.
+// Members of the name "managedFields" are left out, and so is what is deeper than `most_depth`: one
+// object of a list, which any user may have made, does not hide the others.
 //   INVALID_ARGUMENT    it is no JSON object
-//   RESOURCE_EXHAUSTED  it has more bytes or levels than these
+//   RESOURCE_EXHAUSTED  it has more bytes than `most_bytes`, or more levels than Kubernetes takes
 absl::StatusOr<Json> ParseJson(absl::string_view text, size_t most_bytes, int most_depth);
 
 // Returns the member, or null if there is none.

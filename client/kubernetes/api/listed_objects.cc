@@ -57,7 +57,10 @@ absl::StatusOr<Claim> ApiServer::ClaimOf(absl::string_view name_space, absl::str
 }
 
 absl::StatusOr<PodList> ApiServer::Pods(absl::string_view node) {
-  const std::string selector = absl::StrCat("spec.nodeName=", node);
+  // Pods that have ended stay until they are deleted: a cluster may have more of them than of
+  // others.
+  const std::string selector =
+      absl::StrCat("spec.nodeName=", node, ",status.phase!=Succeeded,status.phase!=Failed");
   PodList whole;
   std::string next;
   int items = kPartOfPods;

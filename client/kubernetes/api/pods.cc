@@ -47,7 +47,7 @@ std::string ReadClaims(const Json& spec, const Json& status, Pod* pod) {
   return "";
 }
 
-// Returns the problem of a pod whose identity is known, or "".
+// Returns the problem of a pod's facts, or "".
 std::string ReadPod(const Json& item, Pod* pod) {
   const Json& metadata = Object(item, "metadata");
   const Json& spec = Object(item, "spec");
@@ -63,12 +63,17 @@ std::string ReadPod(const Json& item, Pod* pod) {
   return problem.empty() ? ProblemOf(*pod) : problem;
 }
 
+// Returns why the pod cannot be told from others, or "".
+std::string IdentityProblemOf(const Pod& pod) {
+  if (!IsPodUid(pod.uid)) return "its uid is no UUID";
+  if (!IsDnsLabel(pod.name_space)) return "its namespace is none";
+  return IsDnsSubdomain(pod.name) ? "" : "its name is none";
+}
+
 }  // namespace
 
 std::string ProblemOf(const Pod& pod) {
-  if (!IsPodUid(pod.uid)) return "its uid is no UUID";
-  if (!IsDnsLabel(pod.name_space)) return "its namespace is none";
-  if (!IsDnsSubdomain(pod.name)) return "its name is none";
+  if (std::string problem = IdentityProblemOf(pod); !problem.empty()) return problem;
   if (!pod.service_account.empty() && !IsDnsSubdomain(pod.service_account)) {
     return "its service account is none";
   }
@@ -115,11 +120,18 @@ absl::StatusOr<PodList> ParsePods(absl::string_view text) {
     if (!pod.uid.empty() && !uids.insert(pod.uid).second) {
       return absl::InvalidArgumentError(absl::StrCat("two pods have the uid ", pod.uid));
     }
-    if (problem.empty()) {
-      list.pods.push_back(std::move(pod));
-    } else if (list.problems.size() < kMostProblems) {
+    if (!problem.empty() && list.problems.size() < kMostProblems) {
       list.problems.push_back(DescribeProblem(pod, problem));
     }
+    if (!IdentityProblemOf(pod).empty()) continue;
+    if (!problem.empty()) {
+      // Users choose labels: they do not make the pod one that is not there.
+      pod.described = false;
+      pod.service_account.clear();
+      pod.labels.clear();
+      pod.claims.clear();
+    }
+    list.pods.push_back(std::move(pod));
   }
   return list;
 }

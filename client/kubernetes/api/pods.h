@@ -27,6 +27,7 @@ struct Pod {
   std::string phase;  // "Pending", "Running", "Succeeded", "Failed", "Unknown"; "": not stated
   std::map<std::string, std::string> labels;
   std::set<std::string> claims;  // names of ResourceClaim objects in the pod's namespace
+  bool described = true;         // false: it has facts that make no sense, which are left out
   bool acknowledged = false;     // by the node's kubelet (status.startTime)
   bool operator==(const Pod&) const = default;
 };

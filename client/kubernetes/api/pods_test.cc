@@ -93,13 +93,16 @@ TEST(PodsTest, PodsThatMakeNoSenseDoNotHideOthers) {
            {"\"shared\"", "\"sha red\""}}) {
     const auto list = ParsePods(List(absl::StrCat(With(from, to), ",", other, ",7,null,{}")));
     ASSERT_TRUE(list.ok()) << to << ": " << list.status();
-    ASSERT_THAT(list->pods, SizeIs(1)) << to;
-    EXPECT_THAT(list->pods[0].uid, HasSubstr("199b88fb"));
+    std::vector<std::string> described;
+    for (const Pod& pod : list->pods) {
+      if (pod.described) described.push_back(pod.uid);
+    }
+    EXPECT_THAT(described, ElementsAre(HasSubstr("199b88fb"))) << to;
     EXPECT_THAT(list->problems, SizeIs(4)) << to;
   }
 }
 
-// Users choose labels: a flood of them hides the pod that has them, and no other.
+// Users choose labels: a flood of them hides the facts of the pod that has them, and nothing else.
 TEST(PodsTest, LabelsAndClaimsAreBounded) {
   std::string labels, claims;
   for (size_t i = 0; i <= kMostLabels; ++i) absl::StrAppend(&labels, "\"l", i, "\": \"\",");
@@ -111,7 +114,12 @@ TEST(PodsTest, LabelsAndClaimsAreBounded) {
         With("\"resourceClaims\": [", absl::StrCat("\"resourceClaims\": [", claims))}) {
     const auto list = ParsePods(List(absl::StrCat(text, ",", With("099b88fb", "199b88fb"))));
     ASSERT_TRUE(list.ok()) << list.status();
-    EXPECT_THAT(list->pods, SizeIs(1));
+    ASSERT_THAT(list->pods, SizeIs(2));
+    EXPECT_FALSE(list->pods[0].described);
+    EXPECT_THAT(list->pods[0].labels, IsEmpty());
+    EXPECT_THAT(list->pods[0].claims, IsEmpty());
+    EXPECT_EQ(list->pods[0].name, "infer-5d4f8");
+    EXPECT_TRUE(list->pods[1].described);
     ASSERT_THAT(list->problems, SizeIs(1));
     EXPECT_THAT(list->problems[0], HasSubstr("too many"));
   }
@@ -134,7 +142,10 @@ TEST(PodsTest, SizeDepthAndCountsAreBounded) {
     return absl::IsResourceExhausted(ParsePods(text).status());
   };
   EXPECT_TRUE(exhausted(List(std::string(kMostText, ' '))));
-  EXPECT_TRUE(exhausted(List(absl::StrCat(std::string(70, '['), std::string(70, ']')))));
+  const std::string deep = absl::StrCat(std::string(70, '['), std::string(70, ']'));
+  EXPECT_FALSE(exhausted(List(deep)));
+  EXPECT_THAT(ParsePods(List(absl::StrCat(deep, ",", kPod)))->pods, SizeIs(1));
+  EXPECT_TRUE(exhausted(List(std::string(100'000, '['))));
   std::string many = "0";
   for (size_t i = 1; i < kMostPods; ++i) absl::StrAppend(&many, ",0");
   EXPECT_FALSE(exhausted(List(many)));

@@ -53,7 +53,7 @@ Facts FactsOf(absl::Span<const Pod> pods, absl::string_view owner, const PodBoun
   Facts facts;
   std::vector<std::pair<size_t, const Pod*>> smallest_first;
   for (const Pod& pod : pods) {
-    if (pod.phase == "Succeeded" || pod.phase == "Failed") continue;
+    if (!pod.described || pod.phase == "Succeeded" || pod.phase == "Failed") continue;
     smallest_first.emplace_back(BytesOf(pod), &pod);
   }
   std::sort(smallest_first.begin(), smallest_first.end(), [](const auto& a, const auto& b) {
