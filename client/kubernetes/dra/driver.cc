@@ -35,6 +35,12 @@ absl::Status CheckTime(absl::Time deadline) {
   return absl::DeadlineExceededError("earlier requests took the time of this one");
 }
 
+bool LacksRoom(const std::map<std::string, absl::Status>& failed) {
+  return std::any_of(failed.begin(), failed.end(), [](const auto& failure) {
+    return absl::IsFailedPrecondition(failure.second);
+  });
+}
+
 }  // namespace
 
 Driver::Driver(DriverOptions options, ClusterView* view, std::function<absl::Status()> round)
@@ -44,6 +50,7 @@ Driver::Driver(DriverOptions options, ClusterView* view, std::function<absl::Sta
       round_(std::move(round)),
       api_server_(options_.api_server),
       daemon_(options_.daemon),
+      publisher_daemon_(options_.daemon),
       free_again_(absl::Now() + options_.free_pause) {}
 
 absl::StatusOr<std::map<DeviceName, Gpu>> Driver::Gpus() {
@@ -75,26 +82,6 @@ absl::StatusOr<std::map<std::string, absl::Status>> Driver::MakeTenants(
     if (!carried.ok()) failed[step.tenant] = carried;
   }
   return failed;
-}
-
-absl::StatusOr<std::map<std::string, absl::Status>> Driver::MakeTenantsAndRoom(
-    const std::map<std::string, TenantQuota>& tenants, absl::Time deadline) {
-  const absl::Time until = std::min(deadline, absl::Now() + kRoom);
-  while (true) {
-    const uint64_t seen = view_->changes();
-    auto failed = MakeTenants(tenants);
-    if (!failed.ok()) return failed;
-    const bool no_room = std::any_of(failed->begin(), failed->end(), [](const auto& failure) {
-      return absl::IsFailedPrecondition(failure.second);
-    });
-    if (!no_room) return failed;
-    // Its failures are said there, and it is tried again.
-    (void)round_();
-    failed = MakeTenants(tenants);
-    if (!failed.ok() || failed->empty()) return failed;
-    // The watch may lag behind the scheduler.
-    if (!view_->WaitForChange(seen, until)) return failed;
-  }
 }
 
 absl::StatusOr<std::vector<Claim>> Driver::ClaimsFor(absl::Span<const ClaimName> named,
@@ -138,9 +125,8 @@ absl::StatusOr<std::vector<Claim>> Driver::ClaimsFor(absl::Span<const ClaimName>
   return claims;
 }
 
-absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName> named,
-                                                      absl::Time deadline) {
-  if (absl::Status count = CheckCount(named); !count.ok()) return count;
+absl::StatusOr<Driver::Attempt> Driver::Try(absl::Span<const ClaimName> named,
+                                            absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   if (absl::Status time = CheckTime(deadline); !time.ok()) return time;
   const auto gpus = Gpus();
@@ -148,29 +134,50 @@ absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName
   std::map<std::string, absl::Status> errors;
   const auto claims = ClaimsFor(named, deadline, &errors);
   if (!claims.ok()) return claims.status();
-  auto prepared = Prepare(named, *claims, *gpus, options_.gpu_kind);
-  for (auto& [uid, error] : errors) prepared.insert_or_assign(uid, std::move(error));
+  Attempt attempt;
+  attempt.prepared = Prepare(named, *claims, *gpus, options_.gpu_kind);
+  for (auto& [uid, error] : errors) attempt.prepared.insert_or_assign(uid, std::move(error));
 
   std::map<std::string, TenantQuota> tenants;
-  for (const auto& [uid, claim] : prepared) {
+  for (const auto& [uid, claim] : attempt.prepared) {
     if (claim.ok()) tenants.insert(claim->tenants.begin(), claim->tenants.end());
   }
-  const auto failed = MakeTenantsAndRoom(tenants, deadline);
+  auto failed = MakeTenants(tenants);
   if (!failed.ok()) return failed.status();
+  attempt.failed = *std::move(failed);
+  return attempt;
+}
+
+absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName> named,
+                                                      absl::Time deadline) {
+  if (absl::Status count = CheckCount(named); !count.ok()) return count;
+  const absl::Time until = std::min(deadline, absl::Now() + kRoom);
+  auto attempt = Try(named, deadline);
+  while (attempt.ok() && LacksRoom(attempt->failed)) {
+    const uint64_t seen = view_->changes();
+    // Its failures are said there. Other requests go on meanwhile.
+    (void)round_();
+    attempt = Try(named, deadline);
+    if (!attempt.ok() || !LacksRoom(attempt->failed) || absl::Now() >= until) break;
+    // The watch may lag behind the scheduler.
+    if (!view_->WaitForChange(seen, until)) break;
+  }
+  if (!attempt.ok()) return attempt.status();
 
   const auto finish = [&](const std::string& uid, const Prepared& claim) -> absl::Status {
     for (const auto& [tenant, quota] : claim.tenants) {
-      const auto failure = failed->find(tenant);
-      if (failure == failed->end()) continue;
+      const auto failure = attempt->failed.find(tenant);
+      if (failure == attempt->failed.end()) continue;
       return absl::Status(failure->second.code(),
                           absl::StrCat(tenant, ": ", failure->second.message()));
     }
     const auto spec = CdiSpecOf(uid, options_.daemon.runtime_dir);
     if (!spec.ok()) return spec.status();
+    absl::MutexLock lock(&files_mutex_);
     return cdi_.Write(uid, *spec);
   };
   Devices devices;
-  for (auto& [uid, claim] : prepared) {
+  for (auto& [uid, claim] : attempt->prepared) {
     absl::Status finished = claim.ok() ? finish(uid, *claim) : claim.status();
     if (finished.ok()) devices.emplace(uid, std::move(claim->devices));
     if (!finished.ok()) devices.emplace(uid, std::move(finished));
@@ -181,22 +188,27 @@ absl::StatusOr<Driver::Devices> Driver::PrepareClaims(absl::Span<const ClaimName
 absl::StatusOr<std::map<std::string, absl::Status>> Driver::UnprepareClaims(
     absl::Span<const ClaimName> named) {
   if (absl::Status count = CheckCount(named); !count.ok()) return count;
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock lock(&files_mutex_);
   std::map<std::string, absl::Status> removed;
   for (const ClaimName& name : named) removed[name.uid] = cdi_.Remove(name.uid);
   return removed;
 }
 
 absl::Status Driver::RemoveStaleFiles() {
-  // No request writes a file meanwhile: the list is newer than all files.
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock lock(&publish_mutex_);
   if (absl::Now() < look_again_) return absl::OkStatus();
-  std::set<std::string> stale = cdi_.Claims();
+  std::set<std::string> stale;
+  {
+    absl::MutexLock files(&files_mutex_);
+    stale = cdi_.Claims();
+  }
   if (!stale.empty()) {
+    // Newer than these files. A claim that is gone does not come back with its uid.
     const auto claims = api_server_.Claims(kDriverName);
     if (!claims.ok()) return claims.status();
     for (const Claim& claim : *claims) stale.erase(claim.uid);
   }
+  absl::MutexLock files(&files_mutex_);
   for (const std::string& uid : stale) {
     if (absl::Status removed = cdi_.Remove(uid); !removed.ok()) return removed;
   }
@@ -205,15 +217,15 @@ absl::Status Driver::RemoveStaleFiles() {
 }
 
 absl::Status Driver::Publish(absl::Time deadline) {
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock lock(&publish_mutex_);
   if (absl::Status time = CheckTime(deadline); !time.ok()) return time;
   const auto name = NameOfSlice(options_.node);
   if (!name.ok()) return name.status();
-  const auto status = daemon_.Status();
+  const auto status = publisher_daemon_.Status();
   auto devices = status.ok() ? DevicesOf(status->devices()) : status.status();
   health_.Update(devices);
   if (!devices.ok()) return devices.status();
-  const auto tenants = daemon_.Tenants();
+  const auto tenants = publisher_daemon_.Tenants();
   if (!tenants.ok()) return tenants.status();
   SetFree(*tenants, &*devices);
 

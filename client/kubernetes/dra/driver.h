@@ -81,10 +81,12 @@ class Driver {
   // Carries out the steps to these tenants. Returns the errors of those that have failed.
   absl::StatusOr<std::map<std::string, absl::Status>> MakeTenants(
       const std::map<std::string, TenantQuota>& tenants) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The same, after rounds in which tenants of pods that have just ended make room.
-  absl::StatusOr<std::map<std::string, absl::Status>> MakeTenantsAndRoom(
-      const std::map<std::string, TenantQuota>& tenants, absl::Time deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Attempt {
+    std::map<std::string, absl::StatusOr<Prepared>> prepared;  // by the claims' uids
+    std::map<std::string, absl::Status> failed;                // by tenant
+  };
+  // Makes the tenants of the claims' pods. Statuses as PrepareClaims.
+  absl::StatusOr<Attempt> Try(absl::Span<const ClaimName> named, absl::Time deadline);
 
   // Returns the named claims as the API server has them now, and others of their pods as the view
   // has them. A claim that cannot be used is missing; `errors` says why, by its uid.
@@ -93,19 +95,23 @@ class Driver {
                                                std::map<std::string, absl::Status>* errors);
 
   const DriverOptions options_;
-  const CdiFolder cdi_;
+  const CdiFolder cdi_;  // changed with files_mutex_
   ClusterView* const view_;
   const std::function<absl::Status()> round_;
   HealthFeed health_;
   ApiServer api_server_;
-  absl::Mutex mutex_;  // one request at a time
+  absl::Mutex mutex_;  // one request makes tenants at a time
   Node daemon_ ABSL_GUARDED_BY(mutex_);
+  absl::Mutex publish_mutex_;
+  Node publisher_daemon_ ABSL_GUARDED_BY(publish_mutex_);
   // Of the last call of Publish that has succeeded.
-  NodeDevices published_ ABSL_GUARDED_BY(mutex_);
-  uint64_t seen_slices_ ABSL_GUARDED_BY(mutex_) = 0;  // changes of the view's slices
-  absl::Time look_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // for stale files
-  absl::Time ask_again_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  absl::Time free_again_ ABSL_GUARDED_BY(mutex_);  // when `free` may be written
+  NodeDevices published_ ABSL_GUARDED_BY(publish_mutex_);
+  uint64_t seen_slices_ ABSL_GUARDED_BY(publish_mutex_) = 0;  // changes of the view's slices
+  absl::Time look_again_ ABSL_GUARDED_BY(publish_mutex_) = absl::InfinitePast();  // for stale files
+  absl::Time ask_again_ ABSL_GUARDED_BY(publish_mutex_) = absl::InfinitePast();
+  absl::Time free_again_ ABSL_GUARDED_BY(publish_mutex_);  // when `free` may be written
+  // No call waits for a peer with it: claims are unprepared in any case.
+  absl::Mutex files_mutex_ ABSL_ACQUIRED_AFTER(publish_mutex_);
 };
 
 }  // namespace gpumem::kubernetes

@@ -13,20 +13,13 @@
 #include "client/kubernetes/dra/driver.h"
 #include "client/kubernetes/dra/kubelet_server.h"
 #include "client/kubernetes/dra/prepare.h"
+#include "client/kubernetes/log.h"
 #include "client/kubernetes/plugin.h"
 #include "client/kubernetes/program.h"
 #include "common/version.h"
 
 namespace gpumem::kubernetes {
 namespace {
-
-// Says what fails, once.
-void SayOnce(absl::string_view subject, const absl::Status& status, std::string* said) {
-  const std::string line = status.ok() ? "" : std::string(status.message());
-  if (line == *said) return;
-  Say(absl::StrCat(subject, ": ", line.empty() ? "works again" : line));
-  *said = line;
-}
 
 int Main(int argc, char** argv) {
   CLI::App app("Give pods of Kubernetes GPU memory of gpumemd (driver gpumem.dev).",
@@ -75,10 +68,10 @@ int Main(int argc, char** argv) {
   Say(absl::StrCat("node ", options.plugin.node, ", driver ", kDriverName, ", tenants of ",
                    options.plugin.daemon.owner));
   StartTelling(options);
-  std::string of_slice, of_files;
+  Log log(Say);
   MakeRounds(&plugin, options.pause, [&] {
-    SayOnce("slice", driver.Publish(absl::InfiniteFuture()), &of_slice);
-    SayOnce("stale CDI files", driver.RemoveStaleFiles(), &of_files);
+    log.SayOnce("slice", std::string(driver.Publish(absl::InfiniteFuture()).message()));
+    log.SayOnce("stale CDI files", std::string(driver.RemoveStaleFiles().message()));
   });
 }
 

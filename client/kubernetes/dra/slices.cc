@@ -18,20 +18,9 @@
 namespace gpumem::kubernetes {
 namespace {
 
-constexpr size_t kMostLabel = 63;  // characters of a device's name
 constexpr size_t kMostAttribute = 64;
 constexpr size_t kMostVersion = 1024;
 constexpr uint64_t kMostMemory = std::numeric_limits<int64_t>::max();
-
-// True if the text is a DNS label.
-bool IsLabel(absl::string_view text) {
-  if (text.empty() || text.size() > kMostLabel || text.front() == '-' || text.back() == '-') {
-    return false;
-  }
-  return std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
-  });
-}
 
 // Returns what an attribute may hold of a product's name.
 std::string AttributeOf(absl::string_view product) {
@@ -104,7 +93,7 @@ absl::StatusOr<NodeDevices> DevicesOf(
   for (const v1::Device& device : devices) {
     if (!IsGpu(device)) continue;
     std::string name = absl::AsciiStrToLower(device.device_uuid());
-    if (!IsLabel(name)) {
+    if (!IsDnsLabel(name)) {
       return absl::InvalidArgumentError("the UUID of a device is no name in Kubernetes");
     }
     const uint64_t capacity = std::min<uint64_t>(device.capacity_bytes(), kMostMemory);
