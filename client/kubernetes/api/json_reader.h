@@ -13,7 +13,7 @@ namespace gpumem::kubernetes {
 
 using Json = nlohmann::json;
 
-// Members of the name "managedFields" are left out, and so is what is deeper than `most_depth`: one
+// Members of the name "managedFields" are left out, and so are values deeper than `most_depth`: one
 // object of a list, which any user may have made, does not hide the others.
 //   INVALID_ARGUMENT    it is no JSON object
 //   RESOURCE_EXHAUSTED  it has more bytes than `most_bytes`, or more levels than Kubernetes takes
