@@ -31,7 +31,8 @@ absl::Status AddUnits(const std::set<std::string>& ids,
 }
 
 // Finds the pod that the kubelet means. UNAVAILABLE: it is not known yet.
-absl::Status Identify(const PodName& name, const Facts& facts, std::string* uid, bool* read_again) {
+absl::Status Identify(const PodName& name, const HolderFacts& facts, std::string* uid,
+                      bool* read_again) {
   const auto before = facts.before->find(name), after = facts.after->find(name);
   if (after == facts.after->end()) {
     return absl::UnavailableError("the API server has no such pod of this node");
@@ -61,7 +62,7 @@ PodNames NamesOf(absl::Span<const Pod> pods) {
   return names;
 }
 
-Holders HoldersOf(const Facts& facts) {
+Holders HoldersOf(const HolderFacts& facts) {
   Holders holders;
   std::map<absl::string_view, int> count;
   std::map<PodName, int> entries;

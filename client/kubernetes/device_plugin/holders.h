@@ -39,7 +39,7 @@ using PodNames = std::map<PodName, NamedPod>;
 
 PodNames NamesOf(absl::Span<const Pod> pods);
 
-struct Facts {
+struct HolderFacts {
   absl::Span<const DevicePod> listed;    // by the kubelet
   const PodNames* before = nullptr;      // of the API server, older than `listed`
   const PodNames* after = nullptr;       // and newer
@@ -67,7 +67,7 @@ struct Holders {
 //   INVALID_ARGUMENT     an id is no unit's
 //   FAILED_PRECONDITION  gpumemd does not have the GPU, or two pods have the same unit
 //   UNAVAILABLE          the API server and the kubelet do not agree yet which pod it is
-Holders HoldersOf(const Facts& facts);
+Holders HoldersOf(const HolderFacts& facts);
 
 // Returns the holder with some of these units, or null. Units of an init container may be no other
 // container's: then the kubelet does not list them.

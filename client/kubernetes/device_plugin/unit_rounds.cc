@@ -146,7 +146,7 @@ UnitRounds::Result UnitRounds::MakeRound(bool at_once) {
   auto listed = ListPods();
   if (!listed.ok()) return {.status = listed.status()};
   const auto present = PresentTenants(*tenants, options_.node.daemon.owner);
-  Facts facts{.before = &names_, .units = &*units, .known = known_};
+  HolderFacts facts{.before = &names_, .units = &*units, .known = known_};
   for (const PresentTenant& tenant : present) facts.tenants.insert(tenant.name);
 
   auto names = ListNames();
