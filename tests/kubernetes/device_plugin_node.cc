@@ -202,6 +202,15 @@ std::map<std::string, std::map<std::string, int>> DevicePluginNode::Wanted() con
   return wanted;
 }
 
+absl::StatusOr<size_t> DevicePluginNode::DescribedPods() const {
+  kubernetes::Node node({.runtime_dir = daemon_->runtime_dir()});
+  const auto pods = node.Pods();
+  if (!pods.ok()) return pods.status();
+  size_t count = 0;
+  for (const auto& list : pods->lists()) count += list.pod_count();
+  return count;
+}
+
 bool DevicePluginNode::WaitForTenants() {
   bool wrong = false;
   const auto wanted = Wanted();

@@ -66,6 +66,8 @@ class DevicePluginNode {
   absl::StatusOr<std::map<std::string, std::map<std::string, int>>> Tenants();
   // Returns what the kubelet's pods should have.
   std::map<std::string, std::map<std::string, int>> Wanted() const;
+  // Returns how many pods gpumemd was told of, for rules.
+  absl::StatusOr<size_t> DescribedPods() const;
   // Waits until tenants are those of the kubelet's pods.
   bool WaitForTenants();
 

@@ -257,12 +257,28 @@ TEST_F(DevicePluginTest, AnInitContainerIsNotHeldUp) {
   EXPECT_TRUE(started.ok()) << started;
 }
 
+// For rules that ask for pods' facts.
+TEST_F(DevicePluginTest, GpumemdIsToldOfThePods) {
+  node_->Create({1, "a", 10});
+  const auto has = [&](size_t count) {
+    const auto pods = node_->DescribedPods();
+    return pods.ok() && *pods == count;
+  };
+  StartPlugin({"--pod-facts=api-server"});
+  EXPECT_TRUE(Eventually([&] { return has(1); }, kPatience));
+  // The list of an earlier run ends.
+  ASSERT_TRUE(node_->KillPlugin());
+  StartPlugin();
+  EXPECT_TRUE(Eventually([&] { return has(0); }, kPatience));
+}
+
 TEST_F(DevicePluginTest, ArgumentsThatMakeNoSenseAreRefused) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{"--step", "1.5MiB"},
                                              {"--step", "0"},
                                              {"--resource", "memory"},
                                              {"--grace", "soon"},
+                                             {"--pod-facts", "all"},
                                              {"--kubelet-socket", ""},
                                              {"--runtime-dir", "run"},
                                              {"--what"}}) {

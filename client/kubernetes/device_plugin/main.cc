@@ -102,6 +102,7 @@ int Main(int argc, char** argv) {
   Say(absl::StrCat("node ", options.rounds.node.node, ", resource ", options.resource, " of ",
                    NameOfStep(options.rounds.step), ", tenants of ",
                    options.rounds.node.daemon.owner));
+  StartTelling(options.program);
   UnitBoard board;
   UnitRounds rounds(options.rounds, &board, Say);
   Registrar registrar(
