@@ -10,10 +10,14 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gpumem/client.h"
 #include "tests/kubernetes/device_plugin_node.h"
 #include "tests/support/child.h"
@@ -249,6 +253,24 @@ TEST_F(DevicePluginTest, ContainersStartAgainWithoutTheApiServer) {
   EXPECT_TRUE(node_->WaitForTenants());
 }
 
+// Each round costs the API server a list. Many containers that wait share rounds.
+TEST_F(DevicePluginTest, PodsThatStayUnknownCauseFewRounds) {
+  StartPlugin();
+  const UnitPod pod{1, "a", 10};
+  node_->Create(pod);  // and it is never acknowledged
+  ASSERT_TRUE(Admit(pod).ok());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 16; ++i) {
+    threads.emplace_back([&] { (void)node_->kubelet().StartContainer(pod.uid(), kPatience); });
+  }
+  const absl::Time begin = absl::Now();
+  const size_t before = node_->requests();
+  ASSERT_TRUE(Eventually([&] { return node_->requests() >= before + 20; }, kPatience));
+  EXPECT_GT(absl::Now() - begin, absl::Seconds(3)) << "19 pauses of 250 ms, less a late answer";
+  node_->Acknowledge(pod);
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Its units may be those of no container that the kubelet lists.
 TEST_F(DevicePluginTest, AnInitContainerIsNotHeldUp) {
   StartPlugin();
@@ -298,6 +320,11 @@ TEST_F(DevicePluginTest, TwoHundredPodsSurviveRestartsOfEachPart) {
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   std::vector<UnitPod> pods;
   std::map<std::string, std::map<std::string, int>> all;  // what each pod had, by tenant
+  // What is seen as soon as a container has started.
+  struct Seen {
+    bool started = false;
+    absl::StatusOr<std::map<std::string, std::map<std::string, int>>> tenants;
+  };
   int made = 0;
   while (made < 200) {
     for (auto pod = pods.begin(); pod != pods.end();) {
@@ -345,11 +372,21 @@ TEST_F(DevicePluginTest, TwoHundredPodsSurviveRestartsOfEachPart) {
     for (const auto& [tenant, units] : node_->Wanted()) all[tenant] = units;
     // The kubelet does not wait for the API server to know that it has a pod.
     for (const UnitPod& pod : started) node_->Acknowledge(pod);
-    for (const UnitPod& pod : started) {
-      ASSERT_TRUE(StartContainer(pod)) << made << ", " << part;
-      const auto tenants = node_->Tenants();
+    // The kubelet starts pods at the same time.
+    std::vector<Seen> seen(started.size());
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < started.size(); ++i) {
+      threads.emplace_back([&, pod = started[i], to = &seen[i]] {
+        to->started = StartContainer(pod);
+        to->tenants = node_->Tenants();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (size_t i = 0; i < started.size(); ++i) {
+      ASSERT_TRUE(seen[i].started) << made << ", " << part;
+      const auto& tenants = seen[i].tenants;
       ASSERT_TRUE(tenants.ok()) << tenants.status();
-      ASSERT_TRUE(tenants->contains(pod.tenant())) << "before its container starts";
+      ASSERT_TRUE(tenants->contains(started[i].tenant())) << "before its container starts";
       for (const auto& [tenant, units] : *tenants) ASSERT_EQ(units, all[tenant]) << tenant;
     }
     ASSERT_TRUE(node_->WaitForTenants()) << made << ", " << part;

@@ -14,6 +14,9 @@ namespace {
 // Pauses of Prepare() between rounds, for what no peer tells of.
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(2);
+// Between the starts of rounds. Each costs the API server a list, and containers that wait ask for
+// rounds at different moments: without it one would follow the other while a pod stays unknown.
+constexpr absl::Duration kApart = absl::Milliseconds(250);
 
 // True if another round may help soon.
 bool IsOpen(const absl::Status& status) {
@@ -34,6 +37,7 @@ UnitRounds::UnitRounds(const UnitRoundsOptions& options, UnitBoard* board,
 absl::Status UnitRounds::Round() { return RoundFromNow(/*at_once=*/false).status; }
 
 UnitRounds::Result UnitRounds::RoundFromNow(bool at_once) {
+  absl::Duration pause;
   {
     absl::MutexLock lock(&mutex_);
     const uint64_t wanted = begun_ + 1;
@@ -43,7 +47,14 @@ UnitRounds::Result UnitRounds::RoundFromNow(bool at_once) {
     mutex_.Await(absl::Condition(&ready));
     if (ended_ >= wanted) return last_;
     running_ = true;
+    pause = std::min(kApart, begun_at_ + kApart - absl::Now());  // the clock may be set back
+  }
+  absl::SleepFor(pause);
+  {
+    // Only now: calls that came meanwhile share this round.
+    absl::MutexLock lock(&mutex_);
     ++begun_;
+    begun_at_ = absl::Now();
   }
   Result result = MakeRound(at_once);
   absl::MutexLock lock(&mutex_);

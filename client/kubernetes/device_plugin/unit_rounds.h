@@ -75,6 +75,7 @@ class UnitRounds {
   };
 
   // Returns the result of a round that begins after the call: this thread's or another one's.
+  // Rounds begin at least 250 ms apart.
   Result RoundFromNow(bool at_once) ABSL_LOCKS_EXCLUDED(mutex_);
   Result MakeRound(bool at_once);
   void SetUnits(const absl::StatusOr<v1::GetStatusResponse>& status);
@@ -96,6 +97,7 @@ class UnitRounds {
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;  // rounds
   uint64_t ended_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time begun_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // the last round
   Result last_ ABSL_GUARDED_BY(mutex_);
   std::vector<DevicePod> listed_ ABSL_GUARDED_BY(mutex_);  // in the last round
 
