@@ -116,6 +116,27 @@ Holders HoldersOf(const HolderFacts& facts) {
   return holders;
 }
 
+std::vector<Holder> WithoutNames(absl::Span<const DevicePod> listed,
+                                 absl::Span<const PresentTenant> present,
+                                 const std::map<std::string, PodName>& known,
+                                 const absl::Status& away) {
+  std::set<PodName> with_tenant;
+  bool unknown = false;  // a tenant of an unknown pod, since the plug-in was restarted meanwhile
+  for (const PresentTenant& tenant : present) {
+    const auto name = known.find(tenant.name);
+    if (name == known.end()) unknown = true;
+    if (name != known.end()) with_tenant.insert(name->second);
+  }
+  std::vector<Holder> holders;
+  for (const DevicePod& pod : listed) {
+    Holder& holder = holders.emplace_back();
+    holder.name = {pod.name_space, pod.name};
+    holder.ids = pod.ids;
+    if (!unknown && !with_tenant.contains(holder.name)) holder.status = away;
+  }
+  return holders;
+}
+
 const Holder* HolderOf(absl::Span<const Holder> pods, absl::Span<const std::string> ids) {
   for (const Holder& pod : pods) {
     const bool has = std::any_of(ids.begin(), ids.end(),

@@ -25,6 +25,7 @@
 #include "client/kubernetes/desired.h"
 #include "client/kubernetes/device_plugin/units.h"
 #include "client/kubernetes/podresources.h"
+#include "client/kubernetes/reconcile.h"
 
 namespace gpumem::kubernetes {
 
@@ -68,6 +69,14 @@ struct Holders {
 //   FAILED_PRECONDITION  gpumemd does not have the GPU, or two pods have the same unit
 //   UNAVAILABLE          the API server and the kubelet do not agree yet which pod it is
 Holders HoldersOf(const HolderFacts& facts);
+
+// Answers for pods while the API server is away: those with a tenant are OK, others get the status
+// `away`. A tenant of an unknown pod may be any pod's, so all are OK then; `known` is empty when
+// the plug-in was just started.
+std::vector<Holder> WithoutNames(absl::Span<const DevicePod> listed,
+                                 absl::Span<const PresentTenant> present,
+                                 const std::map<std::string, PodName>& known,
+                                 const absl::Status& away);
 
 // Returns the holder with some of these units, or null. Units of an init container may be no other
 // container's: then the kubelet does not list them.

@@ -104,26 +104,6 @@ absl::StatusOr<PodNames> UnitRounds::ListNames() {
   return NamesOf(pods->pods);
 }
 
-std::vector<Holder> UnitRounds::WithoutNames(const std::vector<DevicePod>& listed,
-                                             const std::set<std::string>& present,
-                                             const absl::Status& away) const {
-  std::set<PodName> with_tenant;
-  bool unknown = false;  // a tenant of an unknown pod, since the plug-in was restarted meanwhile
-  for (const std::string& tenant : present) {
-    const auto known = known_.find(tenant);
-    if (known == known_.end()) unknown = true;
-    if (known != known_.end()) with_tenant.insert(known->second);
-  }
-  std::vector<Holder> holders;
-  for (const DevicePod& pod : listed) {
-    Holder& holder = holders.emplace_back();
-    holder.name = {pod.name_space, pod.name};
-    holder.ids = pod.ids;
-    if (!unknown && !with_tenant.contains(holder.name)) holder.status = away;
-  }
-  return holders;
-}
-
 absl::StatusOr<std::map<std::string, absl::Status>> UnitRounds::CarryOut(
     const Desired& desired, absl::Span<const PresentTenant> present, bool at_once) {
   const std::vector<Step> steps = Plan(desired, present, /*may_end=*/true);
@@ -162,7 +142,7 @@ UnitRounds::Result UnitRounds::MakeRound(bool at_once) {
 
   auto names = ListNames();
   if (!names.ok()) {
-    return {names.status(), WithoutNames(*listed, facts.tenants, names.status()), true};
+    return {names.status(), WithoutNames(*listed, present, known_, names.status()), true};
   }
   facts.listed = *listed;
   facts.after = &*names;

@@ -85,10 +85,6 @@ class UnitRounds {
   // Carries out the steps to these tenants. Statuses as StepRunner::Carry.
   absl::StatusOr<std::map<std::string, absl::Status>> CarryOut(
       const Desired& desired, absl::Span<const PresentTenant> present, bool at_once);
-  // Answers for pods while the API server is away.
-  std::vector<Holder> WithoutNames(const std::vector<DevicePod>& listed,
-                                   const std::set<std::string>& present,
-                                   const absl::Status& away) const;
 
   const UnitRoundsOptions options_;
   UnitBoard* const board_;
