@@ -123,6 +123,7 @@ std::vector<Holder> WithoutNames(absl::Span<const DevicePod> listed,
   std::set<PodName> with_tenant;
   bool unknown = false;  // a tenant of an unknown pod, since the plug-in was restarted meanwhile
   for (const PresentTenant& tenant : present) {
+    if (tenant.ending) continue;  // its pod is gone, or gets nothing by it
     const auto name = known.find(tenant.name);
     if (name == known.end()) unknown = true;
     if (name != known.end()) with_tenant.insert(name->second);

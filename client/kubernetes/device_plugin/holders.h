@@ -71,8 +71,8 @@ struct Holders {
 Holders HoldersOf(const HolderFacts& facts);
 
 // Answers for pods while the API server is away: those with a tenant are OK, others get the status
-// `away`. A tenant of an unknown pod may be any pod's, so all are OK then; `known` is empty when
-// the plug-in was just started.
+// `away`. Tenants that have ended do not count. A live one of an unknown pod may be any pod's, so
+// all are OK then; `known` is empty when the plug-in was just started.
 std::vector<Holder> WithoutNames(absl::Span<const DevicePod> listed,
                                  absl::Span<const PresentTenant> present,
                                  const std::map<std::string, PodName>& known,

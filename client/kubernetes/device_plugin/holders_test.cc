@@ -142,6 +142,29 @@ TEST_F(HoldersTest, UnitsThatMakeNoSenseChangeNothing) {
   EXPECT_THAT(Find().desired.tenants, IsEmpty()) << "two pods of a name";
 }
 
+// A pod's containers can start again if it has a tenant. Not those of a pod whose tenant has ended:
+// it still holds memory, and stays so long.
+TEST_F(HoldersTest, WithoutTheApiServerPodsNeedATenant) {
+  listed_.push_back({"team", "late", {Id("GPU-a", 7)}});
+  known_[Tenant(1)] = web_;
+  const absl::Status away = absl::UnavailableError("away");
+  const auto find = [&](const std::vector<PresentTenant>& present) {
+    std::vector<bool> ok;
+    for (const Holder& holder : WithoutNames(listed_, present, known_, away)) {
+      EXPECT_TRUE(holder.status.ok() || holder.status == away);
+      ok.push_back(holder.status.ok());
+    }
+    return ok;
+  };
+  const PresentTenant live = {.name = Tenant(1)}, ended = {.name = Tenant(1), .ending = true};
+  const PresentTenant other = {.name = Tenant(2)}, leftover = {.name = Tenant(2), .ending = true};
+  EXPECT_THAT(find({}), ElementsAre(false, false));
+  EXPECT_THAT(find({live}), ElementsAre(true, false));
+  EXPECT_THAT(find({ended}), ElementsAre(false, false));
+  EXPECT_THAT(find({live, leftover}), ElementsAre(true, false)) << "it is no pod's any more";
+  EXPECT_THAT(find({live, other}), ElementsAre(true, true)) << "it is not known whose it is";
+}
+
 TEST_F(HoldersTest, ProblemsAreBounded) {
   listed_.clear();
   for (int i = 0; i < 1000; ++i) listed_.push_back({"team", absl::StrCat("p", i), {"x"}});
