@@ -58,6 +58,7 @@ std::string ReadPod(const Json& item, Pod* pod) {
   pod->service_account = Text(spec, "serviceAccountName", kMostName);
   pod->phase = Text(status, "phase", kMostPhase);
   pod->acknowledged = !Text(status, "startTime", kMostName).empty();
+  pod->mirror = Object(metadata, "annotations").contains("kubernetes.io/config.mirror");
   std::string problem = ReadLabels(Object(metadata, "labels"), pod);
   if (problem.empty()) problem = ReadClaims(spec, status, pod);
   return problem.empty() ? ProblemOf(*pod) : problem;

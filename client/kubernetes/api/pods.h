@@ -29,6 +29,7 @@ struct Pod {
   std::set<std::string> claims;  // names of ResourceClaim objects in the pod's namespace
   bool described = true;         // false: it has facts that make no sense, which are left out
   bool acknowledged = false;     // by the node's kubelet (status.startTime)
+  bool mirror = false;           // the API server's copy of a static pod
   bool operator==(const Pod&) const = default;
 };
 

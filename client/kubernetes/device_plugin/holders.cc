@@ -35,7 +35,7 @@ absl::Status Identify(const PodName& name, const HolderFacts& facts, std::string
                       bool* read_again) {
   const auto before = facts.before->find(name), after = facts.after->find(name);
   if (after == facts.after->end()) {
-    return absl::UnavailableError("the API server has no such pod of this node");
+    return absl::UnavailableError("the API server has no such pod of this node, or it is static");
   }
   if (!after->second.acknowledged) {
     return absl::UnavailableError("the API server does not know yet that the kubelet has the pod");
@@ -54,6 +54,7 @@ absl::Status Identify(const PodName& name, const HolderFacts& facts, std::string
 PodNames NamesOf(absl::Span<const Pod> pods) {
   PodNames names;
   for (const Pod& pod : pods) {
+    if (pod.mirror) continue;
     names[{pod.name_space, pod.name}] = {
         .uid = pod.uid,
         .acknowledged = pod.acknowledged,

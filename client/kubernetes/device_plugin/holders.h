@@ -38,6 +38,7 @@ struct NamedPod {
 };
 using PodNames = std::map<PodName, NamedPod>;
 
+// Leaves out static pods: the kubelet knows them by another uid than the API server.
 PodNames NamesOf(absl::Span<const Pod> pods);
 
 struct HolderFacts {

@@ -165,6 +165,33 @@ TEST_F(HoldersTest, WithoutTheApiServerPodsNeedATenant) {
   EXPECT_THAT(find({live, other}), ElementsAre(true, true)) << "it is not known whose it is";
 }
 
+// A mirror pod's uid is not the one by which the kubelet knows the static pod.
+TEST_F(HoldersTest, StaticPodsHaveNoTenant) {
+  const Pod plain = {.uid = UidOf(1), .name_space = "team", .name = "web-0", .acknowledged = true};
+  Pod mirror = plain;
+  mirror.mirror = true;
+  before_ = after_ = NamesOf({plain});
+  EXPECT_THAT(Find().desired.tenants, SizeIs(1));
+  before_ = after_ = NamesOf({mirror});
+  const Holders holders = Find();
+  EXPECT_TRUE(absl::IsUnavailable(holders.pods[0].status)) << holders.pods[0].status;
+  EXPECT_THAT(holders.desired.tenants, IsEmpty());
+  EXPECT_FALSE(holders.read_again);
+
+  const auto list = ParsePods(
+      R"({"kind": "PodList", "apiVersion": "v1", "items": [
+        {"metadata": {"namespace": "team", "name": "static-node",
+                      "uid": "00000001-2a99-45ad-af94-d91eb81a87e9",
+                      "annotations": {"kubernetes.io/config.mirror": "5f1c"}}},
+        {"metadata": {"namespace": "team", "name": "plain",
+                      "uid": "00000002-2a99-45ad-af94-d91eb81a87e9",
+                      "annotations": {"kubernetes.io/config.source": "api"}}}]})");
+  ASSERT_TRUE(list.ok()) << list.status();
+  ASSERT_THAT(list->pods, SizeIs(2));
+  EXPECT_TRUE(list->pods[0].mirror);
+  EXPECT_FALSE(list->pods[1].mirror);
+}
+
 TEST_F(HoldersTest, ProblemsAreBounded) {
   listed_.clear();
   for (int i = 0; i < 1000; ++i) listed_.push_back({"team", absl::StrCat("p", i), {"x"}});
