@@ -45,6 +45,9 @@ absl::Status Identify(const PodName& name, const HolderFacts& facts, std::string
     *read_again = true;
     return absl::UnavailableError("it is not known yet which pod of that name has its units");
   }
+  if (TenantOf(after->second.uid).empty()) {
+    return absl::InvalidArgumentError("the API server's uid of the pod is no UUID");
+  }
   *uid = after->second.uid;
   return absl::OkStatus();
 }
@@ -100,7 +103,8 @@ Holders HoldersOf(const HolderFacts& facts) {
 
   std::map<std::string, PodNames::const_iterator> named;
   for (auto pod = facts.after->begin(); pod != facts.after->end(); ++pod) {
-    named[TenantOf(pod->second.uid)] = pod;
+    const std::string tenant = TenantOf(pod->second.uid);
+    if (!tenant.empty()) named[tenant] = pod;
   }
   for (const std::string& tenant : facts.tenants) {
     if (desired.tenants.contains(tenant)) continue;

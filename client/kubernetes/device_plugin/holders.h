@@ -66,7 +66,7 @@ struct Holders {
 };
 
 // Statuses of a holder:
-//   INVALID_ARGUMENT     an id is no unit's
+//   INVALID_ARGUMENT     an id is no unit's, or the pod's uid is no UUID
 //   FAILED_PRECONDITION  gpumemd does not have the GPU, or two pods have the same unit
 //   UNAVAILABLE          the API server and the kubelet do not agree yet which pod it is
 Holders HoldersOf(const HolderFacts& facts);

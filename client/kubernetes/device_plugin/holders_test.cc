@@ -192,6 +192,19 @@ TEST_F(HoldersTest, StaticPodsHaveNoTenant) {
   EXPECT_FALSE(list->pods[1].mirror);
 }
 
+// Only static pods have a uid without dashes. A tenant's name would be no pod's.
+TEST_F(HoldersTest, APodWithAUidOfNoTenantIsRefused) {
+  before_[web_] = after_[web_] = {std::string(32, 'a'), true, true};
+  tenants_ = {Tenant(1)};
+  known_[Tenant(1)] = web_;
+  const Holders holders = Find();
+  EXPECT_TRUE(absl::IsInvalidArgument(holders.pods[0].status)) << holders.pods[0].status;
+  EXPECT_EQ(holders.pods[0].tenant, "");
+  EXPECT_THAT(holders.desired.tenants, IsEmpty());
+  EXPECT_THAT(holders.desired.kept, ElementsAre(Tenant(1)));
+  EXPECT_THAT(holders.desired.problems, SizeIs(1));
+}
+
 TEST_F(HoldersTest, ProblemsAreBounded) {
   listed_.clear();
   for (int i = 0; i < 1000; ++i) listed_.push_back({"team", absl::StrCat("p", i), {"x"}});
