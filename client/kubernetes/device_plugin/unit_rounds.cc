@@ -64,6 +64,17 @@ UnitRounds::Result UnitRounds::RoundFromNow(bool at_once) {
   return result;
 }
 
+std::set<std::string> UnitRounds::HeldGpus() const {
+  std::set<std::string> uuids;
+  absl::MutexLock lock(&mutex_);
+  for (const DevicePod& pod : listed_) {
+    for (const std::string& id : pod.ids) {
+      if (const auto unit = ParseId(id); unit.ok()) uuids.insert(unit->uuid);
+    }
+  }
+  return uuids;
+}
+
 void UnitRounds::SetUnits(const absl::StatusOr<v1::GetStatusResponse>& status) {
   const std::optional<UnitList> earlier = board_->Get();
   auto units = status.ok() ? UnitsOf(status->devices(), options_.step)
@@ -71,7 +82,7 @@ void UnitRounds::SetUnits(const absl::StatusOr<v1::GetStatusResponse>& status) {
   if (status.ok()) log_.SayOnce("units", units.ok() ? "" : std::string(units.status().message()));
   if (units.ok()) {
     away_.reset();
-    board_->Set(earlier.has_value() ? WithLost(*std::move(units), *earlier) : *units);
+    board_->Set(earlier.has_value() ? WithLost(*std::move(units), *earlier, HeldGpus()) : *units);
     return;
   }
   if (!away_.has_value()) away_ = absl::Now();

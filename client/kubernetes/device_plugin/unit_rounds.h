@@ -78,6 +78,8 @@ class UnitRounds {
   // Rounds begin at least 250 ms apart.
   Result RoundFromNow(bool at_once) ABSL_LOCKS_EXCLUDED(mutex_);
   Result MakeRound(bool at_once);
+  // Returns the GPUs of which pods had units in the last round.
+  std::set<std::string> HeldGpus() const ABSL_LOCKS_EXCLUDED(mutex_);
   void SetUnits(const absl::StatusOr<v1::GetStatusResponse>& status);
   absl::StatusOr<std::vector<DevicePod>> AskKubelet() const;
   absl::StatusOr<std::vector<DevicePod>> ListPods() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -116,9 +116,17 @@ absl::StatusOr<UnitList> UnitsOf(const google::protobuf::RepeatedPtrField<v1::De
   return list;
 }
 
-UnitList WithLost(UnitList now, const UnitList& earlier) {
-  for (const auto& [uuid, units] : earlier.gpus) {
-    now.gpus.try_emplace(uuid, GpuUnits{.count = units.count, .healthy = false});
+UnitList WithLost(UnitList now, const UnitList& earlier, const std::set<std::string>& held) {
+  size_t bytes = BytesOf(now);
+  for (const bool with_pods : {true, false}) {
+    for (const auto& [uuid, units] : earlier.gpus) {
+      if (held.contains(uuid) != with_pods || now.gpus.contains(uuid)) continue;
+      const size_t more = BytesOf({now.step, {{uuid, units}}});
+      // Without units there is nothing to remember.
+      if (more == 0 || bytes + more > kMostUnitList) continue;
+      now.gpus[uuid] = {.count = units.count, .healthy = false};
+      bytes += more;
+    }
   }
   return now;
 }

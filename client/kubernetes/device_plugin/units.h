@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -66,9 +67,10 @@ struct UnitList {
 absl::StatusOr<UnitList> UnitsOf(const google::protobuf::RepeatedPtrField<v1::Device>& devices,
                                  uint64_t step);
 
-// Returns the list with the GPUs of `earlier` that are gone, as unhealthy ones: pods have their
-// units. Requires that both have the same step.
-UnitList WithLost(UnitList now, const UnitList& earlier);
+// Returns the list with the GPUs of `earlier` that are gone, as unhealthy ones: pods may have their
+// units. Those that would make it longer than the kubelet reads are left out; those in `held`, of
+// which pods have units, come first. Requires that both have the same step.
+UnitList WithLost(UnitList now, const UnitList& earlier, const std::set<std::string>& held);
 // Returns the list with all GPUs unhealthy.
 UnitList Unhealthy(UnitList list);
 

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -135,12 +137,60 @@ TEST(UnitsTest, LostGpusStayAsUnhealthyOnes) {
   Add("GPU-b", 4 * kGiB, &devices);
   const UnitList both = *UnitsOf(devices, kGiB);
   devices.RemoveLast();
-  const UnitList lost = WithLost(*UnitsOf(devices, kGiB), both);
+  const UnitList lost = WithLost(*UnitsOf(devices, kGiB), both, {});
   EXPECT_THAT(lost.gpus, UnorderedElementsAre(Pair("GPU-a", GpuUnits{4, true}),
                                               Pair("GPU-b", GpuUnits{4, false})));
-  EXPECT_EQ(WithLost(both, lost), both) << "it is back";
+  EXPECT_EQ(WithLost(both, lost, {}), both) << "it is back";
   EXPECT_THAT(Unhealthy(both).gpus, UnorderedElementsAre(Pair("GPU-a", GpuUnits{4, false}),
                                                          Pair("GPU-b", GpuUnits{4, false})));
+}
+
+// Each GPU that is replaced has a new UUID. The kubelet has to read the list nevertheless.
+TEST(UnitsTest, LostGpusDoNotMakeTheListTooLong) {
+  const UnitList now = {.step = kMiB, .gpus = {{"GPU-now", {40'000}}}};
+  UnitList earlier = now;
+  for (const char* uuid : {"GPU-a", "GPU-b", "GPU-c", "GPU-d"}) earlier.gpus[uuid] = {40'000};
+  earlier.gpus["GPU-e"] = {};
+  const UnitList some = WithLost(now, earlier, {"GPU-d"});
+  EXPECT_LE(BytesOf(some), kMostUnitList);
+  EXPECT_TRUE(some.gpus.contains("GPU-a"));
+  EXPECT_TRUE(some.gpus.contains("GPU-d")) << "pods have its units";
+  EXPECT_FALSE(some.gpus.contains("GPU-c"));
+  EXPECT_FALSE(some.gpus.contains("GPU-e")) << "it had no units";
+  EXPECT_TRUE(some.gpus.at("GPU-now").healthy);
+  const UnitList held = WithLost(now, earlier, {"GPU-a", "GPU-b", "GPU-c", "GPU-d"});
+  EXPECT_LE(BytesOf(held), kMostUnitList) << "else the kubelet would have none at all";
+  EXPECT_EQ(held.gpus.size(), 3u);
+
+  // GPUs are replaced again and again.
+  std::mt19937_64 random(3);
+  UnitList list;
+  for (int round = 0; round < 200; ++round) {
+    std::set<std::string> with_pods;
+    UnitList next = {.step = kMiB};
+    for (const auto& [uuid, units] : list.gpus) {
+      if (units.healthy && random() % 4 != 0) next.gpus[uuid] = units;
+      if (random() % 16 == 0) with_pods.insert(uuid);
+    }
+    if (next.gpus.size() < 2) {
+      const auto count = static_cast<uint32_t>(random() % 20'000);
+      next.gpus[absl::StrCat("GPU-", round)] = {count};
+    }
+    const UnitList merged = WithLost(next, list, with_pods);
+    ASSERT_LE(BytesOf(merged), kMostUnitList);
+    size_t left_out = 0;
+    for (const auto& [uuid, units] : next.gpus) ASSERT_EQ(merged.gpus.at(uuid), units);
+    for (const auto& [uuid, units] : list.gpus) {
+      const auto gpu = merged.gpus.find(uuid);
+      if (gpu != merged.gpus.end()) {
+        ASSERT_EQ(gpu->second.healthy, next.gpus.contains(uuid));
+      } else {
+        left_out += BytesOf({kMiB, {{uuid, units}}});
+      }
+    }
+    ASSERT_TRUE(left_out == 0 || BytesOf(merged) + left_out > kMostUnitList) << "without need";
+    list = merged;
+  }
 }
 
 TEST(UnitsTest, BytesAreThoseOfTheMessage) {
