@@ -279,7 +279,6 @@ TEST_F(DevicePluginTest, AnInitContainerIsNotHeldUp) {
   EXPECT_TRUE(started.ok()) << started;
 }
 
-// For rules that ask for pods' facts.
 TEST_F(DevicePluginTest, GpumemdIsToldOfThePods) {
   node_->Create({1, "a", 10});
   const auto has = [&](size_t count) {
@@ -288,8 +287,7 @@ TEST_F(DevicePluginTest, GpumemdIsToldOfThePods) {
   };
   StartPlugin({"--pod-facts=api-server"});
   EXPECT_TRUE(Eventually([&] { return has(1); }, kPatience));
-  // The list of an earlier run ends.
-  ASSERT_TRUE(node_->KillPlugin());
+  ASSERT_TRUE(node_->KillPlugin());  // an earlier run's list ends
   StartPlugin();
   EXPECT_TRUE(Eventually([&] { return has(0); }, kPatience));
 }
@@ -320,7 +318,6 @@ TEST_F(DevicePluginTest, TwoHundredPodsSurviveRestartsOfEachPart) {
   const auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
   std::vector<UnitPod> pods;
   std::map<std::string, std::map<std::string, int>> all;  // what each pod had, by tenant
-  // What is seen as soon as a container has started.
   struct Seen {
     bool started = false;
     absl::StatusOr<std::map<std::string, std::map<std::string, int>>> tenants;
@@ -370,9 +367,8 @@ TEST_F(DevicePluginTest, TwoHundredPodsSurviveRestartsOfEachPart) {
     }
     if (part == 0) node_->StartApiServer();
     for (const auto& [tenant, units] : node_->Wanted()) all[tenant] = units;
-    // The kubelet does not wait for the API server to know that it has a pod.
+    // The kubelet does not wait for the API server, and starts pods side by side.
     for (const UnitPod& pod : started) node_->Acknowledge(pod);
-    // The kubelet starts pods at the same time.
     std::vector<Seen> seen(started.size());
     std::vector<std::thread> threads;
     for (size_t i = 0; i < started.size(); ++i) {
