@@ -51,15 +51,15 @@ TEST_F(Fuzz, RandomMessagesDoNotBreakTheDaemon) {
   std::string answers;
   // Answers of random messages that have got somewhere.
   const auto missing = [&] {
-    std::vector<std::string> missing;
+    std::vector<std::string> words;
     for (const char* answer :
          {"Acquire:OK", "Open:OK", "Share:OK", "Release:OK", "GetUsage:OK", "Hello:OK",
           "ListSegments:OK", "SetQuota:OK", "Trim:OK", "RegisterIpcEvent:OK", "ListPools:OK",
           "CancelSuspend:OK", "Acquire:INVALID_ARGUMENT", "Acquire:RESOURCE_EXHAUSTED",
           "Open:NOT_FOUND", "Release:NOT_FOUND"}) {
-      if (!absl::StrContains(answers, answer)) missing.push_back(answer);
+      if (!absl::StrContains(answers, answer)) words.push_back(answer);
     }
-    return missing;
+    return words;
   };
   // Each method that is added makes the others rarer: some take more rounds.
   for (uint64_t done = 0; done < rounds || (done < 4 * rounds && !missing().empty());
