@@ -59,7 +59,7 @@ inline std::string GroupOf(const std::string& name, const std::string& pod,
 
 // Returns the configuration in the manifests' ConfigMap: the lines indented below its name.
 inline std::string ManifestConfig() {
-  std::ifstream file("deploy/kubernetes/daemon/gpumemd.yaml");
+  std::ifstream file("deploy/kubernetes/daemon/config.yaml");
   std::string config;
   bool in_config = false;
   for (std::string line; std::getline(file, line);) {
