@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/kubernetes/podresources.h"
 
-#include <grpcpp/grpcpp.h>
-
 #include <algorithm>
-#include <memory>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/kubernetes/kubelet_channel.h"
 #include "client/kubernetes/podresources.grpc.pb.h"
 #include "common/grpc_status.h"
 
@@ -20,13 +18,7 @@ constexpr int kMostAnswer = 16 << 20;  // bytes; the kubelet's own limit
 
 absl::StatusOr<::v1::ListPodResourcesResponse> List(const std::string& socket,
                                                     absl::Duration timeout) {
-  grpc::ChannelArguments arguments;
-  arguments.SetMaxReceiveMessageSize(kMostAnswer);
-  // Shares no connection with earlier channels: those pause after the kubelet was away.
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  const auto channel = grpc::CreateCustomChannel(absl::StrCat("unix:", socket),
-                                                 grpc::InsecureChannelCredentials(), arguments);
-  const auto stub = ::v1::PodResourcesLister::NewStub(channel);
+  const auto stub = ::v1::PodResourcesLister::NewStub(ConnectKubelet(socket, kMostAnswer));
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   ::v1::ListPodResourcesResponse response;
@@ -62,6 +54,18 @@ absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socke
     return std::tie(a.name_space, a.name, a.claims) < std::tie(b.name_space, b.name, b.claims);
   });
   return pods;
+}
+
+absl::StatusOr<std::vector<std::string>> ListPodNames(const std::string& socket,
+                                                      absl::Duration timeout) {
+  const auto listed = List(socket, timeout);
+  if (!listed.ok()) return listed.status();
+  std::vector<std::string> names;
+  for (const ::v1::PodResources& pod : listed->pod_resources()) {
+    names.push_back(absl::StrCat(pod.namespace_(), "/", pod.name()));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 absl::StatusOr<std::vector<DevicePod>> ListDevicePods(

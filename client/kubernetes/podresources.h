@@ -26,6 +26,10 @@ absl::StatusOr<std::vector<KubeletPod>> ListKubeletPods(const std::string& socke
                                                         absl::string_view driver,
                                                         absl::Duration timeout);
 
+// Returns "NAMESPACE/NAME" of all pods, in order. Connects anew. Statuses as ListKubeletPods.
+absl::StatusOr<std::vector<std::string>> ListPodNames(const std::string& socket,
+                                                      absl::Duration timeout);
+
 // A pod with devices of a device plug-in.
 struct DevicePod {
   std::string name_space;

@@ -8,49 +8,21 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/kubernetes/facts/facts.h"
-#include "client/kubernetes/facts/kubelet_channel.h"
 #include "client/kubernetes/facts/pods_api.h"
-#include "client/kubernetes/podresources.grpc.pb.h"
-#include "common/grpc_status.h"
+#include "client/kubernetes/podresources.h"
 
 namespace gpumem::kubernetes {
 namespace {
 
-constexpr int kMostAnswer = 16 << 20;  // bytes; the kubelet's own limit
 constexpr absl::Duration kLook = absl::Milliseconds(500);
-
-// Returns "NAMESPACE/NAME" of the kubelet's pods, in order.
-absl::StatusOr<std::vector<std::string>> NamesOfPods(const std::string& socket,
-                                                     absl::Duration timeout) {
-  const auto stub = ::v1::PodResourcesLister::NewStub(ConnectKubelet(socket, kMostAnswer));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  ::v1::ListPodResourcesResponse response;
-  const absl::Status listed =
-      FromGrpcStatus(stub->List(&context, ::v1::ListPodResourcesRequest(), &response));
-  if (!listed.ok()) return listed;
-  std::vector<std::string> names;
-  for (const ::v1::PodResources& pod : response.pod_resources()) {
-    names.push_back(absl::StrCat(pod.namespace_(), "/", pod.name()));
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 }  // namespace
 
 FactTeller::FactTeller(const FactOptions& options, std::function<void(absl::string_view)> say)
     : options_(options),
-      say_(std::move(say)),
+      log_(std::move(say)),
       api_server_(options.api_server),
       daemon_(options.daemon) {}
-
-void FactTeller::SayOnce(const std::string& subject, const std::string& line) {
-  std::string& last = said_[subject];
-  if (line == last) return;
-  say_(absl::StrCat(subject, ": ", line.empty() ? "works again" : line));
-  last = line;
-}
 
 absl::StatusOr<PodList> FactTeller::Pods() {
   std::string why;
@@ -79,14 +51,14 @@ absl::Status FactTeller::TellOnce() {
   if (options_.source != FactSource::kOff) {
     if (!options_.kubelet_socket.empty()) {
       // First: a pod that comes meanwhile is seen by HasChanged().
-      auto names = NamesOfPods(options_.kubelet_socket, options_.timeout);
+      auto names = ListPodNames(options_.kubelet_socket, options_.timeout);
       if (names.ok()) names_ = *std::move(names);
     }
     const auto pods = Pods();
     if (!pods.ok()) return pods.status();
     facts = FactsOf(pods->pods, options_.daemon.owner);
     facts.problems.insert(facts.problems.begin(), pods->problems.begin(), pods->problems.end());
-    SayOnce("facts of pods", absl::StrJoin(facts.problems, "; "));
+    log_.SayOnce("facts of pods", absl::StrJoin(facts.problems, "; "));
   } else {
     facts = FactsOf({}, options_.daemon.owner);
   }
@@ -96,7 +68,8 @@ absl::Status FactTeller::TellOnce() {
   absl::Status told = known.status();
   if (known.ok() && !*known) {
     told = daemon_.SetPods(facts.request);
-    if (told.ok()) say_(absl::StrCat("gpumemd was told of ", facts.request.pods_size(), " pods"));
+    if (told.ok())
+      log_.Say(absl::StrCat("gpumemd was told of ", facts.request.pods_size(), " pods"));
   }
   // A daemon that is away is told as soon as it is back.
   if (told.ok() || IsAway(told)) told_ = revision;
@@ -105,13 +78,13 @@ absl::Status FactTeller::TellOnce() {
 
 absl::Status FactTeller::Tell() {
   const absl::Status told = TellOnce();
-  if (options_.source != FactSource::kOff) SayOnce("pods", std::string(told.message()));
+  if (options_.source != FactSource::kOff) log_.SayOnce("pods", std::string(told.message()));
   return told;
 }
 
 bool FactTeller::HasChanged() {
   if (!options_.kubelet_socket.empty()) {
-    const auto names = NamesOfPods(options_.kubelet_socket, options_.timeout);
+    const auto names = ListPodNames(options_.kubelet_socket, options_.timeout);
     if (names.ok() && *names != names_) return true;
   }
   if (!told_) return false;  // the pause is for the peer that has failed

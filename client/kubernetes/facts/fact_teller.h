@@ -6,7 +6,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "absl/time/time.h"
 #include "client/kubernetes/api/api_server.h"
 #include "client/kubernetes/api/pods.h"
+#include "client/kubernetes/log.h"
 #include "client/kubernetes/node.h"
 
 namespace gpumem::kubernetes {
@@ -64,17 +64,14 @@ class FactTeller {
   absl::Status TellOnce();
   // True if the last revision of ours that gpumemd was told is this one; "": none.
   absl::StatusOr<bool> DaemonKnows(const std::string& revision);
-  // Says a line unless the subject's last one was the same; an empty one ends what was said.
-  void SayOnce(const std::string& subject, const std::string& line);
 
   const FactOptions options_;
-  const std::function<void(absl::string_view)> say_;
+  Log log_;
   ApiServer api_server_;
   Node daemon_;
   std::vector<std::string> names_;  // of the kubelet's pods, as of the last Tell()
   // The revision that gpumemd should have by the last Tell(), "" for none; nullopt: it has failed.
   std::optional<std::string> told_;
-  std::map<std::string, std::string> said_;
 };
 
 }  // namespace gpumem::kubernetes

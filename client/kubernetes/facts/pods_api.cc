@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "client/kubernetes/facts/kubelet_channel.h"
 #include "client/kubernetes/facts/pods_api.grpc.pb.h"
+#include "client/kubernetes/kubelet_channel.h"
 #include "common/grpc_status.h"
 
 namespace gpumem::kubernetes {

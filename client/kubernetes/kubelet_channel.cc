@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/kubernetes/facts/kubelet_channel.h"
+#include "client/kubernetes/kubelet_channel.h"
 
 #include "absl/strings/str_cat.h"
 
