@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace {

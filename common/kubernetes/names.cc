@@ -14,6 +14,7 @@ constexpr size_t kMostSubdomain = 253;
 
 bool IsAlnum(char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)); }
 bool IsUpper(char c) { return absl::ascii_isupper(static_cast<unsigned char>(c)); }
+bool IsHex(char c) { return absl::ascii_isxdigit(static_cast<unsigned char>(c)) && !IsUpper(c); }
 
 // True if it begins and ends with a letter or digit, with '-', '_' and '.' in between.
 bool IsQualifiedName(absl::string_view text) {
@@ -50,14 +51,17 @@ bool IsLabelKey(absl::string_view key) {
 
 bool IsLabelValue(absl::string_view value) { return value.empty() || IsQualifiedName(value); }
 
-bool IsPodUid(absl::string_view text) {
-  if (text.size() != 36 && text.size() != 32) return false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool dash = text.size() == 36 && (i == 8 || i == 13 || i == 18 || i == 23);
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (dash ? c != '-' : !absl::ascii_isxdigit(c) || IsUpper(text[i])) return false;
+bool IsUid(absl::string_view text) {
+  if (text.size() != 36) return false;
+  for (const size_t dash : {8, 13, 18, 23}) {
+    if (text[dash] != '-') return false;
   }
-  return true;
+  return std::count(text.begin(), text.end(), '-') == 4 &&
+         std::all_of(text.begin(), text.end(), [](char c) { return c == '-' || IsHex(c); });
+}
+
+bool IsPodUid(absl::string_view text) {
+  return IsUid(text) || (text.size() == 32 && std::all_of(text.begin(), text.end(), IsHex));
 }
 
 }  // namespace gpumem

@@ -17,7 +17,10 @@ bool IsDnsSubdomain(absl::string_view text);
 // True if it is the key or the value of a label. A value may be empty.
 bool IsLabelKey(absl::string_view key);
 bool IsLabelValue(absl::string_view value);
-// True if it is a UUID in lower case or, as of static pods, 32 hexadecimal digits.
+// True if the text is a UUID in lower case, as Kubernetes' uids are. It is then a safe name of a
+// tenant, a file and a CDI device.
+bool IsUid(absl::string_view text);
+// True if it is a uid or, as of static pods, 32 hexadecimal digits.
 bool IsPodUid(absl::string_view text);
 
 }  // namespace gpumem

@@ -18,10 +18,6 @@ inline constexpr size_t kMostResults = 128;   // of one claim; Kubernetes allows
 inline constexpr size_t kMostReserved = 256;  // of one claim, as in Kubernetes
 inline constexpr size_t kMostName = 253;
 
-// True if the text is a UUID in lower case, as Kubernetes' uids are. It is then a safe name of a
-// tenant, a file and a CDI device.
-bool IsUid(absl::string_view text);
-
 // A device of a driver, by its name in a pool.
 using DeviceName = std::pair<std::string, std::string>;  // pool, device
 

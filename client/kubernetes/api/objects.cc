@@ -68,16 +68,6 @@ std::string UuidOf(const Json& attributes, absl::string_view driver) {
 
 }  // namespace
 
-bool IsUid(absl::string_view text) {
-  if (text.size() != 36) return false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool dash = i == 8 || i == 13 || i == 18 || i == 23;
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (dash ? c != '-' : !absl::ascii_isxdigit(c) || absl::ascii_isupper(c)) return false;
-  }
-  return true;
-}
-
 std::optional<Claim> ReadClaim(const Json& object, absl::string_view driver,
                                absl::string_view pool) {
   const Json& status = Object(object, "status");

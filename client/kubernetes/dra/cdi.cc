@@ -19,6 +19,7 @@
 #include "absl/strings/strip.h"
 #include "client/kubernetes/api/claims.h"
 #include "client/kubernetes/containers.h"
+#include "common/kubernetes/names.h"
 #include "common/unique_fd.h"
 
 namespace gpumem::kubernetes {

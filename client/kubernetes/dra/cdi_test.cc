@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/kubernetes/api/claims.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace cdi_test {

@@ -13,6 +13,7 @@
 #include "client/kubernetes/dra/free.h"
 #include "client/kubernetes/dra/slices.h"
 #include "client/kubernetes/reconcile.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/kubernetes/dra/cdi.h"
+#include "common/kubernetes/names.h"
 
 namespace gpumem::kubernetes {
 namespace {
