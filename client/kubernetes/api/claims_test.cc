@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/kubernetes/api/cache.h"
 #include "client/kubernetes/api/objects.h"
+#include "client/kubernetes/api/testing/damaged_text.h"
 #include "common/bytes.h"
 
 namespace gpumem::kubernetes {
@@ -235,20 +236,7 @@ TEST(ClaimsTest, DamagedTextDoesNoHarm) {
   std::mt19937_64 random(11);
   const std::string whole = List(kClaim);
   for (int i = 0; i < 5000; ++i) {
-    std::string text = whole;
-    for (size_t n = 1 + random() % 4; n > 0; --n) {
-      const size_t at = random() % text.size();
-      switch (random() % 3) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, random() % 8);
-          break;
-        default:
-          text.insert(at, whole.substr(random() % whole.size(), random() % 16));
-      }
-    }
+    const std::string text = DamagedText(whole, &random);
     (void)ParseClaims(text, kDriver);
     (void)ParseSlices(text, kDriver);
   }

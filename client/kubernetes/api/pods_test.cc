@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/kubernetes/api/claims.h"
+#include "client/kubernetes/api/testing/damaged_text.h"
 
 namespace gpumem::kubernetes {
 namespace pods_test {
@@ -157,20 +158,7 @@ TEST(PodsTest, DamagedTextDoesNoHarm) {
   std::mt19937_64 random(17);
   const std::string whole = List(kPod);
   for (int i = 0; i < 5000; ++i) {
-    std::string text = whole;
-    for (size_t n = 1 + random() % 4; n > 0; --n) {
-      const size_t at = random() % text.size();
-      switch (random() % 3) {
-        case 0:
-          text[at] = static_cast<char>(random());
-          break;
-        case 1:
-          text.erase(at, random() % 8);
-          break;
-        default:
-          text.insert(at, whole.substr(random() % whole.size(), random() % 16));
-      }
-    }
+    const std::string text = DamagedText(whole, &random);
     const auto list = ParsePods(text);
     if (!list.ok()) continue;
     for (const Pod& pod : list->pods) EXPECT_EQ(ProblemOf(pod), "");
