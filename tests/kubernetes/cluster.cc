@@ -5,9 +5,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/kubernetes/podresources.pb.h"
+#include "tests/kubernetes/daemon_view.h"
 
 namespace gpumem::testing {
 namespace {
@@ -189,15 +188,7 @@ std::string Cluster::PluginLog() const {
 }
 
 std::string Cluster::Gpumemctl(const std::string& arguments) const {
-  const std::string command = absl::StrCat(ProgramPath("gpumemctl"), " --runtime-dir ",
-                                           daemon_->runtime_dir(), " ", arguments, " 2>/dev/null");
-  FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) return "";
-  std::string text;
-  std::array<char, 4096> part;
-  while (const size_t size = fread(part.data(), 1, part.size(), pipe))
-    text.append(part.data(), size);
-  return pclose(pipe) == 0 ? text : "";
+  return testing::Gpumemctl(daemon_->runtime_dir(), arguments);
 }
 
 absl::StatusOr<std::map<std::string, std::map<int, uint64_t>>> Cluster::Tenants() {

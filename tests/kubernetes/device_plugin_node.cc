@@ -4,9 +4,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include <array>
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -16,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/kubernetes/device_plugin/units.h"
-#include "client/kubernetes/node.h"
 #include "client/kubernetes/reconcile.h"
+#include "tests/kubernetes/daemon_view.h"
 
 namespace gpumem::testing {
 namespace {
@@ -146,15 +144,7 @@ absl::Status DevicePluginNode::KillDaemon() {
 }
 
 std::string DevicePluginNode::Gpumemctl(const std::string& arguments) const {
-  const std::string command = absl::StrCat(ProgramPath("gpumemctl"), " --runtime-dir ",
-                                           daemon_->runtime_dir(), " ", arguments, " 2>/dev/null");
-  FILE* const pipe = popen(command.c_str(), "re");
-  if (pipe == nullptr) return "";
-  std::string text;
-  std::array<char, 4096> part;
-  while (const size_t size = fread(part.data(), 1, part.size(), pipe))
-    text.append(part.data(), size);
-  return pclose(pipe) == 0 ? text : "";
+  return testing::Gpumemctl(daemon_->runtime_dir(), arguments);
 }
 
 bool DevicePluginNode::WaitForUnits() {
@@ -162,32 +152,15 @@ bool DevicePluginNode::WaitForUnits() {
 }
 
 absl::StatusOr<std::map<std::string, std::map<std::string, int>>> DevicePluginNode::Tenants() {
-  kubernetes::Node node({.runtime_dir = daemon_->runtime_dir()});
-  const auto listed = node.Tenants();
-  if (!listed.ok()) return listed.status();
-  std::map<std::string, uint64_t> guaranteed;
-  for (const auto& tenant : listed->tenants()) {
-    for (const auto& device : tenant.usage().devices()) {
-      guaranteed[device.device_uuid()] += device.guarantee_bytes();
-    }
-  }
-  for (const auto& [uuid, bytes] : guaranteed) {
-    if (bytes > (kUnitsOfGpu * kUnitMib) << 20) {
-      return absl::InternalError(absl::StrCat("more is guaranteed than there is on ", uuid));
-    }
-  }
+  const auto shares = SharesOf({.runtime_dir = daemon_->runtime_dir(),
+                                .owner = kubernetes::OwnerOf("gpumem.dev/memory", kNode)},
+                               (kUnitsOfGpu * kUnitMib) << 20);
+  if (!shares.ok()) return shares.status();
   std::map<std::string, std::map<std::string, int>> tenants;
-  for (const auto& tenant :
-       kubernetes::PresentTenants(*listed, kubernetes::OwnerOf("gpumem.dev/memory", kNode))) {
-    if (tenant.ending) continue;
-    auto& units = tenants[tenant.name];
-    for (const auto& [uuid, bytes] : tenant.quota.limits) {
-      const auto guarantee = tenant.quota.guarantees.find(uuid);
-      const uint64_t held = guarantee == tenant.quota.guarantees.end() ? 0 : guarantee->second;
-      if (bytes != held) {
-        return absl::InternalError(absl::StrCat(tenant.name, ": limit and guarantee differ"));
-      }
-      if (bytes > 0) units[uuid] = static_cast<int>((bytes >> 20) / kUnitMib);
+  for (const auto& [tenant, share] : *shares) {
+    auto& units = tenants[tenant];
+    for (const auto& [uuid, bytes] : share) {
+      units[uuid] = static_cast<int>((bytes >> 20) / kUnitMib);
     }
   }
   return tenants;

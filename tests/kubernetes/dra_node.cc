@@ -19,6 +19,7 @@
 #include "client/kubernetes/dra/pluginregistration.grpc.pb.h"
 #include "client/kubernetes/reconcile.h"
 #include "common/grpc_status.h"
+#include "tests/kubernetes/daemon_view.h"
 #include "tests/kubernetes/scheduler.h"
 
 namespace gpumem::testing {
@@ -268,33 +269,12 @@ absl::Status DraNode::Round() {
 }
 
 absl::StatusOr<std::map<std::string, std::map<std::string, uint64_t>>> DraNode::Tenants() {
-  kubernetes::Node node(DaemonOptionsOfNode());
-  const auto listed = node.Tenants();
-  if (!listed.ok()) return listed.status();
-  std::map<std::string, uint64_t> guaranteed;
-  for (const auto& tenant : listed->tenants()) {
-    for (const auto& device : tenant.usage().devices()) {
-      guaranteed[device.device_uuid()] += device.guarantee_bytes();
-    }
+  auto shares = SharesOf(DaemonOptionsOfNode(), kGpuMib << 20);
+  if (!shares.ok()) return shares;
+  for (auto& [tenant, share] : *shares) {
+    for (auto& [uuid, bytes] : share) bytes >>= 20;
   }
-  for (const auto& [uuid, bytes] : guaranteed) {
-    if (bytes > kGpuMib << 20) {
-      return absl::InternalError(absl::StrCat("more is guaranteed than there is on ", uuid));
-    }
-  }
-  std::map<std::string, std::map<std::string, uint64_t>> tenants;
-  for (const auto& tenant :
-       kubernetes::PresentTenants(*listed, kubernetes::OwnerOf(kubernetes::kDriverName, kNode))) {
-    if (tenant.ending) continue;
-    if (tenant.quota.limits != tenant.quota.guarantees) {
-      return absl::InternalError(absl::StrCat(tenant.name, ": limit and guarantee differ"));
-    }
-    auto& mib = tenants[tenant.name];
-    for (const auto& [uuid, bytes] : tenant.quota.limits) {
-      if (bytes > 0) mib[uuid] = bytes >> 20;
-    }
-  }
-  return tenants;
+  return shares;
 }
 
 }  // namespace gpumem::testing

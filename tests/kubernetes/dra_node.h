@@ -13,14 +13,35 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/kubernetes/api/cluster_view.h"
+#include "client/kubernetes/api/testing/fake_api_server.h"
 #include "client/kubernetes/dra/driver.h"
 #include "client/kubernetes/dra/kubelet_server.h"
 #include "client/kubernetes/plugin.h"
-#include "client/kubernetes/api/testing/fake_api_server.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
 
 namespace gpumem::testing {
+
+// GPUs of its gpumemd and their devices in the slice, pods with their tenants, and claims.
+inline constexpr char kGpu0[] = "HOST-00000000-0000-0000-0000-000000000000";
+inline constexpr char kGpu1[] = "HOST-00000001-0000-0000-0000-000000000000";
+inline constexpr char kDevice0[] = "host-00000000-0000-0000-0000-000000000000";
+inline constexpr char kDevice1[] = "host-00000001-0000-0000-0000-000000000000";
+inline constexpr char kPodA[] = "0a000000-2a99-45ad-af94-d91eb81a87e9";
+inline constexpr char kPodB[] = "0b000000-2a99-45ad-af94-d91eb81a87e9";
+inline constexpr char kTenantA[] = "pod-0a000000-2a99-45ad-af94-d91eb81a87e9";
+inline constexpr char kTenantB[] = "pod-0b000000-2a99-45ad-af94-d91eb81a87e9";
+
+inline const kubernetes::ClaimName& One() {
+  static const auto& name =
+      *new kubernetes::ClaimName{"team", "one", "c1000000-2a99-45ad-af94-d91eb81a87e9"};
+  return name;
+}
+inline const kubernetes::ClaimName& Two() {
+  static const auto& name =
+      *new kubernetes::ClaimName{"team", "two", "c2000000-2a99-45ad-af94-d91eb81a87e9"};
+  return name;
+}
 
 // Returns a claim for MiB of devices, reserved for one pod.
 std::string ClaimText(const kubernetes::ClaimName& name, const std::map<std::string, uint64_t>& mib,

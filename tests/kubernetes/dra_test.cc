@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -19,6 +20,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/kubernetes/dra/dra_v1.grpc.pb.h"
 #include "client/kubernetes/dra/dra_v1beta1.grpc.pb.h"
@@ -41,23 +44,6 @@ namespace v1 = ::k8s::io::kubelet::pkg::apis::dra::v1;
 namespace v1beta1 = ::k8s::io::kubelet::pkg::apis::dra::v1beta1;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
-constexpr char kGpu0[] = "HOST-00000000-0000-0000-0000-000000000000";
-constexpr char kGpu1[] = "HOST-00000001-0000-0000-0000-000000000000";
-constexpr char kDevice0[] = "host-00000000-0000-0000-0000-000000000000";
-constexpr char kDevice1[] = "host-00000001-0000-0000-0000-000000000000";
-constexpr char kPodA[] = "0a000000-2a99-45ad-af94-d91eb81a87e9";
-constexpr char kPodB[] = "0b000000-2a99-45ad-af94-d91eb81a87e9";
-constexpr char kTenantA[] = "pod-0a000000-2a99-45ad-af94-d91eb81a87e9";
-constexpr char kTenantB[] = "pod-0b000000-2a99-45ad-af94-d91eb81a87e9";
-
-const ClaimName& One() {
-  static const auto& name = *new ClaimName{"team", "one", "c1000000-2a99-45ad-af94-d91eb81a87e9"};
-  return name;
-}
-const ClaimName& Two() {
-  static const auto& name = *new ClaimName{"team", "two", "c2000000-2a99-45ad-af94-d91eb81a87e9"};
-  return name;
-}
 
 class DraTest : public ::testing::Test {
  protected:
@@ -367,6 +353,26 @@ TEST_F(DraTest, PeersThatAreAwayFailTheCall) {
   // Nothing of it is needed to unprepare.
   node_->StopApiServer();
   EXPECT_THAT(*Unprepare({One()}), ElementsAre(Pair(One().uid, "")));
+}
+
+TEST_F(DraTest, ClaimsAreUnpreparedWhileTheApiServerHangs) {
+  node_->store().SetClaims({ClaimText(One(), kDevice0, 600, kPodA)});
+  EXPECT_EQ(ErrorOf(One()), "");
+  absl::BlockingCounter asked(2);
+  absl::Notification end;
+  std::atomic<int> requests = 0;
+  node_->api_server().Handle([&](const kubernetes::FakeApiServer::Request& request) {
+    if (!request.watch && ++requests <= 2) asked.DecrementCount();
+    end.WaitForNotification();
+    return kubernetes::FakeApiServer::Answer{503, "{}"};
+  });
+  std::jthread publisher([&] { (void)node_->driver().Publish(absl::InfiniteFuture()); });
+  std::jthread preparer([&] { (void)Prepare({Two()}); });
+  asked.Wait();
+  const absl::Time begin = absl::Now();
+  EXPECT_THAT(*Unprepare({One()}), ElementsAre(Pair(One().uid, "")));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20)) << "the others wait for 30 s";
+  end.Notify();
 }
 
 TEST_F(DraTest, RequestsAreBounded) {

@@ -24,22 +24,6 @@ using nlohmann::json;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
-constexpr char kGpu0[] = "HOST-00000000-0000-0000-0000-000000000000";
-constexpr char kGpu1[] = "HOST-00000001-0000-0000-0000-000000000000";
-constexpr char kDevice0[] = "host-00000000-0000-0000-0000-000000000000";
-constexpr char kDevice1[] = "host-00000001-0000-0000-0000-000000000000";
-constexpr char kPodA[] = "0a000000-2a99-45ad-af94-d91eb81a87e9";
-constexpr char kPodB[] = "0b000000-2a99-45ad-af94-d91eb81a87e9";
-constexpr char kTenantA[] = "pod-0a000000-2a99-45ad-af94-d91eb81a87e9";
-
-const ClaimName& One() {
-  static const auto& name = *new ClaimName{"team", "one", "c1000000-2a99-45ad-af94-d91eb81a87e9"};
-  return name;
-}
-const ClaimName& Two() {
-  static const auto& name = *new ClaimName{"team", "two", "c2000000-2a99-45ad-af94-d91eb81a87e9"};
-  return name;
-}
 
 class DraWatchTest : public ::testing::Test {
  protected:

@@ -34,8 +34,6 @@ limit = "0"
 tenant = "pod-{pod}"
 pod = "*"
 )";
-constexpr char kGpu0[] = "HOST-00000000-0000-0000-0000-000000000000";
-constexpr char kDevice0[] = "host-00000000-0000-0000-0000-000000000000";
 constexpr char kDriverId[] = "-2a99-45ad-af94-d91eb81a87e9";
 
 struct Output {
