@@ -54,6 +54,15 @@ TEST(FactsTest, PodsThatHaveEndedAreLeftOut) {
   EXPECT_THAT(facts.problems, IsEmpty());
 }
 
+// Rules then decide nothing for it: without its labels it might be taken for another sort of pod.
+TEST(FactsTest, PodsWithFactsThatMakeNoSenseAreLeftOut) {
+  std::vector<Pod> pods = {PodOf(1), PodOf(2)};
+  pods[0].described = false;
+  const Facts facts = FactsOf(pods, "owner");
+  ASSERT_EQ(facts.request.pods_size(), 1);
+  EXPECT_EQ(facts.request.pods(0).uid(), PodOf(2).uid);
+}
+
 TEST(FactsTest, TheRevisionTellsListsApart) {
   std::set<std::string> revisions;
   const auto add = [&](const std::vector<Pod>& pods) {
