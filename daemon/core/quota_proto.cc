@@ -185,6 +185,18 @@ absl::StatusOr<QuotaOverride> ChangeOf(const v1::Quota& quota,
 
 }  // namespace
 
+v1::HoldersShown ToProto(HoldersShown shown) {
+  switch (shown) {
+    case HoldersShown::kAll:
+      return v1::HOLDERS_SHOWN_ALL;
+    case HoldersShown::kOwn:
+      return v1::HOLDERS_SHOWN_OWN;
+    case HoldersShown::kNone:
+      return v1::HOLDERS_SHOWN_NONE;
+  }
+  return v1::HOLDERS_SHOWN_UNSPECIFIED;
+}
+
 v1::PreloadMode ToProto(PreloadMode mode) {
   return mode == PreloadMode::kBroker ? v1::PRELOAD_MODE_BROKER : v1::PRELOAD_MODE_ACCOUNT;
 }

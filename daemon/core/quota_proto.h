@@ -14,6 +14,7 @@
 namespace gpumemd {
 
 gpumem::v1::PreloadMode ToProto(PreloadMode mode);
+gpumem::v1::HoldersShown ToProto(HoldersShown shown);
 gpumem::v1::Quota ToProto(const Quota& quota);
 
 // Returns the change, without the checks of overrides.h.

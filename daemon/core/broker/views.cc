@@ -117,7 +117,8 @@ BrokerViews::Counts BrokerViews::Count() const {
   return {.sessions = broker_.ledger_.state().sessions.size(),
           .tenants = broker_.ledger_.state().tenants.size(),
           .segments = broker_.ledger_.state().segments.size(),
-          .draining = broker_.ledger_.state().draining};
+          .draining = broker_.ledger_.state().draining,
+          .holders_shown = broker_.holders_shown_};
 }
 
 absl::StatusOr<TenantView> BrokerViews::GetTenant(absl::string_view tenant) const {

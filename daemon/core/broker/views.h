@@ -18,6 +18,7 @@
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/inspect/measures.h"
 #include "daemon/core/ledger/inspect/views.h"
+#include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
 
 namespace gpumemd {
@@ -40,6 +41,7 @@ class BrokerViews {
   struct Counts {
     size_t sessions = 0, tenants = 0, segments = 0;
     bool draining = false;
+    HoldersShown holders_shown = HoldersShown::kOwn;  // to workers
   };
   Counts Count() const;
   // For the metrics: one moment of the ledger. Asks no driver. Holds the mutex for one pass over

@@ -26,6 +26,7 @@ void AdminService::AnswerStatus(v1::GetStatusResponse* response) {
   response->set_sessions(static_cast<uint32_t>(counts.sessions));
   response->set_tenants(static_cast<uint32_t>(counts.tenants));
   response->set_segments(static_cast<uint32_t>(counts.segments));
+  response->set_holders_shown(ToProto(counts.holders_shown));
   for (const BrokerViews::DeviceView& device : broker_->views().Devices(/*ask_driver=*/true)) {
     *response->add_devices() = ToProto(device);
     response->set_backend(ToProto(device.info.backend));
