@@ -68,21 +68,15 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
   mode_t without_effect = 0;
   reader.Read("api_socket_mode", ModeForm(), &without_effect);
   reader.Read("admin_socket_mode", ModeForm(), &config->admin_socket_mode);
+  reader.Read("view_socket_mode", ModeForm(), &config->view_socket_mode);
   reader.Read("drain_timeout", DurationForm(), &config->drain_timeout);
   reader.Read("when_store_full", OneOfForm<bool>({{"warn", false}, {"refuse", true}}),
               &config->refuse_when_store_full);
   reader.Read("revocation_grace", DurationForm(), &config->revocation_grace);
   reader.Read("revocation_kill_after", DurationForm(), &config->revocation_kill_after);
   reader.Read("suspension_grace", DurationForm(), &config->suspension_grace);
-  std::string group;
-  reader.Read("admin_group", TextForm(), &group);
-  if (!group.empty()) {
-    config->admin_gid = names.group(group);
-    if (!config->admin_gid) {
-      reader.Complain(*reader.Find("admin_group"), "admin_group",
-                      absl::StrCat("this machine has no group \"", group, "\""));
-    }
-  }
+  config->admin_gid = ReadGroup("admin_group", names, &reader);
+  config->view_gid = ReadGroup("view_group", names, &reader);
   reader.Finish();
 }
 

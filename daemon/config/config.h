@@ -197,6 +197,8 @@ struct Config {
   mode_t session_socket_mode = 0666;
   mode_t admin_socket_mode = 0660;
   std::optional<gid_t> admin_gid;  // its members may use the admin socket
+  mode_t view_socket_mode = 0660;
+  std::optional<gid_t> view_gid;  // its members may use the view socket
   absl::Duration drain_timeout = absl::Seconds(10);
   // If the service manager's store has no place for a new segment: refuse it, or make it with a
   // warning.

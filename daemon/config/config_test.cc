@@ -47,6 +47,8 @@ TEST(ConfigTest, EmptyTextIsTheDefault) {
   EXPECT_EQ(config->session_socket_mode, 0666u);
   EXPECT_EQ(config->admin_socket_mode, 0660u);
   EXPECT_EQ(config->admin_gid, std::nullopt);
+  EXPECT_EQ(config->view_socket_mode, 0660u);
+  EXPECT_EQ(config->view_gid, std::nullopt);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(10));
   EXPECT_FALSE(config->refuse_when_store_full);
   EXPECT_EQ(config->host_devices, 1u);
@@ -75,6 +77,8 @@ session_socket_mode = "0660"
 api_socket_mode = "600"
 admin_socket_mode = "0600"
 admin_group = "ml"
+view_socket_mode = "0600"
+view_group = "ml"
 drain_timeout = "1m30s"
 when_store_full = "refuse"
 revocation_grace = "3s"
@@ -143,6 +147,8 @@ default = true
   EXPECT_EQ(config->session_socket_mode, 0660u);
   EXPECT_EQ(config->admin_socket_mode, 0600u);
   EXPECT_EQ(config->admin_gid, 2001u);
+  EXPECT_EQ(config->view_socket_mode, 0600u);
+  EXPECT_EQ(config->view_gid, 2001u);
   EXPECT_EQ(config->drain_timeout, absl::Seconds(90));
   EXPECT_TRUE(config->refuse_when_store_full);
   EXPECT_EQ(config->revocation_grace, absl::Seconds(3));

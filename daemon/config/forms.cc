@@ -199,4 +199,17 @@ Form<PreloadMode> PreloadForm() {
       {{"account", PreloadMode::kAccount}, {"broker", PreloadMode::kBroker}});
 }
 
+std::optional<gid_t> ReadGroup(const std::string& key, const NameLookup& names,
+                               TableReader* reader) {
+  std::string group;
+  reader->Read(key, TextForm(), &group);
+  if (group.empty()) return std::nullopt;
+  const std::optional<gid_t> gid = names.group(group);
+  if (!gid) {
+    reader->Complain(*reader->Find(key), key,
+                     absl::StrCat("this machine has no group \"", group, "\""));
+  }
+  return gid;
+}
+
 }  // namespace gpumemd

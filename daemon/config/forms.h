@@ -35,6 +35,11 @@ Form<ReleasePolicy> ReleaseForm();
 Form<PreloadMode> PreloadForm();
 Form<Kind> KindForm();  // one that programs can acquire, by its name in common/kind.h
 
+// Returns the group that `key` names, or nothing without it. A group that this machine does not
+// have is a mistake.
+std::optional<gid_t> ReadGroup(const std::string& key, const NameLookup& names,
+                               TableReader* reader);
+
 template <typename T>
 Form<T> OneOfForm(std::vector<std::pair<std::string, T>> words) {
   std::string known = absl::StrJoin(words, ", ", [](std::string* out, const auto& word) {

@@ -66,7 +66,6 @@ void ReadMetrics(const toml::value& table, const NameLookup& names, Mistakes* mi
   TableReader reader(table, "metrics", mistakes);
   Listen listen;
   bool allow_remote = false;
-  std::string group;
   reader.Read("listen",
               Form<Listen>{"an address to listen on",
                            "\"unix:/run/gpumem/metrics.sock\", \"127.0.0.1:9400\", "
@@ -76,19 +75,12 @@ void ReadMetrics(const toml::value& table, const NameLookup& names, Mistakes* mi
   reader.Read("allow_remote", BoolForm(), &allow_remote);
   reader.Read("max_tenants", CountForm(1, 100'000), &config->max_tenants);
   reader.Read("socket_mode", ModeForm(), &config->socket_mode);
-  reader.Read("socket_group", TextForm(), &group);
+  config->socket_gid = ReadGroup("socket_group", names, &reader);
   if (!listen.address.empty() && !allow_remote && !IsLoopback(listen.address)) {
     reader.Complain(*reader.Find("listen"), "listen",
                     absl::StrCat("other machines can reach ", listen.address,
                                  ", and read the names and the usage of all tenants; set "
                                  "allow_remote = true to permit that"));
-  }
-  if (!group.empty()) {
-    config->socket_gid = names.group(group);
-    if (!config->socket_gid) {
-      reader.Complain(*reader.Find("socket_group"), "socket_group",
-                      absl::StrCat("this machine has no group \"", group, "\""));
-    }
   }
   config->unix_path = listen.unix_path;
   config->address = listen.address;

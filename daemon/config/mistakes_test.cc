@@ -87,6 +87,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "as \"10s\" or \"1m30s\", at most a day)"},
         Mistake{"[daemon]\nadmin_group = \"nobody-knows\"",
                 "gpumem.toml:2: daemon.admin_group: this machine has no group \"nobody-knows\""},
+        Mistake{"[daemon]\nview_group = \"nobody-knows\"",
+                "gpumem.toml:2: daemon.view_group: this machine has no group \"nobody-knows\""},
         Mistake{"[host]\ndevices = 65",
                 "gpumem.toml:2: host.devices: 65 is not valid (expected a whole number from 1 to "
                 "64)"},
