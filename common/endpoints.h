@@ -11,6 +11,7 @@ namespace gpumem {
 
 inline constexpr char kSessionSocket[] = "session.sock";
 inline constexpr char kAdminSocket[] = "admin.sock";
+inline constexpr char kViewSocket[] = "view.sock";
 
 // Metadata of every Broker call: the session's token.
 inline constexpr char kTokenMetadata[] = "gpumem-session-token-bin";

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -33,14 +34,18 @@ struct Role {
   int type;
   const char* directive;  // that makes such a socket
   mode_t mode;
+  const char* group_key;       // of the configuration
+  std::optional<gid_t> group;  // of its file
   UniqueFd Listeners::*socket;
 };
 
-std::array<Role, 2> RolesOf(const Config& config) {
-  return {{{"session", gpumem::kSessionSocket, SOCK_SEQPACKET,
-            "ListenSequentialPacket=", config.session_socket_mode, &Listeners::session},
+std::array<Role, 3> RolesOf(const Config& config) {
+  return {{{"session", gpumem::kSessionSocket, SOCK_SEQPACKET, "ListenSequentialPacket=",
+            config.session_socket_mode, "", std::nullopt, &Listeners::session},
            {"admin", gpumem::kAdminSocket, SOCK_STREAM, "ListenStream=", config.admin_socket_mode,
-            &Listeners::admin}}};
+            "admin_group", config.admin_gid, &Listeners::admin},
+           {"view", gpumem::kViewSocket, SOCK_STREAM, "ListenStream=", config.view_socket_mode,
+            "view_group", config.view_gid, &Listeners::view}}};
 }
 
 absl::StatusOr<int> SocketOption(int fd, int option) {
@@ -84,14 +89,13 @@ absl::Status Adopt(const Role& role, NamedFd handed, Listeners& listeners) {
 }
 
 // Gives the socket's file the mode and group of the configuration.
-absl::Status SetAccess(const Role& role, const Config& config, const std::string& path) {
+absl::Status SetAccess(const Role& role, const std::string& path) {
   if (chmod(path.c_str(), role.mode) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot set the mode of ", path));
   }
-  if (role.socket != &Listeners::admin || !config.admin_gid) return absl::OkStatus();
-  if (chown(path.c_str(), static_cast<uid_t>(-1), *config.admin_gid) == 0) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno,
-                             absl::StrCat("cannot give ", path, " to group ", *config.admin_gid));
+  if (!role.group) return absl::OkStatus();
+  if (chown(path.c_str(), static_cast<uid_t>(-1), *role.group) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot give ", path, " to group ", *role.group));
 }
 
 // Which process made a listening socket, by the socket itself or by one that is connected to it.
@@ -129,10 +133,10 @@ void CompareWithConfig(const Role& role, const Config& config, Listeners& listen
         "%s has mode %04o from its unit (SocketMode=), not %04o from the configuration.", path,
         found.st_mode & 0777, role.mode));
   }
-  if (role.socket == &Listeners::admin && config.admin_gid && found.st_gid != *config.admin_gid) {
-    listeners.notices.push_back(absl::StrCat(
-        path, " belongs to group ", found.st_gid,
-        ", so that the members of admin_group cannot connect; set SocketGroup= in its unit."));
+  if (role.group && found.st_gid != *role.group) {
+    listeners.notices.push_back(absl::StrCat(path, " belongs to group ", found.st_gid,
+                                             ", so that the members of ", role.group_key,
+                                             " cannot connect; set SocketGroup= in its unit."));
   }
 }
 
@@ -146,14 +150,14 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
   if (!opened.ok()) return opened.status();
   listeners.dir_ = *std::move(opened);
 
-  const std::array<Role, 2> roles = RolesOf(config);
+  const std::array<Role, 3> roles = RolesOf(config);
   for (NamedFd& each : handed_over) {
     const auto role = std::find_if(roles.begin(), roles.end(),
                                    [&](const Role& one) { return each.name == one.name; });
     if (role == roles.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "the service manager hands over a socket named \"", each.name,
-          "\"; set FileDescriptorName=session or FileDescriptorName=admin in its unit"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("the service manager hands over a socket named \"", each.name,
+                       "\"; set FileDescriptorName= in its unit to session, admin or view"));
     }
     const std::string path = gpumem::SocketPath(dir, role->file);
     if (kept && !IsReachedBy(each.fd.get(), path, role->type)) continue;  // closed, and made anew
@@ -161,7 +165,7 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
       return adopted;
     }
     if (!kept) continue;
-    if (absl::Status set = SetAccess(*role, config, path); !set.ok()) return set;
+    if (absl::Status set = SetAccess(*role, path); !set.ok()) return set;
     listeners.kept_files_.push_back(path);
     listeners.kept_ = true;
   }
@@ -177,7 +181,7 @@ absl::StatusOr<Listeners> Listeners::Open(const Config& config, std::vector<Name
     listeners.files_.push_back(path);
     listeners.made_.emplace_back(role.name, listener->get());
     listeners.*role.socket = *std::move(listener);
-    if (absl::Status set = SetAccess(role, config, path); !set.ok()) return set;
+    if (absl::Status set = SetAccess(role, path); !set.ok()) return set;
   }
   return listeners;
 }
@@ -208,6 +212,7 @@ void Listeners::LeaveForNext() {
 Listeners& Listeners::operator=(Listeners&& other) noexcept {
   std::swap(session, other.session);
   std::swap(admin, other.admin);
+  std::swap(view, other.view);
   std::swap(notices, other.notices);
   std::swap(handed_over, other.handed_over);
   std::swap(files_, other.files_);

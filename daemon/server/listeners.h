@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's two sockets: handed over by the service manager, or made by the daemon.
+// The daemon's sockets: handed over by the service manager, or made by the daemon.
 //
 // With units of type socket the manager makes them before the daemon starts, and keeps them while
 // the daemon is away: new connections wait in the socket's queue for the next daemon. The unit
 // determines such a socket's path, mode and group. It is recognized by its name in the unit:
-// FileDescriptorName= session or admin (systemd.socket(5)).
+// FileDescriptorName= session, admin or view (systemd.socket(5)).
 //
 // gpumem-keeper makes no sockets. The daemon has it keep the daemon's sockets (KeepIn), and the
 // next daemon receives them: connections wait for it in the same way. The configuration of such a
@@ -33,8 +33,9 @@ class Listeners {
   //   ALREADY_EXISTS       another daemon serves there
   //   FAILED_PRECONDITION  other users may write to the folder, or replace it: they own a folder on
   //                        the way to it, or may write to one that is not sticky
-  //   INVALID_ARGUMENT     a socket that was handed over is neither of the two, twice there, or of
-  //                        a wrong type; or the path of the folder is too long
+  //   INVALID_ARGUMENT     a socket that was handed over is none of them, twice there, or of a
+  //   wrong
+  //                        type; or the path of the folder is too long
   //   others               as the operating system says
   static absl::StatusOr<Listeners> Open(const Config& config, std::vector<NamedFd> handed_over,
                                         bool kept = false);
@@ -57,7 +58,7 @@ class Listeners {
   void LeaveForNext();
 
   // Non-blocking, close-on-exec. The caller takes them.
-  gpumem::UniqueFd session, admin;
+  gpumem::UniqueFd session, admin, view;
   // Facts for the operator about sockets that were handed over, in sentences.
   std::vector<std::string> notices;
   // The number of sockets that were handed over.

@@ -54,6 +54,7 @@ class ListenersTest : public ::testing::Test {
     std::vector<NamedFd> all;
     all.push_back(Made("admin", SOCK_STREAM, "admin.sock", 0660));
     all.push_back(Made("session", SOCK_SEQPACKET, "session.sock"));
+    all.push_back(Made("view", SOCK_STREAM, "view.sock", 0660));
     return all;
   }
   absl::Status Refused(NamedFd one) {
@@ -83,10 +84,10 @@ TEST_F(ListenersTest, MakesThemAndTakesThemAway) {
   {
     auto made = Listeners::Open(config_, {});
     ASSERT_TRUE(made.ok()) << made.status();
-    EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock"));
+    EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock", "view.sock"));
     EXPECT_TRUE(CanConnect("session.sock", SOCK_SEQPACKET));
     EXPECT_TRUE(CanConnect("admin.sock", SOCK_STREAM));
-    EXPECT_TRUE(CanConnect("admin.sock", SOCK_STREAM));
+    EXPECT_TRUE(CanConnect("view.sock", SOCK_STREAM));
     EXPECT_EQ(made->handed_over, 0);
     EXPECT_EQ(Listeners::Open(config_, {}).status().code(), absl::StatusCode::kAlreadyExists);
     // What failed has left what there was.
@@ -99,9 +100,9 @@ TEST_F(ListenersTest, UsesThoseThatWereHandedOverAndLeavesThem) {
   {
     auto taken = Listeners::Open(config_, All());
     ASSERT_TRUE(taken.ok()) << taken.status();
-    EXPECT_EQ(taken->handed_over, 2);
+    EXPECT_EQ(taken->handed_over, 3);
     EXPECT_THAT(taken->notices, IsEmpty());
-    for (const UniqueFd* socket : {&taken->session, &taken->admin}) {
+    for (const UniqueFd* socket : {&taken->session, &taken->admin, &taken->view}) {
       ASSERT_TRUE(socket->valid());
       EXPECT_NE(fcntl(socket->get(), F_GETFL) & O_NONBLOCK, 0);
     }
@@ -110,7 +111,7 @@ TEST_F(ListenersTest, UsesThoseThatWereHandedOverAndLeavesThem) {
     EXPECT_TRUE(accepted.valid());
     taken->RemoveFiles();
   }
-  EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock"));
+  EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock", "view.sock"));
 }
 
 TEST_F(ListenersTest, MakesThoseThatAreMissing) {
@@ -120,6 +121,7 @@ TEST_F(ListenersTest, MakesThoseThatAreMissing) {
   ASSERT_TRUE(listeners.ok()) << listeners.status();
   EXPECT_EQ(listeners->handed_over, 1);
   EXPECT_TRUE(CanConnect("admin.sock", SOCK_STREAM));
+  EXPECT_TRUE(CanConnect("view.sock", SOCK_STREAM));
   listeners->RemoveFiles();
   EXPECT_THAT(Files(), ElementsAre("session.sock"));
 }
@@ -148,10 +150,13 @@ TEST_F(ListenersTest, TellsWhereUnitAndConfigurationDiffer) {
   std::vector<NamedFd> all = All();
   config_.session_socket_mode = 0660;
   config_.admin_gid = getegid() + 1;
+  config_.view_gid = getegid() + 1;
   auto listeners = Listeners::Open(config_, std::move(all));
   ASSERT_TRUE(listeners.ok()) << listeners.status();
   EXPECT_THAT(listeners->notices,
-              ElementsAre(HasSubstr("session.sock has mode 0666"), HasSubstr("SocketGroup=")));
+              ElementsAre(HasSubstr("session.sock has mode 0666"),
+                          HasSubstr("members of admin_group cannot connect; set SocketGroup="),
+                          HasSubstr("members of view_group cannot connect; set SocketGroup=")));
 }
 
 TEST_F(ListenersTest, TellsOfASocketWhereNoClientLooks) {
@@ -168,7 +173,7 @@ TEST_F(ListenersTest, KeptOnesGoOnAsTheConfigurationSays) {
   {
     auto listeners = Listeners::Open(config_, std::move(kept), /*kept=*/true);
     ASSERT_TRUE(listeners.ok()) << listeners.status();
-    EXPECT_EQ(listeners->handed_over, 2);
+    EXPECT_EQ(listeners->handed_over, 3);
     EXPECT_THAT(listeners->notices, IsEmpty());
     struct stat file;
     ASSERT_EQ(stat((config_.runtime_dir + "/session.sock").c_str(), &file), 0);
@@ -177,7 +182,7 @@ TEST_F(ListenersTest, KeptOnesGoOnAsTheConfigurationSays) {
     // With another daemon to follow, they stay.
     listeners->LeaveForNext();
   }
-  EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock"));
+  EXPECT_THAT(Files(), ElementsAre("admin.sock", "session.sock", "view.sock"));
 }
 
 TEST_F(ListenersTest, KeptOnesThatNoPathLeadsToAreMadeAnew) {
@@ -186,7 +191,7 @@ TEST_F(ListenersTest, KeptOnesThatNoPathLeadsToAreMadeAnew) {
   {
     auto listeners = Listeners::Open(config_, std::move(kept), /*kept=*/true);
     ASSERT_TRUE(listeners.ok()) << listeners.status();
-    EXPECT_EQ(listeners->handed_over, 1);
+    EXPECT_EQ(listeners->handed_over, 2);
     ASSERT_TRUE(CanConnect("session.sock", SOCK_SEQPACKET));
     const UniqueFd accepted(accept4(listeners->session.get(), nullptr, nullptr, SOCK_CLOEXEC));
     EXPECT_TRUE(accepted.valid());
@@ -200,7 +205,7 @@ TEST_F(ListenersTest, AStartThatFailsTakesAwayWhatItMadeAlone) {
   std::vector<NamedFd> kept = All();
   ASSERT_EQ(unlink((config_.runtime_dir + "/session.sock").c_str()), 0);
   ASSERT_TRUE(Listeners::Open(config_, std::move(kept), /*kept=*/true).ok());
-  EXPECT_THAT(Files(), ElementsAre("admin.sock"));
+  EXPECT_THAT(Files(), ElementsAre("admin.sock", "view.sock"));
 }
 
 TEST_F(ListenersTest, TheFolderGoesWithTheLastDaemonThatServes) {

@@ -41,10 +41,10 @@ bool NeedsRestart(const Config& from, const Config& to) {
   const auto fixed = [](const Config& c) {
     return std::tie(c.runtime_dir, c.state_dir, c.backend, c.max_sessions, c.max_sessions_per_uid,
                     c.max_segments, c.session_socket_mode, c.admin_socket_mode, c.admin_gid,
-                    c.host_devices, c.host_device_bytes, c.pinned_capacity.bytes,
-                    c.pinned_capacity.percent, c.tier, c.drain_timeout, c.refuse_when_store_full,
-                    c.revocation_grace, c.revocation_kill_after, c.suspension_grace, c.metrics,
-                    c.audit);
+                    c.view_socket_mode, c.view_gid, c.host_devices, c.host_device_bytes,
+                    c.pinned_capacity.bytes, c.pinned_capacity.percent, c.tier, c.drain_timeout,
+                    c.refuse_when_store_full, c.revocation_grace, c.revocation_kill_after,
+                    c.suspension_grace, c.metrics, c.audit);
   };
   return fixed(from) != fixed(to);
 }

@@ -118,6 +118,7 @@ Server::Server(Config config, Devices devices, Reloading reloading,
       device_notices_(devices.notices),
       audit_(std::move(audit)),
       event_streams_(&audit_->ring()),
+      view_streams_(&audit_->ring()),
       observer_(audit_->sink()),
       manager_(manager),
       store_(config_.state_dir),
@@ -250,8 +251,11 @@ Server::~Server() {
     broker_->operators().Close();
   }
   if (api_servers_ != nullptr) api_servers_->StopConnecting();
-  if (admin_listener_ != nullptr) admin_listener_->StopAccepting();
+  for (GrpcListener* listener : {admin_listener_.get(), view_listener_.get()}) {
+    if (listener != nullptr) listener->StopAccepting();
+  }
   event_streams_.EndAll();
+  view_streams_.EndAll();
   if (admin_service_ != nullptr) admin_service_->EndWaits();
   // Deadline for calls in flight; calls that still wait after it are cancelled. The last part of
   // the time is for the steps that follow.
@@ -267,8 +271,11 @@ Server::~Server() {
   // clients do only in a call: a client without a call would take all of the time.
   const absl::Time answered = std::min(deadline, absl::Now() + kAnswerTime);
   if (api_servers_ != nullptr) api_servers_->Shutdown(answered);
-  if (admin_listener_ != nullptr) admin_listener_->Shutdown(answered);
+  for (GrpcListener* listener : {admin_listener_.get(), view_listener_.get()}) {
+    if (listener != nullptr) listener->Shutdown(answered);
+  }
   admin_listener_.reset();
+  view_listener_.reset();
   Failpoint("stop-unconnected");
   // Its thread may hold the last reference to a watch, whose end reaches the sessions.
   if (hub_ != nullptr) hub_->Stop();
@@ -285,6 +292,7 @@ Server::~Server() {
   api_servers_.reset();
   broker_service_.reset();
   admin_service_.reset();
+  view_service_.reset();
   // With it the devices, which keep sockets of their own in the runtime folder. Until it is gone
   // a device may have news for the hub.
   broker_.reset();

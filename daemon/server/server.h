@@ -38,6 +38,7 @@
 #include "daemon/transport/service/admin_service.h"
 #include "daemon/transport/service/broker_service.h"
 #include "daemon/transport/service/event_stream.h"
+#include "daemon/transport/service/view_service.h"
 #include "daemon/transport/service/watch_hub.h"
 #include "daemon/transport/session_server.h"
 #include "daemon/unbrokered/unbrokered_monitor.h"
@@ -106,6 +107,9 @@ class Server final {
   // Takes over the state of the previous daemon.
   absl::Status Inherit();
   absl::Status Listen(std::vector<NamedFd> handed_over);
+  // Make the services of the admin and view sockets, and their listeners.
+  void ListenForOperators();
+  void ListenForViewers();
   absl::Status StartMonitor();
   // Starts the metrics. A failure causes a notice only: memory is served without metrics, too.
   void StartMetrics();
@@ -133,6 +137,7 @@ class Server final {
 
   const std::unique_ptr<AuditLog> audit_;
   EventStreams event_streams_;
+  EventStreams view_streams_;
   AuditRecord stopped_{.event = AuditEvent::kStopped};
   bool serves_ = false;
   bool hands_over_ = false;
@@ -157,6 +162,8 @@ class Server final {
   PeerBook admin_peers_;
   std::unique_ptr<ApiServers> api_servers_;
   std::unique_ptr<GrpcListener> admin_listener_;
+  std::unique_ptr<ViewService> view_service_;
+  std::unique_ptr<GrpcListener> view_listener_;
   std::string metrics_notice_;                // why there are none; set once, before the first use
   std::unique_ptr<MetricsEndpoint> metrics_;  // null: off, or see the notice
 };

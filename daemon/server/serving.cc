@@ -4,13 +4,17 @@
 #include <grpcpp/health_check_service_interface.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/server/server.h"
 #include "daemon/transport/peer/peer.h"
@@ -32,6 +36,11 @@ constexpr int kMaxThreads = 64;
 // 50 can publish at a time with the largest request.
 constexpr size_t kMaxAdminTransportBytes = size_t{256} << 20;
 constexpr size_t kMaxApiTransportBytes = size_t{64} << 20;
+// For all viewers: their requests are small.
+constexpr size_t kMaxViewTransportBytes = size_t{64} << 20;
+constexpr int kMaxViewRequestBytes = 128 * 1024;
+constexpr uint32_t kMaxViewConnections = 512;
+constexpr uint32_t kMaxViewConnectionsPerUid = 128;
 
 // `transport_bytes` are this server's alone.
 void SetLimits(grpc::ServerBuilder& builder, const char* name, size_t transport_bytes,
@@ -44,6 +53,41 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name, size_t transport_
   builder.SetMaxReceiveMessageSize(max_request_bytes);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+}
+
+// GrpcListener::Started of the operators' and the viewers' servers.
+void SetServing(grpc::Server& server) {
+  server.GetHealthCheckService()->SetServingStatus(true);
+  server.GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
+}
+
+// Returns GrpcListenerOptions::admits for root, the daemon's user and the members of `groups`, also
+// if the socket's mode would admit others. `else_why` is the reason for them.
+std::function<absl::Status(int, const PeerIdentity&)> AdmitsGroups(
+    std::vector<std::optional<gid_t>> groups, const char* else_why) {
+  return [groups = std::move(groups), else_why](int socket, const PeerIdentity& peer) {
+    const bool is_member = std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
+      return group && Matches({.gid = *group}, peer);
+    });
+    if (peer.uid != 0 && peer.uid != geteuid() && !is_member) {
+      return absl::PermissionDeniedError(else_why);
+    }
+    // Root in a container is not therefore an operator of the machine.
+    return CheckPidNamespace(socket);
+  };
+}
+
+// Returns GrpcListenerOptions::on_refused: records it in the audit, as `call`.
+std::function<void(const PeerIdentity&, const absl::Status&)> AuditsAs(const char* call,
+                                                                       AuditSink* audit) {
+  return [call, audit](const PeerIdentity& peer, const absl::Status& why) {
+    audit->Record({.time = absl::Now(),
+                   .event = AuditEvent::kRefused,
+                   .pid = peer.pid,
+                   .uid = peer.uid,
+                   .call = call,
+                   .why = std::string(why.message())});
+  };
 }
 
 }  // namespace
@@ -100,6 +144,17 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   }
   survivors_.clear();
   broker_service_ = std::make_unique<BrokerService>(broker_.get(), sessions_.get(), hub_.get());
+  ListenForOperators();
+  ListenForViewers();
+  sessions_->Start();
+  if (absl::Status started = StartMonitor(); !started.ok()) return started;
+  StartMetrics();
+  admin_listener_->Start();
+  view_listener_->Start();
+  return absl::OkStatus();
+}
+
+void Server::ListenForOperators() {
   admin_service_ = std::make_unique<AdminService>(
       broker_.get(), quotas_.get(),
       AdminService::Hooks{
@@ -110,47 +165,47 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
           .audit = audit_->sink(),
           .events = &event_streams_,
           .pods = &pods_});
-
-  const auto healthy = [](grpc::Server& server) {
-    server.GetHealthCheckService()->SetServingStatus(true);
-    server.GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
-  };
-  // Also if the socket's mode would admit others.
-  const auto admits = [group = config_.admin_gid](int socket, const PeerIdentity& peer) {
-    if (peer.uid != 0 && peer.uid != geteuid() && !(group && Matches({.gid = *group}, peer))) {
-      return absl::PermissionDeniedError(
-          "the admin socket is for root, the daemon's user and its admin group");
-    }
-    // Root in a container is not therefore an operator of the machine.
-    return CheckPidNamespace(socket);
-  };
   admin_listener_ = std::make_unique<GrpcListener>(
       std::move(listeners_.admin),
       [service = admin_service_.get()](grpc::ServerBuilder& builder) {
         SetLimits(builder, "admin", kMaxAdminTransportBytes, kMaxAdminRequestBytes);
         builder.RegisterService(service);
       },
-      healthy,
+      SetServing,
       GrpcListenerOptions{
-          .admits = admits,
+          .admits =
+              AdmitsGroups({config_.admin_gid},
+                           "the admin socket is for root, the daemon's user and its admin group"),
           .on_connected =
               [this](uint64_t connection, int socket, const PeerIdentity& peer) {
                 admin_peers_.Connected(connection, socket, peer);
               },
           .on_ended = [this](uint64_t connection) { admin_peers_.Ended(connection); },
-          .on_refused =
-              [this](const PeerIdentity& peer, const absl::Status& why) {
-                Audit({.event = AuditEvent::kRefused,
-                       .pid = peer.pid,
-                       .uid = peer.uid,
-                       .call = "admin",
-                       .why = std::string(why.message())});
-              }});
-  sessions_->Start();
-  if (absl::Status started = StartMonitor(); !started.ok()) return started;
-  StartMetrics();
-  admin_listener_->Start();
-  return absl::OkStatus();
+          .on_refused = AuditsAs("admin", audit_->sink())});
+}
+
+void Server::ListenForViewers() {
+  view_service_ = std::make_unique<ViewService>(
+      broker_.get(), quotas_.get(),
+      AdminService::Hooks{
+          .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
+          .events = &view_streams_,
+          .pods = &pods_});
+  // Viewers share no limit with operators.
+  view_listener_ = std::make_unique<GrpcListener>(
+      std::move(listeners_.view),
+      [service = view_service_.get()](grpc::ServerBuilder& builder) {
+        SetLimits(builder, "view", kMaxViewTransportBytes, kMaxViewRequestBytes);
+        builder.RegisterService(service);
+      },
+      SetServing,
+      GrpcListenerOptions{
+          .max_connections = kMaxViewConnections,
+          .max_connections_per_uid = kMaxViewConnectionsPerUid,
+          .admits = AdmitsGroups({config_.admin_gid, config_.view_gid},
+                                 "the view socket is for root, the daemon's user, its view group "
+                                 "and its admin group"),
+          .on_refused = AuditsAs("view", audit_->sink())});
 }
 
 absl::Status Server::StartMonitor() {

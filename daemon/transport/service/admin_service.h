@@ -23,7 +23,7 @@
 
 namespace gpumemd {
 
-class AdminService final : public gpumem::v1::Admin::Service {
+class AdminService : public gpumem::v1::Admin::Service {
  public:
   // Functions of the server that the broker lacks. Thread-safe.
   struct Hooks {
