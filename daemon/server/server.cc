@@ -286,6 +286,7 @@ Server::~Server() {
   listeners_.RemoveFiles();
   Failpoint("stop-no-files");
   monitor_.reset();
+  history_.reset();
   // The broker's threads still run for a while.
   sessions_.reset();
   Failpoint("stop-closed");

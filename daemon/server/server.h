@@ -27,6 +27,7 @@
 #include "daemon/restart/fd_store/fd_store.h"
 #include "daemon/restart/inherit.h"
 #include "daemon/restart/override_store.h"
+#include "daemon/server/history_sampler.h"
 #include "daemon/server/listeners.h"
 #include "daemon/server/load_report.h"
 #include "daemon/server/metrics_endpoint.h"
@@ -157,6 +158,7 @@ class Server final {
   RelayedPart<SessionServer> sessions_{observer_.sessions()};
   std::shared_ptr<ProcessMemory> process_memory_;  // null if there is no source of counts
   std::unique_ptr<UnbrokeredMonitor> monitor_;     // null as well
+  std::unique_ptr<HistorySampler> history_;
   std::unique_ptr<BrokerService> broker_service_;
   std::unique_ptr<AdminService> admin_service_;
   PeerBook admin_peers_;

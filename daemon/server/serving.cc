@@ -114,6 +114,9 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
     }
   }
 
+  absl::StatusOr<std::unique_ptr<HistorySampler>> history = HistorySampler::Start(broker_.get());
+  if (!history.ok()) return history.status();
+  history_ = *std::move(history);
   hub_.Own(std::make_unique<WatchHub>(broker_.get()));
   grpc::EnableDefaultHealthCheckService(true);
   // For operators; but gRPC's library adds it to every server as soon as it is linked.
@@ -159,6 +162,10 @@ void Server::ListenForOperators() {
       broker_.get(), quotas_.get(),
       AdminService::Hooks{
           .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
+          .history =
+              [this](const gpumem::v1::GetHistoryRequest& request) {
+                return history_->Read(request);
+              },
           .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
           .check_reload = [this] { return CheckReload(); },
           .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
@@ -189,6 +196,10 @@ void Server::ListenForViewers() {
       broker_.get(), quotas_.get(),
       AdminService::Hooks{
           .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
+          .history =
+              [this](const gpumem::v1::GetHistoryRequest& request) {
+                return history_->Read(request);
+              },
           .events = &view_streams_,
           .pods = &pods_});
   // Viewers share no limit with operators.

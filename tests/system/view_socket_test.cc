@@ -20,7 +20,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/bytes.h"
 #include "common/unix_channel.h"
+#include "gpumem/client.h"
 #include "tests/support/attack.h"
 #include "tests/support/child.h"
 #include "tests/support/expect_status.h"
@@ -103,6 +105,42 @@ TEST_F(View, ShowsWhatTheAdminSocketShows) {
   v1::GetQuotaResponse none;
   EXPECT_EQ(view.GetQuota(testing::ContextWith().get(), unknown, &none).error_code(),
             grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(View, ShowsTheHistoryUpToNow) {
+  auto client = daemon_->Connect("other", "holder");
+  ASSERT_OK(client);
+  auto segment = (*client)->Acquire({.bytes = 2 * kMiB});
+  ASSERT_OK(segment);
+  for (const auto& channel : {view_channel_, admin_channel_}) {
+    Stub stub(channel);
+    v1::GetHistoryRequest request;
+    request.add_tenants("other");
+    v1::GetHistoryResponse history;
+    const grpc::Status read = stub.GetHistory(testing::ContextWith().get(), request, &history);
+    ASSERT_TRUE(read.ok()) << read.error_message();
+    EXPECT_EQ(history.interval_ms(), 10'000u);
+    EXPECT_LE(history.since_unix_ms(), history.now_unix_ms());
+    ASSERT_EQ(history.series_size(), 1);
+    EXPECT_EQ(history.series(0).tenant(), "other");
+    EXPECT_EQ(history.series(0).device_uuid(), Status().devices(0).device_uuid());
+    ASSERT_GE(history.series(0).points_size(), 1);
+    const v1::HistoryPoint& last = *history.series(0).points().rbegin();
+    EXPECT_EQ(last.charged_bytes(), 2 * kMiB);
+    EXPECT_EQ(last.leased_bytes(), 2 * kMiB);
+    EXPECT_EQ(last.limit_bytes(), 64 * kMiB);
+    request.set_device_uuid(Status().devices(1).device_uuid());
+    ASSERT_TRUE(stub.GetHistory(testing::ContextWith().get(), request, &history).ok());
+    EXPECT_EQ(history.series_size(), 0);
+    request.set_device_uuid("GPU-x");
+    EXPECT_EQ(stub.GetHistory(testing::ContextWith().get(), request, &history).error_code(),
+              grpc::StatusCode::NOT_FOUND);
+    request.clear_device_uuid();
+    request.add_tenants("unknown");
+    EXPECT_EQ(stub.GetHistory(testing::ContextWith().get(), request, &history).error_code(),
+              grpc::StatusCode::NOT_FOUND);
+  }
+  EXPECT_TRUE(segment->Release().ok());
 }
 
 TEST_F(View, RefusesEveryCallThatChangesSomething) {

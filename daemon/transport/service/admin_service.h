@@ -28,6 +28,9 @@ class AdminService : public gpumem::v1::Admin::Service {
   // Functions of the server that the broker lacks. Thread-safe.
   struct Hooks {
     std::function<void(gpumem::v1::GetStatusResponse&)> fill_status;
+    std::function<absl::StatusOr<gpumem::v1::GetHistoryResponse>(
+        const gpumem::v1::GetHistoryRequest&)>
+        history;
     std::function<absl::StatusOr<gpumem::v1::ReloadResponse>(const std::vector<AuditOperator>& by)>
         reload;
     // Returns what `reload` would, and changes nothing.
@@ -79,6 +82,9 @@ class AdminService : public gpumem::v1::Admin::Service {
   grpc::Status GetTenantUsage(grpc::ServerContext* context,
                               const gpumem::v1::GetTenantUsageRequest* request,
                               gpumem::v1::GetTenantUsageResponse* response) override;
+  grpc::Status GetHistory(grpc::ServerContext* context,
+                          const gpumem::v1::GetHistoryRequest* request,
+                          gpumem::v1::GetHistoryResponse* response) override;
   // Calls about Kubernetes' pods (admin_pods.cc).
   grpc::Status SetPods(grpc::ServerContext* context, const gpumem::v1::SetPodsRequest* request,
                        gpumem::v1::SetPodsResponse* response) override;

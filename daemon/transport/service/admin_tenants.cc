@@ -97,4 +97,12 @@ grpc::Status AdminService::EndTenant(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status AdminService::GetHistory(grpc::ServerContext*, const v1::GetHistoryRequest* request,
+                                      v1::GetHistoryResponse* response) {
+  absl::StatusOr<v1::GetHistoryResponse> history = hooks_.history(*request);
+  if (!history.ok()) return ToAnswer(history.status());
+  *response = *std::move(history);
+  return grpc::Status::OK;
+}
+
 }  // namespace gpumemd

@@ -42,6 +42,12 @@ class ViewServiceTest : public ::testing::Test {
         broker_.get(), quotas_.get(),
         AdminService::Hooks{
             .fill_status = [](v1::GetStatusResponse& status) { status.set_version("9.9"); },
+            .history =
+                [](const v1::GetHistoryRequest&) {
+                  v1::GetHistoryResponse response;
+                  response.set_interval_ms(7);
+                  return response;
+                },
             .events = &events_,
             .pods = &pods_});
     server_ = grpc::ServerBuilder().RegisterService(service_.get()).BuildAndStart();
@@ -122,6 +128,12 @@ TEST_F(ViewServiceTest, ServesTheListedCalls) {
     ASSERT_TRUE(stub->GetStatus(&context, {}, &status).ok());
     EXPECT_EQ(status.version(), "9.9");
     EXPECT_EQ(status.devices_size(), 1);
+  }
+  {
+    grpc::ClientContext context;
+    v1::GetHistoryResponse history;
+    ASSERT_TRUE(stub->GetHistory(&context, {}, &history).ok());
+    EXPECT_EQ(history.interval_ms(), 7u);
   }
   grpc::ClientContext context;
   v1::EventRecord record;
