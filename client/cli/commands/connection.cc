@@ -29,15 +29,16 @@ constexpr absl::Duration kPause = absl::Milliseconds(50);
 absl::Status AdminRefusal(const std::string& path) {
   return absl::PermissionDeniedError(
       absl::StrCat("permission denied for ", path,
-                   ": use sudo, or join the group [daemon] admin_group of the configuration. The "
-                   "socket is for root, the daemon's user and that group, outside containers or in "
-                   "the daemon's container"));
+                   ": use sudo, or join the group [daemon] admin_group of the configuration (to "
+                   "see the state alone, view_group). The socket is for root, the daemon's user "
+                   "and that group, outside containers or in the daemon's container"));
 }
 
-absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir, absl::Duration timeout) {
+absl::StatusOr<UniqueFd> Connect(const std::string& runtime_dir, const char* socket,
+                                 absl::Duration timeout) {
   absl::StatusOr<UniqueFd> fd =
       // With a name, so that the daemon's audit can name the command's user.
-      ConnectUnix(SocketPath(runtime_dir, kAdminSocket), SOCK_STREAM, absl::Now() + timeout,
+      ConnectUnix(SocketPath(runtime_dir, socket), SOCK_STREAM, absl::Now() + timeout,
                   /*named=*/true);
   if (absl::IsUnavailable(fd.status())) {
     return absl::UnavailableError(
@@ -74,26 +75,36 @@ std::shared_ptr<grpc::Channel> MakeChannel(UniqueFd fd) {
   return grpc::CreateCustomInsecureChannelFromFd("gpumemd", fd.release(), arguments);
 }
 
+// Returns a connection that the daemon serves. Statuses as ConnectAdmin.
+absl::StatusOr<UniqueFd> ConnectServed(const std::string& runtime_dir, const char* socket,
+                                       absl::Duration timeout) {
+  const std::string path = SocketPath(runtime_dir, socket);
+  for (int hang_ups = 0; hang_ups < kMostHangUps; ++hang_ups) {
+    if (hang_ups > 0) absl::SleepFor(kPause);
+    absl::StatusOr<UniqueFd> fd = Connect(runtime_dir, socket, timeout);
+    if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
+    if (!fd.ok()) return fd;
+    const std::optional<absl::Status> refused = Refused(fd->get(), path, timeout);
+    if (!refused) return fd;
+    if (!absl::IsUnavailable(*refused)) return *refused;
+  }
+  // Daemons of protocol version 1 refuse without a reason.
+  return AdminRefusal(path);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
     const std::string& runtime_dir, std::optional<absl::Duration> timeout) {
   const absl::Duration of_each_call = timeout.value_or(kCallTimeout);
-  const std::string path = SocketPath(runtime_dir, kAdminSocket);
-  for (int hang_ups = 0; hang_ups < kMostHangUps; ++hang_ups) {
-    if (hang_ups > 0) absl::SleepFor(kPause);
-    absl::StatusOr<UniqueFd> fd = Connect(runtime_dir, of_each_call);
-    if (absl::IsPermissionDenied(fd.status())) return AdminRefusal(path);
-    if (!fd.ok()) return fd.status();
-    const std::optional<absl::Status> refused = Refused(fd->get(), path, of_each_call);
-    if (!refused) {
-      return std::make_unique<AdminConnection>(runtime_dir, of_each_call,
-                                               v1::Admin::NewStub(MakeChannel(*std::move(fd))));
-    }
-    if (!absl::IsUnavailable(*refused)) return *refused;
+  absl::StatusOr<UniqueFd> fd = ConnectServed(runtime_dir, kAdminSocket, of_each_call);
+  if (absl::IsPermissionDenied(fd.status())) {
+    absl::StatusOr<UniqueFd> view = ConnectServed(runtime_dir, kViewSocket, of_each_call);
+    if (view.ok()) fd = std::move(view);
   }
-  // Daemons of protocol version 1 refuse without a reason.
-  return AdminRefusal(path);
+  if (!fd.ok()) return fd.status();
+  return std::make_unique<AdminConnection>(runtime_dir, of_each_call,
+                                           v1::Admin::NewStub(MakeChannel(*std::move(fd))));
 }
 
 absl::Status AdminConnection::Reconnect() {

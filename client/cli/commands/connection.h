@@ -43,12 +43,13 @@ class AdminConnection {
   std::unique_ptr<v1::Admin::Stub> stub_;
 };
 
-// Connects to the daemon in `runtime_dir`. Waits for a daemon while its socket listens without one,
-// as with systemd's socket units and gpumem-keeper.
+// Connects to the daemon in `runtime_dir`: to the admin socket, and to the view socket if the admin
+// socket is not for this user. There the daemon refuses calls that change something. Waits for a
+// daemon while its socket listens without one, as with systemd's socket units and gpumem-keeper.
 // `timeout` is that of each call, and of the connection.
 //   UNAVAILABLE        no daemon there
 //   DEADLINE_EXCEEDED  it accepts no connection
-//   PERMISSION_DENIED  this user may not use it
+//   PERMISSION_DENIED  this user may use neither socket
 //   RESOURCE_EXHAUSTED  it has no room for another connection
 absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
     const std::string& runtime_dir, std::optional<absl::Duration> timeout = std::nullopt);

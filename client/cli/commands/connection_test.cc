@@ -62,12 +62,13 @@ class ConnectionTest : public testing::Test {
   }
   void TearDown() override {
     unlink((dir_ + "/admin.sock").c_str());
+    unlink((dir_ + "/view.sock").c_str());
     rmdir(dir_.c_str());
   }
 
-  std::unique_ptr<grpc::Server> Serve(FakeAdmin& service) {
+  std::unique_ptr<grpc::Server> Serve(FakeAdmin& service, const char* socket = "/admin.sock") {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("unix:" + dir_ + "/admin.sock", grpc::InsecureServerCredentials());
+    builder.AddListeningPort("unix:" + dir_ + socket, grpc::InsecureServerCredentials());
     builder.RegisterService(&service);
     return builder.BuildAndStart();
   }
@@ -190,6 +191,28 @@ TEST_F(ConnectionTest, ADaemonWithoutRoomSaysSo) {
                 HasSubstr(absl::IsPermissionDenied(why) ? "permission denied for "
                                                         : "1024 connections of uid 5"));
   }
+}
+
+TEST_F(ConnectionTest, AViewerUsesTheViewSocket) {
+  absl::StatusOr<UniqueFd> listener = ListenUnix(dir_ + "/admin.sock", SOCK_STREAM, 0600);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  FakeAdmin service;
+  service.end = {grpc::StatusCode::PERMISSION_DENIED, "the view socket is read-only"};
+  const std::unique_ptr<grpc::Server> server = Serve(service, "/view.sock");
+  ASSERT_NE(server, nullptr);
+  std::thread daemon([&] {
+    const UniqueFd refused = Accept(*listener);
+    const std::string bytes = Http2Refusal(absl::PermissionDeniedError("for operators"));
+    send(refused.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  });
+  auto viewer = ConnectAdmin(dir_);
+  daemon.join();
+  ASSERT_TRUE(viewer.ok()) << viewer.status();
+  EXPECT_TRUE(Call(**viewer, &v1::Admin::Stub::GetStatus, v1::GetStatusRequest()).ok());
+  // The daemon's words reach the user.
+  service.failures = 9;
+  EXPECT_EQ(Call(**viewer, &v1::Admin::Stub::SetQuota, v1::SetQuotaRequest()).status(),
+            absl::PermissionDeniedError("the view socket is read-only"));
 }
 
 // As a daemon that ends: the next one answers.
