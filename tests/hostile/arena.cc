@@ -43,8 +43,8 @@ constexpr uid_t kBystanderUid = 64801;
 constexpr uid_t kFirstAttackerUid = 64802;
 constexpr uid_t kFirstNewcomerUid = 64900;
 
-// Segments are sparse files: nothing of the devices is touched. Everyone may connect to the admin
-// socket, so that the daemon itself has to turn others away.
+// Segments are sparse files: nothing of the devices is touched. Everyone may connect to the sockets
+// of operators and viewers, so that the daemon itself has to turn others away.
 std::string ConfigOf(const Scene& scene) {
   return absl::StrCat(R"(
 [host]
@@ -58,6 +58,7 @@ default = true
 [daemon]
 backend = "host"
 admin_socket_mode = "0666"
+view_socket_mode = "0666"
 )",
                       scene.daemon, R"(
 [tenant_defaults]

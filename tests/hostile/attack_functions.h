@@ -55,6 +55,10 @@ Tally PageStorm(const Orders& orders);
 Tally FactFlood(const Orders& orders);
 Tally TellPods(const Orders& orders);
 
+// --- The view socket (view_attacks.cc) -----------------------------------------------------------
+
+Tally ViewStorm(const Orders& orders);
+
 // --- Tenants made by sessions (tenant_attacks.cc) ------------------------------------------------
 
 Tally TenantStorm(const Orders& orders);

@@ -51,6 +51,7 @@ Attack FindAttack(const std::string& name) {
       {"take-sessions", TakeSessions},
       {"tell-pods", TellPods},
       {"tenant-storm", TenantStorm},
+      {"view-storm", ViewStorm},
       {"wait", Wait},
   };
   const auto found = all.find(name);

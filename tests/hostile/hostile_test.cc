@@ -161,6 +161,19 @@ TEST_F(Hostile, FactsOfPods) {
   EXPECT_EQ(Counted("tell-pods", "nonsense"), 0u);
 }
 
+// Viewers take all that the view socket has, and try to change something; another user tries to be
+// one. Operators have the same uid as these viewers here, and do not notice.
+TEST_F(Hostile, Viewers) {
+  Survive({}, {{.attack = "view-storm", .processes = 2, .as_operator = true},
+               {.attack = "view-storm", .processes = 1}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("view-storm", "shown"), 0u);
+  EXPECT_GT(Counted("view-storm", "connections"), 0u);
+  EXPECT_GT(Counted("view-storm", "turned_away"), 0u);
+  EXPECT_GT(Counted("view-storm", "tried"), 0u);
+  EXPECT_EQ(Counted("view-storm", "changed"), 0u);
+}
+
 // They make tenants without end, with odd names, and reach for those of others.
 TEST_F(Hostile, TenantStorm) {
   Survive({}, {{.attack = "tenant-storm", .processes = 4}});
