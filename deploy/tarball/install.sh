@@ -243,7 +243,7 @@ find_libraries() { [[ -n $destdir ]] || ((EUID != 0)) || ! command -v ldconfig >
 # Stops the service, if this script installed it. A socket alone would start the daemon again.
 stop_service() {
   [[ -n ${owned[$UNIT]:-} && -z $destdir ]] && systemd_runs || return 0
-  run systemctl disable --quiet --now gpumemd.service gpumemd-session.socket gpumemd-admin.socket ||
+  run systemctl disable --quiet --now gpumemd.service gpumemd-{session,admin,view}.socket ||
     say "gpumemd.service could not be stopped"
 }
 

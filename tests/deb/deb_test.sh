@@ -137,7 +137,7 @@ make_root() {
 }
 
 # add_api_socket TREE: the socket unit that releases before protocol version 2 had. Its service is
-# another one, since today's daemon refuses a third socket.
+# another one, since today's daemon refuses a socket of that name.
 add_api_socket() {
   local units=$1/lib/systemd/system
   printf '[Socket]\nListenStream=/run/gpumem/api.sock\n[Install]\nWantedBy=sockets.target\n' \
@@ -186,7 +186,7 @@ check_installed() {
   expect_inside "gpumem-admin" getent group gpumem-admin
   # Nothing of ours, and nothing said by systemd for others, but that there is no journal.
   inside_quietly systemd-analyze verify --man=yes --recursive-errors=no \
-    gpumemd.service gpumemd-{session,admin}.socket gpumem-{kubelet-plugin,dra-driver}.service
+    gpumemd.service gpumemd-{session,admin,view}.socket gpumem-{kubelet-plugin,dra-driver}.service
   [[ ! -s $WORK/log ]] || fail "systemd-analyze verify: $(cat "$WORK/log")"
   [[ -z $(find "$WORK/root/etc/systemd" -name 'gpumem-*') ]] ||
     fail "units are enabled that an administrator has to choose"

@@ -22,7 +22,8 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using testing::SystemdMachine;
 
-constexpr char kUnits[] = "gpumemd.service gpumemd-session.socket gpumemd-admin.socket";
+constexpr char kUnits[] =
+    "gpumemd.service gpumemd-session.socket gpumemd-admin.socket gpumemd-view.socket";
 
 // Runs inside: makes the places writable where install.sh writes; $1 is the folder. The machine's
 // files stay as they are. systemd reads the units that install.sh writes, and those of the test.

@@ -325,7 +325,7 @@ check_units_by_systemd() {
     echo "install_test: SKIPPED the check of the units by systemd-analyze: $said"
     return
   fi
-  verified_units "$ROOT" gpumemd.service gpumemd-session.socket gpumemd-admin.socket >"$WORK/output"
+  verified_units "$ROOT" gpumemd.service gpumemd-{session,admin,view}.socket >"$WORK/output"
   [[ ! -s $WORK/output ]] || fail "systemd finds mistakes in the units"
   mv "$ROOT/opt/gpumem/bin/gpumemd" "$WORK/gpumemd"
   [[ $(verified_units "$ROOT" gpumemd.service) == *"/opt/gpumem/bin/gpumemd"* ]] ||

@@ -71,7 +71,8 @@ absl::Status InstalledService::Prepare(const Options& options) {
   fs::copy_file(absl::StrCat(kShipped, "/sysusers.conf"), root + "/usr/lib/sysusers.d/gpumem.conf");
   fs::copy_file(absl::StrCat(kShipped, "/tmpfiles.conf"), folder + "/tmpfiles.conf");
   fs::copy_file(ProgramPath(options.program), root + "/usr/sbin/gpumemd");
-  for (const char* unit : {"gpumemd.service", "gpumemd-session.socket", "gpumemd-admin.socket"}) {
+  for (const char* unit : {"gpumemd.service", "gpumemd-session.socket", "gpumemd-admin.socket",
+                           "gpumemd-view.socket"}) {
     fs::copy_file(absl::StrCat(kShipped, "/", unit), absl::StrCat(folder, "/units/", unit));
   }
   Configure(options.config.empty() ? Read("deploy/gpumemd.toml") : options.config);
