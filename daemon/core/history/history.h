@@ -50,7 +50,7 @@ struct HistorySeries {
   std::string tenant;
   size_t device = 0;  // its place among LedgerMeasures::devices
   std::vector<HistoryPoint> points;
-  bool cut = false;  // intervals were dropped for room, since the begin of what is kept
+  bool cut = false;  // intervals of the kept time were dropped for room
 };
 
 // Not thread-safe.
@@ -82,7 +82,7 @@ class History {
 
   // True if the tenant has a series.
   bool Knows(const std::string& tenant) const { return tenants_.contains(tenant); }
-  // Returns the begin of what is kept, at `now`.
+  // Returns the begin of the kept time, at `now`.
   absl::Time Since(absl::Time now) const;
   // Returns the units in use, at most Options::most.
   size_t used() const { return used_; }

@@ -86,7 +86,7 @@ TEST_F(HistoryTest, KeepsChangesAlone) {
   node_.tenants["a"].leased[0] = 7;
   for (int i = 10; i < 20; ++i) Sample(i * 10);
   EXPECT_THAT(Tell(Read(200, "a")), ElementsAre("0:5", "100:7"));
-  // The present is a point of its own where it differs.
+  // The present is a further point if it differs.
   node_.tenants["a"].leased[0] = 8;
   EXPECT_THAT(Tell(Read(203, "a")), ElementsAre("0:5", "100:7", "203:8"));
   EXPECT_THAT(Tell(Read(203, "a", 1)), ElementsAre("0:0"));
@@ -202,7 +202,7 @@ TEST(HistoryBoundTest, TheGreediestFamilyLosesItsOldest) {
   EXPECT_THAT(all[2].points, SizeIs(10));
   for (const size_t busy : {0, 1}) {
     EXPECT_TRUE(all[busy].cut) << all[busy].tenant;
-    // About half of what is left, the newest.
+    // About half of the other units, the newest.
     EXPECT_GT(all[busy].points.size(), 25u);
     EXPECT_EQ(all[busy].points.back().time, At(199));
   }

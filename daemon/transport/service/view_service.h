@@ -9,7 +9,7 @@
 namespace gpumemd {
 
 // Serves the calls of ServedCalls() as AdminService does. Refuses all others with
-// PERMISSION_DENIED, whoever calls, and reads no request of theirs.
+// PERMISSION_DENIED, also for root, and reads no request of theirs.
 class ViewService final : public AdminService {
  public:
   // Returns the names of the calls that it serves. One that is added to the protocol is refused
