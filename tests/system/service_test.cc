@@ -2,7 +2,10 @@
 // The shipped units under the machine's real systemd: an administrator's commands and their output.
 // service_crash_test.cc has the failures.
 #include <gmock/gmock.h>
+#include <grp.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -22,11 +25,14 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "common/bytes.h"
+#include "common/unix_channel.h"
 #include "gpumem/client.h"
 #include "gpumem/publication.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/support/crash_load.h"
 #include "tests/support/installed_service.h"
+#include "tests/support/wire.h"
 
 namespace gpumem {
 namespace {
@@ -77,7 +83,8 @@ TEST_F(ServiceTest, StartsAsItsOwnUserWithoutAnyRight) {
   EXPECT_EQ(service_->Shell("cd /run/gpumem; stat -c '%n %U %G %a %F' . *.sock").output,
             ". gpumem gpumem 755 directory\n"
             "admin.sock root gpumem-admin 660 socket\n"
-            "session.sock root root 666 socket\n");
+            "session.sock root root 666 socket\n"
+            "view.sock root gpumem-metrics 660 socket\n");
   EXPECT_EQ(service_->Shell("stat -c '%U %a' /var/lib/gpumem").output, "gpumem 700\n");
   const std::string log = service_->Log();
   EXPECT_THAT(log, Not(HasSubstr("error")));
@@ -188,6 +195,21 @@ TEST_F(ServiceTest, AConnectionStartsIt) {
   const auto client = service_->Role({"use"});
   EXPECT_EQ(client.code, 0) << client.output << service_->Log();
   EXPECT_EQ(service_->Property("ActiveState"), "active");
+}
+
+TEST_F(ServiceTest, AViewersConnectionStartsIt) {
+  Install({.config = "[daemon]\nview_group = \"gpumem-metrics\"\n"});
+  if (IsSkipped()) return;
+  ASSERT_EQ(service_->Systemctl({"start", "gpumemd-view.socket"}).code, 0);
+  EXPECT_EQ(service_->Property("ActiveState"), "inactive");
+  EXPECT_THAT(service_->Role({"view-without-group"}).output, HasSubstr("PERMISSION_DENIED"));
+  EXPECT_EQ(service_->Property("ActiveState"), "inactive");
+  const auto viewer = service_->Role({"view"});
+  EXPECT_EQ(viewer.code, 0) << viewer.output << service_->Log();
+  EXPECT_EQ(service_->Property("ActiveState"), "active");
+  // A restart leaves it listening.
+  EXPECT_EQ(service_->Systemctl({"restart", "gpumemd"}).code, 0);
+  EXPECT_EQ(service_->Role({"view"}).code, 0);
 }
 
 TEST_F(ServiceTest, AConnectionDuringARestartWaits) {
@@ -310,8 +332,27 @@ int HoldAndLook(Client& client) {
   }
 }
 
+// Asks for the status on the view socket, as a user in this group.
+int View(const char* group_name) {
+  constexpr uid_t kNobody = 65534;
+  const group* found = getgrnam(group_name);
+  if (found == nullptr) return Fail("there is no such group");
+  if (setgroups(0, nullptr) != 0 || setgid(found->gr_gid) != 0 || setuid(kNobody) != 0) {
+    return Fail("another user cannot be had");
+  }
+  const std::string socket = absl::StrCat(kRuntimeDir, "/view.sock");
+  const absl::Status connected = ConnectUnix(socket, SOCK_STREAM).status();
+  if (!connected.ok()) return Fail(connected.ToString());
+  v1::GetStatusResponse status;
+  const grpc::Status asked = v1::Admin::NewStub(testing::ChannelTo(socket))
+                                 ->GetStatus(testing::ContextWith().get(), {}, &status);
+  return asked.ok() ? 0 : Fail(asked.error_message());
+}
+
 int RunRole(const std::string& role) {
   if (role == "knock") Knock();
+  if (role == "view") return View("gpumem-metrics");
+  if (role == "view-without-group") return View("nogroup");
   auto client = Client::Connect({.runtime_dir = kRuntimeDir,
                                  .timeout = role == "use" ? absl::Seconds(20) : absl::Seconds(60)});
   if (!client.ok()) return Fail(client.status().ToString());
