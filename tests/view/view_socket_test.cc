@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -68,8 +70,24 @@ class View : public AttackTest {
   std::string VisitAs(uid_t uid, gid_t gid) {
     // mkdtemp's folder is closed to other users.
     chmod(std::filesystem::path(daemon_->runtime_dir()).parent_path().c_str(), 0755);
-    Child child = Child::Self(
-        {"--role", "visitor", daemon_->runtime_dir(), absl::StrCat(uid), absl::StrCat(gid)});
+    return TellOf({"visitor", daemon_->runtime_dir(), absl::StrCat(uid), absl::StrCat(gid)});
+  }
+  // Returns the exit code of a command as a process of this group, and its output.
+  std::string RunAs(gid_t gid, const std::string& command) {
+    const std::filesystem::path folder =
+        std::filesystem::path(daemon_->runtime_dir()).parent_path();
+    chmod(folder.c_str(), 0755);
+    // The tree of the build may be closed to other users.
+    const std::string program = folder / "gpumemctl";
+    std::filesystem::copy_file(testing::ProgramPath("gpumemctl"), program,
+                               std::filesystem::copy_options::overwrite_existing);
+    return TellOf({"run", daemon_->runtime_dir(), absl::StrCat(kNobody), absl::StrCat(gid),
+                   absl::StrCat(program, " --runtime-dir ", daemon_->runtime_dir(), " ", command)});
+  }
+  // Returns the message of this program in a role.
+  std::string TellOf(std::vector<std::string> role) {
+    role.insert(role.begin(), "--role");
+    Child child = Child::Self(std::move(role));
     auto word = ReceiveMessage(child.channel(), absl::Now() + kAnswerTime);
     return word.ok() ? word->bytes : word.status().ToString();
   }
@@ -185,6 +203,22 @@ TEST_F(View, AdmitsItsGroupAndOperators) {
   EXPECT_EQ(VisitAs(0, 0), "view OK, admin OK");
 }
 
+TEST_F(View, GpumemctlShowsAndDoesNotChange) {
+  if (!testing::CanBeOtherUsers()) GTEST_SKIP() << "being another user takes root";
+  ASSERT_NO_FATAL_FAILURE(
+      RestartWith("[daemon]\nview_group = \"games\"\n[[tenant]]\nname = \"t\"\n"
+                  "[[rule]]\ntenant = \"t\"\ndefault = true\n"));
+  const gid_t viewers = GroupOf("games");
+  EXPECT_THAT(RunAs(viewers, "status"), AllOf(HasSubstr("[0]"), HasSubstr("admitting")));
+  EXPECT_THAT(RunAs(viewers, "quota list"), AllOf(HasSubstr("[0]"), HasSubstr("t")));
+  EXPECT_THAT(RunAs(viewers, "events"), AllOf(HasSubstr("[0]"), HasSubstr("started")));
+  EXPECT_THAT(RunAs(viewers, "drain"),
+              AllOf(HasSubstr("[4]"), HasSubstr("the view socket is read-only: Drain")));
+  EXPECT_THAT(RunAs(viewers, "quota set t --limit 1GiB"),
+              AllOf(HasSubstr("[4]"), HasSubstr("the view socket is read-only: SetQuota")));
+  EXPECT_THAT(RunAs(kNobody, "status"), AllOf(HasSubstr("[4]"), HasSubstr("view_group")));
+}
+
 // Operators' streams are others.
 TEST_F(View, AllItsEventStreamsLeaveThoseOfOperators) {
   struct Stream {
@@ -236,25 +270,34 @@ absl::Status Ask(const std::string& socket) {
   return absl::Status(static_cast<absl::StatusCode>(asked.error_code()), "");
 }
 
-int Visit(const std::string& dir, uid_t uid, gid_t gid) {
-  if (setgroups(0, nullptr) != 0 || setgid(gid) != 0 || setuid(uid) != 0) return 1;
+int Tell(const std::string& words) {
+  return SendMessage(3, words, {}, absl::Now() + kAnswerTime).ok() ? 0 : 1;
+}
+
+int Visit(const std::string& dir) {
   const auto word = [&](const char* name) {
     return absl::StatusCodeToString(Ask(absl::StrCat(dir, "/", name)).code());
   };
-  const std::string words =
-      absl::StrCat("view ", word("view.sock"), ", admin ", word("admin.sock"));
-  return SendMessage(3, words, {}, absl::Now() + kAnswerTime).ok() ? 0 : 1;
+  return Tell(absl::StrCat("view ", word("view.sock"), ", admin ", word("admin.sock")));
+}
+
+int Run(const std::string& command) {
+  FILE* out = popen((command + " 2>&1").c_str(), "r");
+  if (out == nullptr) return 1;
+  std::string said(1 << 15, '\0');
+  said.resize(fread(said.data(), 1, said.size(), out));
+  return Tell(absl::StrCat(said, "[", WEXITSTATUS(pclose(out)), "]"));
 }
 
 }  // namespace
 
 int RunRole(const std::vector<std::string>& args) {
   uint32_t uid, gid;
-  if (args.size() != 4 || args[0] != "visitor" || !absl::SimpleAtoi(args[2], &uid) ||
-      !absl::SimpleAtoi(args[3], &gid)) {
+  if (args.size() < 4 || !absl::SimpleAtoi(args[2], &uid) || !absl::SimpleAtoi(args[3], &gid) ||
+      setgroups(0, nullptr) != 0 || setgid(gid) != 0 || setuid(uid) != 0) {
     return 2;
   }
-  return Visit(args[1], uid, gid);
+  return args[0] == "run" && args.size() == 5 ? Run(args[4]) : Visit(args[1]);
 }
 
 }  // namespace gpumem
