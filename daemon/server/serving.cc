@@ -32,6 +32,9 @@ constexpr int kReadChunkBytes = 8 * 1024;
 constexpr int kHandshakeTimeoutMs = 5000;
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
 constexpr int kMaxThreads = 64;
+// Of the view socket: all event streams (EventStreams::kMost), and a few calls beside them, which
+// take the broker's mutex one after another.
+constexpr int kMaxViewThreads = 24;
 // Memory quota of gRPC for all operators; and for the sessions of one uid and tenant, of which some
 // 50 can publish at a time with the largest request.
 constexpr size_t kMaxAdminTransportBytes = size_t{256} << 20;
@@ -44,9 +47,9 @@ constexpr uint32_t kMaxViewConnectionsPerUid = 128;
 
 // `transport_bytes` are this server's alone.
 void SetLimits(grpc::ServerBuilder& builder, const char* name, size_t transport_bytes,
-               int max_request_bytes) {
+               int max_request_bytes, int max_threads = kMaxThreads) {
   grpc::ResourceQuota quota(name);
-  quota.Resize(transport_bytes).SetMaxThreads(kMaxThreads);
+  quota.Resize(transport_bytes).SetMaxThreads(max_threads);
   builder.SetResourceQuota(quota);
   // Not one for each core, which may be more than there may be threads.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
@@ -206,7 +209,7 @@ void Server::ListenForViewers() {
   view_listener_ = std::make_unique<GrpcListener>(
       std::move(listeners_.view),
       [service = view_service_.get()](grpc::ServerBuilder& builder) {
-        SetLimits(builder, "view", kMaxViewTransportBytes, kMaxViewRequestBytes);
+        SetLimits(builder, "view", kMaxViewTransportBytes, kMaxViewRequestBytes, kMaxViewThreads);
         builder.RegisterService(service);
       },
       SetServing,

@@ -189,7 +189,7 @@ TEST(HistoryBoundTest, TheGreediestFamilyLosesItsOldest) {
   node.tenants["busy"];
   node.tenants["busy-child"].parent = "busy";
   for (int i = 0; i < 200; ++i) {
-    node.tenants["busy"].leased[0] = static_cast<uint64_t>(2 * i);
+    node.tenants["busy"].leased[0] = 2 * static_cast<uint64_t>(i);
     node.tenants["busy-child"].leased[0] = static_cast<uint64_t>(i);
     if (i % 20 == 0) ++node.tenants["calm"].leased[0];
     history.Add(At(i), node.Measure());
@@ -222,7 +222,7 @@ TEST(HistoryBoundTest, FourThousandTenantsOnEightDevicesTakeFourMiB) {
   for (int round = 0; round < 20; ++round) {
     for (LedgerMeasures::Tenant& tenant : measures.tenants) {
       for (LedgerMeasures::OnDevice& on : tenant.devices) {
-        on.charged[kLeased] = static_cast<uint64_t>(round + 1);
+        on.charged[kLeased] = 1 + static_cast<uint64_t>(round);
       }
     }
     history.Add(At(round * 10), measures);

@@ -238,7 +238,7 @@ void Fuzzer::SendFrames() {
   WireSession session(dir_ + "/session.sock");
   UniqueFd socket;
   if (random_.OneIn(2)) {
-    socket = ConnectStream(dir_ + "/admin.sock");
+    socket = ConnectStream(dir_ + (random_.OneIn(3) ? "/view.sock" : "/admin.sock"));
   } else if (session.Greet(HelloOf("")).ok()) {
     socket = session.TakeApi();
   }
