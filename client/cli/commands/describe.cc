@@ -9,6 +9,7 @@
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
 #include "client/cli/commands/output.h"
+#include "client/cli/commands/read_snapshot.h"
 #include "client/cli/text/json.h"
 #include "client/cli/text/print.h"
 #include "client/cli/views/describe_view.h"
@@ -19,29 +20,6 @@ namespace gpumem::cli {
 namespace {
 
 using v1::Admin;
-
-absl::StatusOr<Snapshot> Take(AdminConnection& admin) {
-  Snapshot snapshot;
-  absl::Status first;
-  const auto ask = [&](auto method, auto request, auto* answer) {
-    if (!first.ok()) return;
-    auto response = Call(admin, method, request);
-    if (response.ok()) {
-      *answer = *std::move(response);
-    } else {
-      first = response.status();
-    }
-  };
-  ask(&Admin::Stub::GetStatus, v1::GetStatusRequest(), &snapshot.status);
-  ask(&Admin::Stub::ListTenants, v1::ListTenantsRequest(), &snapshot.tenants);
-  ask(&Admin::Stub::ListSessions, v1::ListSessionsRequest(), &snapshot.sessions);
-  ask(&Admin::Stub::ListSegments, v1::ListSegmentsRequest(), &snapshot.segments);
-  ask(&Admin::Stub::ListWaiting, v1::ListWaitingRequest(), &snapshot.waiting);
-  ask(&Admin::Stub::ListPublications, v1::ListPublicationsRequest(), &snapshot.publications);
-  ask(&Admin::Stub::ListHolders, v1::ListHoldersRequest(), &snapshot.holders);
-  if (!first.ok()) return first;
-  return snapshot;
-}
 
 // Returns the arrays of a publication; none if its metadata lists none, or if it has ended since.
 internal::Contents ContentsOf(AdminConnection& admin, const std::string& name) {
@@ -167,7 +145,7 @@ Json DescribeJson(const Snapshot& snapshot, const Thing& thing) {
 absl::Status Run(const DescribeCommand& command, const GlobalOptions& options) {
   auto admin = ConnectAdmin(options.runtime_dir, options.timeout);
   if (!admin.ok()) return admin.status();
-  absl::StatusOr<Snapshot> snapshot = Take(**admin);
+  absl::StatusOr<Snapshot> snapshot = ReadSnapshot(**admin);
   if (!snapshot.ok()) return snapshot.status();
   absl::StatusOr<Thing> thing = Find(*snapshot, command.subject, command.name);
   if (!thing.ok()) return thing.status();
