@@ -29,12 +29,6 @@ std::string ValuePrefix(const EnumDescriptor& type) {
   return prefix + "_";
 }
 
-Json EnumJson(const EnumDescriptor& type, int number) {
-  const auto* value = type.FindValueByNumber(number);
-  if (value == nullptr) return number;
-  return absl::AsciiStrToLower(absl::StripPrefix(value->name(), ValuePrefix(type)));
-}
-
 // Converts one value of `field`: element `index` of a repeated one, else the only one.
 Json ValueJson(const Message& message, const FieldDescriptor& field, int index) {
   const Reflection& reflection = *message.GetReflection();
@@ -79,6 +73,12 @@ Json Versioned(const Json& json) {
 }
 
 }  // namespace
+
+Json EnumJson(const EnumDescriptor& type, int number) {
+  const auto* value = type.FindValueByNumber(number);
+  if (value == nullptr) return number;
+  return absl::AsciiStrToLower(absl::StripPrefix(value->name(), ValuePrefix(type)));
+}
 
 Json ToJson(const Message& message) {
   Json json = Json::object();

@@ -27,6 +27,9 @@ using Json = nlohmann::ordered_json;
 
 Json ToJson(const google::protobuf::Message& message);
 
+// Returns the word of a value of `type`, as above; the number if this program does not know it.
+Json EnumJson(const google::protobuf::EnumDescriptor& type, int number);
+
 // {"tenant": "…", "quota": {…}, "usage": {…}, "overridden": ["…"]}; "overridden" is null if
 // unknown.
 Json QuotaJson(const v1::GetQuotaResponse& response, bool knows_overridden);

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/web/feed/events.h"
+
+#include <array>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "client/web/feed/compact.h"
+
+namespace gpumem::web {
+namespace {
+
+// Fields that name nothing of other tenants in a record about a visible one. A field that is added
+// later is not told until it is added here.
+constexpr std::array<absl::string_view, 24> kHarmless = {
+    "tenant", "session", "pid",      "uid",   "client",  "command",     "rule",    "call",
+    "device", "kind",    "bytes",    "count", "lease",   "publication", "version", "content",
+    "cause",  "asked",   "resident", "used",  "segment", "limit",       "signal",  "of"};
+
+const std::string* ValueOf(const v1::EventRecord& record, absl::string_view name) {
+  for (const v1::EventField& field : record.fields()) {
+    if (field.name() == name && field.values_size() > 0) return &field.values(0);
+  }
+  return nullptr;
+}
+
+void AppendValue(const v1::EventField& field, const std::string& value, std::string* json) {
+  uint64_t number = 0;
+  int64_t negative = 0;
+  if (field.number() && absl::SimpleAtoi(value, &number)) {
+    absl::StrAppend(json, number);
+  } else if (field.number() && absl::SimpleAtoi(value, &negative)) {
+    absl::StrAppend(json, negative);
+  } else {
+    AppendQuoted(value, json);
+  }
+}
+
+}  // namespace
+
+std::string EventText(const v1::EventRecord& record) {
+  std::string json =
+      absl::StrCat("{\"number\":", record.number(),
+                   ",\"time_ms\":", record.time_unix_ns() / 1'000'000, ",\"event\":");
+  AppendQuoted(record.event(), &json);
+  json += ",\"text\":";
+  AppendQuoted(record.text(), &json);
+  if (const std::string* tenant = ValueOf(record, "tenant")) {
+    json += ",\"tenant\":";
+    AppendQuoted(*tenant, &json);
+  }
+  if (record.missed() > 0) absl::StrAppend(&json, ",\"missed\":", record.missed());
+  json += ",\"fields\":{";
+  bool first = true;
+  for (const v1::EventField& field : record.fields()) {
+    if (!first) json += ',';
+    first = false;
+    AppendQuoted(field.name(), &json);
+    json += ':';
+    if (!field.list()) {
+      AppendValue(field, field.values_size() > 0 ? field.values(0) : "", &json);
+      continue;
+    }
+    json += '[';
+    for (int i = 0; i < field.values_size(); ++i) {
+      if (i > 0) json += ',';
+      AppendValue(field, field.values(i), &json);
+    }
+    json += ']';
+  }
+  return json + "}}";
+}
+
+std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
+                                             const VisibleTenants& visible) {
+  const std::string* tenant = ValueOf(record, "tenant");
+  const std::string* uid = ValueOf(record, "uid");
+  const bool by_viewer = uid != nullptr && *uid == absl::StrCat(visible.uid());
+  if (tenant == nullptr || !(visible.contains(*tenant) || by_viewer)) return std::nullopt;
+
+  const auto is_foreign = [&](absl::string_view name) {
+    return name != *tenant && !visible.contains(name);
+  };
+  const auto names_foreign = [&](absl::string_view field) {
+    const std::string* name = ValueOf(record, field);
+    return name != nullptr && is_foreign(*name);
+  };
+  // Memory of another tenant on which the viewer's process has a lease; a limit of a tenant above.
+  const bool others_memory = names_foreign("owner");
+  const bool others_limit = names_foreign("limited");
+  const std::string* publication = ValueOf(record, "publication");
+  const bool others_publication =
+      publication != nullptr && is_foreign(publication->substr(0, publication->rfind('/')));
+  const auto is_visible = [&](absl::string_view field) {
+    if (field == "owner" || field == "segment") return !others_memory;
+    if (field == "limited" || field == "used" || field == "limit") return !others_limit;
+    if (field == "publication" || field == "version") return !others_publication;
+    return absl::c_linear_search(kHarmless, field);
+  };
+
+  v1::EventRecord result = record;
+  result.clear_fields();
+  result.clear_missed();  // they may be of other tenants
+  bool whole = true;
+  for (const v1::EventField& field : record.fields()) {
+    if (is_visible(field.name())) {
+      *result.add_fields() = field;
+    } else {
+      whole &= field.name() == "why";
+    }
+  }
+  // The sentence has all fields in it, the reason at its end.
+  absl::string_view text = record.text();
+  const std::string* why = ValueOf(record, "why");
+  if (why != nullptr) whole &= absl::ConsumeSuffix(&text, absl::StrCat(": ", *why));
+  result.set_text(whole ? std::string(text) : absl::StrCat(record.event(), ": tenant ", *tenant));
+  return result;
+}
+
+}  // namespace gpumem::web

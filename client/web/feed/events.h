@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of the audit for the page. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "client/web/feed/privacy.h"
+#include "proto/gpumem/v1/event_record.pb.h"
+
+namespace gpumem::web {
+
+// Returns {"number", "time_ms", "event", "text", "tenant"?, "missed"?, "fields": {name: value or
+// [values]}} on one line. "missed" is the number of records before it that are gone.
+std::string EventText(const v1::EventRecord& record);
+
+// Returns the record as a viewer of these tenants sees it: without reasons, operators and other
+// tenants' names and numbers. nullopt: it is about none of them, and not about the viewer's
+// processes.
+std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
+                                             const VisibleTenants& visible);
+
+}  // namespace gpumem::web

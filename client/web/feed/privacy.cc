@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/web/feed/privacy.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "client/cli/views/holdings.h"
+
+namespace gpumem::web {
+namespace {
+
+// The daemon allows 8 levels. A loop is impossible there, but must not hang this program.
+constexpr int kMostLevels = 64;
+
+const std::string& ParentOf(const v1::TenantInfo& tenant) {
+  return tenant.quota().parent().empty() ? tenant.made().parent() : tenant.quota().parent();
+}
+
+// True if the publication "TENANT/NAME" is of a visible tenant.
+bool IsOfVisible(absl::string_view publication, const VisibleTenants& visible) {
+  const size_t slash = publication.rfind('/');
+  return slash != absl::string_view::npos && visible.contains(publication.substr(0, slash));
+}
+
+}  // namespace
+
+absl::string_view WordOf(Sees sees) {
+  switch (sees) {
+    case Sees::kOperator:
+    case Sees::kAll:
+      return "all";
+    case Sees::kOwn:
+      return "own";
+    case Sees::kNone:
+      break;
+  }
+  return "none";
+}
+
+Privacy::Privacy(const cli::Snapshot& snapshot) : snapshot_(snapshot) {
+  for (const v1::TenantInfo& tenant : snapshot.tenants.tenants()) {
+    if (!ParentOf(tenant).empty()) parents_[tenant.usage().tenant()] = ParentOf(tenant);
+  }
+  const auto& devices = snapshot.status.devices();
+  for (int i = 0; i < devices.size(); ++i) {
+    for (const cli::Holding& each : cli::HoldingsOn(devices[i], snapshot.tenants).tenants) {
+      held_[each.tenant].push_back({.device = static_cast<size_t>(i),
+                                    .leased = each.leased,
+                                    .retained = each.retained,
+                                    .lingering = each.lingering,
+                                    .charged = each.held()});
+    }
+  }
+  for (const v1::SessionInfo& session : snapshot.sessions.sessions()) {
+    sessions_[session.session_id()] = session.tenant();
+  }
+}
+
+const std::string& Privacy::TopOf(const std::string& tenant) const {
+  const std::string* top = &tenant;
+  for (int i = 0; i < kMostLevels; ++i) {
+    const auto parent = parents_.find(*top);
+    if (parent == parents_.end()) break;
+    top = &parent->second;
+  }
+  return *top;
+}
+
+VisibleTenants Privacy::Visible(Sees sees, uid_t uid) const {
+  VisibleTenants visible;
+  visible.uid_ = uid;
+  for (const v1::SessionInfo& session : snapshot_.sessions.sessions()) {
+    if (session.uid() == uid) visible.tenants_.insert(session.tenant());
+  }
+  for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
+    const v1::MadeTenant& made = tenant.made();
+    if ((made.has_uid() && made.uid() == uid) || (made.has_user() && made.user() == uid)) {
+      visible.tenants_.insert(tenant.usage().tenant());
+    }
+  }
+  if (sees == Sees::kNone || visible.tenants_.empty()) return visible;
+  absl::flat_hash_set<std::string> tops;
+  for (const std::string& own : visible.tenants_) tops.insert(TopOf(own));
+  for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
+    const std::string& name = tenant.usage().tenant();
+    if (tops.contains(TopOf(name))) visible.tenants_.insert(name);
+  }
+  return visible;
+}
+
+cli::Snapshot Privacy::Filtered(const VisibleTenants& visible) const {
+  cli::Snapshot result;
+  result.status = Status();
+  result.tenants = Tenants(visible);
+  for (const v1::SessionInfo& session : snapshot_.sessions.sessions()) {
+    if (visible.contains(session.tenant())) *result.sessions.add_sessions() = session;
+  }
+  result.segments = Segments(visible);
+  result.holders = Holders(visible, result.segments);
+  for (const v1::PublicationInfo& each : snapshot_.publications.publications()) {
+    if (visible.contains(each.tenant())) *result.publications.add_publications() = each;
+  }
+  result.waiting = Waiting(visible);
+  return result;
+}
+
+cli::Snapshot Privacy::WithoutOperatorsFacts() const {
+  cli::Snapshot result = snapshot_;
+  result.status.clear_config_file();
+  result.status.clear_notices();
+  for (v1::ForeignProcess& each : *result.status.mutable_foreign_processes()) each.clear_command();
+  return result;
+}
+
+v1::GetStatusResponse Privacy::Status() const {
+  const v1::GetStatusResponse& all = snapshot_.status;
+  // Lists what is told: a field that is added later is not, until it is added here.
+  v1::GetStatusResponse status;
+  status.set_version(all.version());
+  status.set_backend(all.backend());
+  status.set_uptime_ms(all.uptime_ms());
+  status.set_draining(all.draining());
+  status.set_runtime_dir(all.runtime_dir());
+  status.set_keeps_memory(all.keeps_memory());
+  status.set_generation(all.generation());
+  if (all.has_cuda_toolkit()) status.set_cuda_toolkit(all.cuda_toolkit());
+  *status.mutable_devices() = all.devices();
+  return status;
+}
+
+v1::TenantInfo Privacy::Others(const VisibleTenants& visible) const {
+  std::vector<Held> sums(static_cast<size_t>(snapshot_.status.devices_size()));
+  for (const auto& [tenant, held] : held_) {
+    if (visible.contains(tenant)) continue;
+    for (const Held& each : held) {
+      Held& sum = sums[each.device];
+      sum.leased += each.leased;
+      sum.retained += each.retained;
+      sum.lingering += each.lingering;
+      sum.charged += each.charged;
+    }
+  }
+  v1::TenantInfo others;
+  others.mutable_usage()->set_tenant(kOthers);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    if (sums[i].charged == 0) continue;
+    v1::DeviceUsage& usage = *others.mutable_usage()->add_devices();
+    usage.set_device_uuid(snapshot_.status.devices(static_cast<int>(i)).device_uuid());
+    usage.set_leased_bytes(sums[i].leased);
+    usage.set_retained_bytes(sums[i].retained);
+    usage.set_lingering_bytes(sums[i].lingering);
+    usage.set_charged_bytes(sums[i].charged);
+  }
+  return others;
+}
+
+v1::ListTenantsResponse Privacy::Tenants(const VisibleTenants& visible) const {
+  v1::ListTenantsResponse tenants;
+  for (const v1::TenantInfo& each : snapshot_.tenants.tenants()) {
+    if (!visible.contains(each.usage().tenant())) continue;
+    v1::TenantInfo& tenant = *tenants.add_tenants();
+    tenant = each;
+    if (!visible.contains(tenant.quota().parent())) tenant.mutable_quota()->clear_parent();
+    if (!tenant.has_made()) continue;
+    v1::MadeTenant& made = *tenant.mutable_made();
+    if (!visible.contains(made.parent())) made.clear_parent();
+    const auto maker = sessions_.find(made.session_id());
+    if (maker == sessions_.end() || !visible.contains(maker->second)) made.clear_session_id();
+  }
+  v1::TenantInfo others = Others(visible);
+  if (others.usage().devices_size() > 0) *tenants.add_tenants() = std::move(others);
+  return tenants;
+}
+
+v1::ListSegmentsResponse Privacy::Segments(const VisibleTenants& visible) const {
+  v1::ListSegmentsResponse segments;
+  for (const v1::SegmentInfo& each : snapshot_.segments.segments()) {
+    if (!visible.contains(each.tenant())) continue;
+    v1::SegmentInfo& segment = *segments.add_segments();
+    segment = each;
+    segment.clear_session_ids();
+    for (const uint64_t session : each.session_ids()) {
+      const auto holder = sessions_.find(session);
+      if (holder != sessions_.end() && visible.contains(holder->second)) {
+        segment.add_session_ids(session);
+      }
+    }
+  }
+  return segments;
+}
+
+v1::ListHoldersResponse Privacy::Holders(const VisibleTenants& visible,
+                                         const v1::ListSegmentsResponse& segments) const {
+  absl::flat_hash_set<uint64_t> seen;
+  for (const v1::SegmentInfo& each : segments.segments()) seen.insert(each.segment_id());
+  v1::ListHoldersResponse holders;
+  for (const v1::LeaseInfo& each : snapshot_.holders.leases()) {
+    const bool own = visible.contains(each.tenant());
+    const bool of_own = seen.contains(each.segment_id());
+    if (!own && !of_own) continue;
+    v1::LeaseInfo& lease = *holders.add_leases();
+    if (own) {
+      lease = each;
+    } else {
+      lease.set_lease_id(each.lease_id());
+      lease.set_tenant(kOthers);
+      lease.set_attached(each.attached());
+      lease.set_publication(each.publication());
+      lease.set_version(each.version());
+    }
+    if (of_own) {
+      lease.set_segment_id(each.segment_id());
+    } else {
+      lease.clear_segment_id();
+    }
+    if (!IsOfVisible(lease.publication(), visible)) {
+      lease.clear_publication();
+      lease.clear_version();
+    }
+  }
+  for (const v1::PublishedSegments& each : snapshot_.holders.publications()) {
+    if (!visible.contains(each.tenant())) continue;
+    v1::PublishedSegments& published = *holders.add_publications();
+    published = each;
+    published.clear_segment_ids();
+    for (const uint64_t segment : each.segment_ids()) {
+      if (seen.contains(segment)) published.add_segment_ids(segment);
+    }
+  }
+  return holders;
+}
+
+v1::ListWaitingResponse Privacy::Waiting(const VisibleTenants& visible) const {
+  v1::ListWaitingResponse result;
+  for (const v1::WaitingInfo& each : snapshot_.waiting.waiting()) {
+    v1::WaitingInfo& waiting = *result.add_waiting();
+    if (visible.contains(each.tenant())) {
+      waiting = each;
+      if (each.has_blocked_by()) {
+        *waiting.mutable_blocked_by() = Denied(each.blocked_by(), visible);
+      }
+    } else {
+      waiting.set_tenant(kOthers);
+      waiting.set_device_uuid(each.device_uuid());
+      waiting.set_position(each.position());
+    }
+  }
+  return result;
+}
+
+v1::Denial Privacy::Denied(const v1::Denial& all, const VisibleTenants& visible) const {
+  v1::Denial denial = all;
+  bool names_others = false;
+  const auto is_foreign = [&](const std::string& tenant) {
+    return !tenant.empty() && !visible.contains(tenant);
+  };
+  if (is_foreign(denial.limited_tenant())) {
+    // What a tenant above the viewer's holds and may hold.
+    denial.clear_limited_tenant();
+    denial.clear_used();
+    denial.clear_limit();
+    names_others = true;
+  }
+  if (is_foreign(denial.tenant())) denial.clear_tenant();
+  denial.clear_holders();
+  for (const v1::Denial::Holder& holder : all.holders()) {
+    if (!is_foreign(holder.tenant())) *denial.add_holders() = holder;
+  }
+  // The sentence names the tenant whose limit is in the way, and amounts of it.
+  for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
+    if (names_others) break;
+    const std::string& name = tenant.usage().tenant();
+    names_others = is_foreign(name) && absl::StrContains(denial.help(), name);
+  }
+  if (names_others) denial.clear_help();
+  return denial;
+}
+
+}  // namespace gpumem::web

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a viewer may see of the state. Pure.
+//
+// Of tenants that a viewer may not see, only sums per device are left, as of one tenant "(others)".
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
+#include "client/cli/views/snapshot.h"
+#include "proto/gpumem/v1/admin.pb.h"
+
+namespace gpumem::web {
+
+inline constexpr char kOthers[] = "(others)";  // no tenant can have this name
+
+// The tenants that a viewer sees. kOperator: all, and facts for operators.
+enum class Sees {
+  kOperator,
+  kAll,
+  kOwn,   // those of the viewer's teams: all under the same topmost tenants as the viewer's own
+  kNone,  // the viewer's own: those of sessions of its uid, and those made by it or for it
+};
+
+// Returns "all", "own" or "none".
+absl::string_view WordOf(Sees sees);
+
+class VisibleTenants {
+ public:
+  bool contains(absl::string_view tenant) const { return tenants_.contains(tenant); }
+  const absl::flat_hash_set<std::string>& names() const { return tenants_; }
+  uid_t uid() const { return uid_; }
+
+ private:
+  friend class Privacy;
+  absl::flat_hash_set<std::string> tenants_;
+  uid_t uid_ = 0;
+};
+
+// The rules for one snapshot. What all viewers need is computed once.
+class Privacy {
+ public:
+  // `snapshot` outlives this.
+  explicit Privacy(const cli::Snapshot& snapshot);
+
+  // Requires `sees` to be kOwn or kNone.
+  VisibleTenants Visible(Sees sees, uid_t uid) const;
+
+  // Returns the snapshot without anything of other tenants: no name, number or size. Costs time in
+  // proportion to the snapshot's objects.
+  cli::Snapshot Filtered(const VisibleTenants& visible) const;
+
+  // Returns the snapshot without facts for operators: the configuration's path, notices, and names
+  // of processes without a session.
+  cli::Snapshot WithoutOperatorsFacts() const;
+
+ private:
+  // Of a tenant on one device, without tenants under it.
+  struct Held {
+    size_t device = 0;  // in status.devices
+    uint64_t leased = 0, retained = 0, lingering = 0, charged = 0;
+  };
+
+  const std::string& TopOf(const std::string& tenant) const;
+  v1::GetStatusResponse Status() const;
+  v1::ListTenantsResponse Tenants(const VisibleTenants& visible) const;
+  v1::TenantInfo Others(const VisibleTenants& visible) const;
+  v1::ListSegmentsResponse Segments(const VisibleTenants& visible) const;
+  v1::ListHoldersResponse Holders(const VisibleTenants& visible,
+                                  const v1::ListSegmentsResponse& segments) const;
+  v1::ListWaitingResponse Waiting(const VisibleTenants& visible) const;
+  v1::Denial Denied(const v1::Denial& denial, const VisibleTenants& visible) const;
+
+  const cli::Snapshot& snapshot_;
+  absl::flat_hash_map<std::string, std::string> parents_;  // of tenants that have one
+  absl::flat_hash_map<std::string, std::vector<Held>> held_;
+  absl::flat_hash_map<uint64_t, std::string> sessions_;  // their tenants
+};
+
+}  // namespace gpumem::web
