@@ -92,6 +92,13 @@ absl::StatusOr<UniqueFd> ConnectServed(const std::string& runtime_dir, const cha
   return AdminRefusal(path);
 }
 
+std::unique_ptr<AdminConnection> ConnectionOf(UniqueFd fd, const std::string& runtime_dir,
+                                              absl::Duration timeout,
+                                              AdminConnection::Connector again) {
+  return std::make_unique<AdminConnection>(runtime_dir, timeout, again,
+                                           v1::Admin::NewStub(MakeChannel(std::move(fd))));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
@@ -103,13 +110,23 @@ absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
     if (view.ok()) fd = std::move(view);
   }
   if (!fd.ok()) return fd.status();
-  return std::make_unique<AdminConnection>(runtime_dir, of_each_call,
-                                           v1::Admin::NewStub(MakeChannel(*std::move(fd))));
+  return ConnectionOf(*std::move(fd), runtime_dir, of_each_call, ConnectAdmin);
+}
+
+absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectView(
+    const std::string& runtime_dir, std::optional<absl::Duration> timeout) {
+  const absl::Duration of_each_call = timeout.value_or(kCallTimeout);
+  absl::StatusOr<UniqueFd> fd = ConnectServed(runtime_dir, kViewSocket, of_each_call);
+  if (absl::IsUnavailable(fd.status())) {
+    fd = ConnectServed(runtime_dir, kAdminSocket, of_each_call);
+  }
+  if (!fd.ok()) return fd.status();
+  return ConnectionOf(*std::move(fd), runtime_dir, of_each_call, ConnectView);
 }
 
 absl::Status AdminConnection::Reconnect() {
   absl::SleepFor(kPause);
-  absl::StatusOr<std::unique_ptr<AdminConnection>> next = ConnectAdmin(runtime_dir_, timeout_);
+  absl::StatusOr<std::unique_ptr<AdminConnection>> next = again_(runtime_dir_, timeout_);
   if (next.ok()) stub_ = std::move((*next)->stub_);
   return next.status();
 }

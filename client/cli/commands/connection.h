@@ -27,19 +27,27 @@ inline constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 // A connection to the service for operators.
 class AdminConnection {
  public:
-  AdminConnection(std::string runtime_dir, absl::Duration timeout,
+  // Connects, as ConnectAdmin and ConnectView.
+  using Connector = absl::StatusOr<std::unique_ptr<AdminConnection>> (*)(
+      const std::string& runtime_dir, std::optional<absl::Duration> timeout);
+
+  AdminConnection(std::string runtime_dir, absl::Duration timeout, Connector again,
                   std::unique_ptr<v1::Admin::Stub> stub)
-      : runtime_dir_(std::move(runtime_dir)), timeout_(timeout), stub_(std::move(stub)) {}
+      : runtime_dir_(std::move(runtime_dir)),
+        timeout_(timeout),
+        again_(again),
+        stub_(std::move(stub)) {}
 
   v1::Admin::Stub& stub() { return *stub_; }
   // The maximum time of a call.
   absl::Duration timeout() const { return timeout_; }
-  // Reconnects after a short pause. Statuses as ConnectAdmin.
+  // Reconnects after a short pause, as at first. Statuses as ConnectAdmin.
   absl::Status Reconnect();
 
  private:
   const std::string runtime_dir_;
   const absl::Duration timeout_;
+  const Connector again_;
   std::unique_ptr<v1::Admin::Stub> stub_;
 };
 
@@ -52,6 +60,11 @@ class AdminConnection {
 //   PERMISSION_DENIED  this user may use neither socket
 //   RESOURCE_EXHAUSTED  it has no room for another connection
 absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectAdmin(
+    const std::string& runtime_dir, std::optional<absl::Duration> timeout = std::nullopt);
+
+// As ConnectAdmin, but to the view socket; to the admin socket if there is none, as of older
+// daemons. For programs that only look: they take no connection from operators.
+absl::StatusOr<std::unique_ptr<AdminConnection>> ConnectView(
     const std::string& runtime_dir, std::optional<absl::Duration> timeout = std::nullopt);
 
 // Returns the error of a call that changes state and whose daemon ended: UNAVAILABLE.

@@ -15,7 +15,7 @@ namespace {
 
 using google::protobuf::EnumDescriptor;
 using google::protobuf::FieldDescriptor;
-using google::protobuf::Message;
+using ProtoMessage = google::protobuf::Message;
 using google::protobuf::Reflection;
 
 // Latencies are far below it, and a time that is a second off misleads no reader.
@@ -49,7 +49,7 @@ class Writer {
   Writer(size_t identity, StableTimes& times, std::string* json)
       : identity_(identity), times_(times), json_(*json) {}
 
-  void Object(const Message& message) {
+  void Object(const ProtoMessage& message) {
     json_ += '{';
     bool first = true;
     const Reflection& reflection = *message.GetReflection();
@@ -85,7 +85,7 @@ class Writer {
     *first = false;
   }
 
-  void Time(const Message& message, const FieldDescriptor& field, const TimeField& time,
+  void Time(const ProtoMessage& message, const FieldDescriptor& field, const TimeField& time,
             bool* first) {
     const uint64_t ms = message.GetReflection()->GetUInt64(message, &field);
     if (ms == 0 && !time.always) return;
@@ -95,7 +95,7 @@ class Writer {
                     times_.Before(absl::HashOf(identity_, time.name), time.ahead ? -age : age));
   }
 
-  void Value(const Message& message, const FieldDescriptor& field, int index) {
+  void Value(const ProtoMessage& message, const FieldDescriptor& field, int index) {
     const Reflection& reflection = *message.GetReflection();
     const auto get = [&](auto single, auto repeated) {
       return index < 0 ? (reflection.*single)(message, &field)
@@ -186,7 +186,8 @@ int64_t StableTimes::Before(size_t identity, int64_t age_ms) {
   return kept->second;
 }
 
-void AppendCompact(const Message& message, size_t identity, StableTimes& times, std::string* json) {
+void AppendCompact(const ProtoMessage& message, size_t identity, StableTimes& times,
+                   std::string* json) {
   Writer(identity, times, json).Object(message);
 }
 

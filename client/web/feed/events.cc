@@ -75,11 +75,14 @@ std::string EventText(const v1::EventRecord& record) {
 }
 
 std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
-                                             const VisibleTenants& visible) {
+                                             const VisibleTenants* shown) {
   const std::string* tenant = ValueOf(record, "tenant");
+  if (tenant == nullptr) return std::nullopt;
+  if (shown == nullptr) return record;
+  const VisibleTenants& visible = *shown;
   const std::string* uid = ValueOf(record, "uid");
   const bool by_viewer = uid != nullptr && *uid == absl::StrCat(visible.uid());
-  if (tenant == nullptr || !(visible.contains(*tenant) || by_viewer)) return std::nullopt;
+  if (!visible.contains(*tenant) && !by_viewer) return std::nullopt;
 
   const auto is_foreign = [&](absl::string_view name) {
     return name != *tenant && !visible.contains(name);

@@ -16,8 +16,9 @@ std::string EventText(const v1::EventRecord& record);
 
 // Returns the record as a viewer of these tenants sees it: without reasons, operators and other
 // tenants' names and numbers. nullopt: it is about none of them, and not about the viewer's
-// processes.
+// processes. `visible` null: the viewer sees all tenants' records as they are, but not the
+// daemon's.
 std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
-                                             const VisibleTenants& visible);
+                                             const VisibleTenants* visible);
 
 }  // namespace gpumem::web

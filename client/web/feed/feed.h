@@ -14,6 +14,8 @@
 
 namespace gpumem::web {
 
+class Engine;
+
 // Queries the daemon only while there are subscriptions or calls. While the daemon is away, it
 // tries to connect again with back-off.
 class Feed final : public FeedSource {
@@ -35,8 +37,8 @@ class Feed final : public FeedSource {
   std::string Overview() override;
 
  private:
-  class Engine;
-  const std::shared_ptr<Engine> engine_;
+  const Options options_;
+  const std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace gpumem::web

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/web/feed/engine.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "client/cli/commands/read_snapshot.h"
+#include "client/web/feed/compact.h"
+#include "client/web/feed/document.h"
+#include "client/web/feed/events.h"
+
+namespace gpumem::web {
+namespace {
+
+// Of a connection, and of each call.
+constexpr absl::Duration kCallTime = absl::Seconds(5);
+constexpr absl::Duration kTick = absl::Seconds(5);
+// After this time without subscribers and calls, connections are closed and the state is forgotten.
+constexpr absl::Duration kIdle = absl::Seconds(10);
+constexpr absl::Duration kLeastPause = absl::Milliseconds(100);
+constexpr absl::Duration kMostPause = absl::Seconds(2);
+// A query takes at most this share of the time: the next begins so many times its duration later.
+constexpr int kRest = 4;
+constexpr size_t kPastEvents = 200;  // to a new subscriber
+
+Message MakeMessage(absl::string_view name, absl::string_view json) {
+  return std::make_shared<const std::string>(ServerSentEvent(name, json));
+}
+
+// Returns the events that the view shows as one message, the last `most` of them; null: none.
+template <typename Records>
+Message EventsMessage(const Records& records, const View& view, size_t most) {
+  std::vector<std::string> texts;
+  for (auto it = records.rbegin(); it != records.rend() && texts.size() < most; ++it) {
+    if (view.key().sees == Sees::kOperator) {
+      texts.push_back(EventText(*it));
+    } else if (const auto shown = FilteredEvent(*it, view.visible())) {
+      texts.push_back(EventText(*shown));
+    }
+  }
+  if (texts.empty()) return nullptr;
+  std::string message;
+  for (auto it = texts.rbegin(); it != texts.rend(); ++it) {
+    message += ServerSentEvent("event", *it);
+  }
+  return std::make_shared<const std::string>(std::move(message));
+}
+
+}  // namespace
+
+void Subscriber::Send(const Message& message) {
+  absl::MutexLock lock(&mutex_);
+  if (send_ != nullptr) send_(message);
+}
+
+void Subscriber::End() {
+  absl::MutexLock lock(&mutex_);
+  send_ = nullptr;
+}
+
+bool Subscriber::ended() const {
+  absl::MutexLock lock(&mutex_);
+  return send_ == nullptr;
+}
+
+Engine::Engine(Options options)
+    : options_(std::move(options)), pause_(kLeastPause), thread_([this] { Run(); }) {}
+
+Engine::~Engine() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_ = true;
+  }
+  thread_.join();
+}
+
+void Engine::Add(std::shared_ptr<Subscriber> subscriber) {
+  absl::MutexLock lock(&mutex_);
+  added_.push_back(std::move(subscriber));
+  woken_ = true;
+}
+
+absl::Status Engine::WithState(absl::Duration age, const std::function<absl::Status(Views&)>& use) {
+  absl::Status result;
+  absl::Notification done;
+  {
+    absl::MutexLock lock(&mutex_);
+    requests_.push_back({.age = age, .answer = [&] {
+                           result = views_.empty() ? loss_ : use(views_);
+                           done.Notify();
+                         }});
+    woken_ = true;
+  }
+  done.WaitForNotification();
+  return result;
+}
+
+void Engine::Run() {
+  std::vector<Request> requests;
+  while (Wait(&requests)) {
+    std::erase_if(subscribers_, [](const auto& each) { return each->ended(); });
+    TakeEvents();
+    if (IsPollDue(requests)) Poll();
+    for (const Request& each : requests) each.answer();
+    SendStates();
+    SendEvents();
+    SendTick();
+    CloseIfIdle(!requests.empty());
+    requests.clear();
+  }
+}
+
+bool Engine::Wait(std::vector<Request>* requests) {
+  const absl::Time until = NextDeed();
+  absl::MutexLock lock(&mutex_);
+  mutex_.AwaitWithDeadline(absl::Condition(
+                               +[](Engine* engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine->mutex_) {
+                                 return engine->stop_ || engine->woken_;
+                               },
+                               this),
+                           until);
+  if (stop_) return false;
+  woken_ = false;
+  requests->swap(requests_);
+  subscribers_.insert(subscribers_.end(), std::make_move_iterator(added_.begin()),
+                      std::make_move_iterator(added_.end()));
+  added_.clear();
+  return true;
+}
+
+absl::Time Engine::NextDeed() const {
+  absl::Time next = absl::InfiniteFuture();
+  if (!subscribers_.empty()) {
+    next = next_poll_;
+    if (!views_.empty()) next = std::min(next, next_tick_);
+  } else if (!views_.empty() || admin_ != nullptr || events_ != nullptr) {
+    next = used_ + kIdle;
+  }
+  return next;
+}
+
+bool Engine::IsPollDue(const std::vector<Request>& requests) const {
+  const absl::Time now = absl::Now();
+  // After a failure, callers share the attempt of the last moments.
+  const auto is_old = [&](absl::Duration age) {
+    return polled_ + (views_.empty() ? kLeastPause : age) < now;
+  };
+  for (const Request& each : requests) {
+    if (is_old(each.age)) return true;
+  }
+  return !subscribers_.empty() && now >= next_poll_;
+}
+
+void Engine::Poll() {
+  const absl::Time begin = absl::Now();
+  const absl::Status status = ReadState();
+  polled_ = absl::Now();
+  if (status.ok()) {
+    loss_ = absl::OkStatus();
+    pause_ = kLeastPause;
+    const absl::Time rested = polled_ + kRest * (polled_ - begin);
+    next_poll_ = std::max(begin + options_.interval, rested);
+    earliest_poll_ = std::max(begin + options_.interval / 4, rested);
+    return;
+  }
+  if (loss_.ok()) lost_since_ = polled_;
+  loss_ = status;
+  admin_.reset();
+  views_.Clear();
+  next_poll_ = polled_ + pause_;
+  earliest_poll_ = polled_ + kLeastPause;
+  pause_ = std::min(pause_ * 2, kMostPause);
+}
+
+absl::Status Engine::ReadState() {
+  if (admin_ == nullptr) {
+    auto admin = cli::ConnectView(options_.runtime_dir, kCallTime);
+    if (!admin.ok()) return admin.status();
+    admin_ = *std::move(admin);
+  }
+  absl::StatusOr<cli::Snapshot> state = cli::ReadSnapshot(*admin_);
+  if (!state.ok()) return state.status();
+  views_.Set(*std::move(state), absl::Now());
+  return absl::OkStatus();
+}
+
+void Engine::TakeEvents() {
+  if (events_ == nullptr) {
+    if (subscribers_.empty()) return;
+    events_ = std::make_unique<EventStream>(options_.runtime_dir, [this] {
+      absl::MutexLock lock(&mutex_);
+      woken_ = true;
+    });
+  }
+  EventStream::Batch batch = events_->Take();
+  if (batch.empty()) return;
+  // Something has happened, or the daemon has ended or begun.
+  next_poll_ = std::min(next_poll_, earliest_poll_);
+  if (!batch.past.empty()) new_events_.past = std::move(batch.past);
+  auto& later = new_events_.later;
+  later.insert(later.end(), std::make_move_iterator(batch.later.begin()),
+               std::make_move_iterator(batch.later.end()));
+  if (later.size() > 2 * EventStream::kMost) {
+    later.erase(later.begin(), later.end() - EventStream::kMost);
+  }
+}
+
+void Engine::SendStates() {
+  if (views_.empty() && loss_.ok()) return;  // no query yet
+  for (const auto& each : subscribers_) SendState(*each);
+}
+
+void Engine::SendState(Subscriber& subscriber) {
+  if (!loss_.ok()) return SendLoss(subscriber, loss_.message());
+  const absl::StatusOr<View*> view = views_.Of(subscriber.viewer());
+  if (!view.ok()) return SendLoss(subscriber, view.status().message());
+  Subscriber::Sent& sent = subscriber.sent;
+  if (sent.lost) {
+    sent.lost = false;
+    subscriber.Send(MakeMessage("daemon", R"({"state":"ok"})"));
+  }
+  const bool same_view = sent.key == (*view)->key();
+  if (same_view && sent.number == (*view)->number()) return;
+  const bool follows = same_view && sent.number + 1 == (*view)->number();
+  subscriber.Send(follows ? (*view)->change_event() : (*view)->SnapshotEvent());
+  sent.key = (*view)->key();
+  sent.number = (*view)->number();
+}
+
+void Engine::SendLoss(Subscriber& subscriber, absl::string_view why) {
+  if (subscriber.sent.lost) return;
+  subscriber.sent.lost = true;
+  subscriber.sent.key.reset();
+  std::string json =
+      absl::StrCat(R"({"state":"lost","since_ms":)",
+                   absl::ToUnixMillis(loss_.ok() ? absl::Now() : lost_since_), R"(,"message":)");
+  AppendQuoted(why, &json);
+  subscriber.Send(MakeMessage("daemon", json + "}"));
+}
+
+void Engine::SendEvents() {
+  if (views_.empty()) return;  // the state says who may see them
+  std::vector<v1::EventRecord> past = std::exchange(new_events_.past, {});
+  std::vector<v1::EventRecord> later = std::exchange(new_events_.later, {});
+  for (auto* records : {&past, &later}) {
+    past_events_.insert(past_events_.end(), records->begin(), records->end());
+  }
+  while (past_events_.size() > EventStream::kMost) past_events_.pop_front();
+
+  std::map<ViewKey, std::vector<Message>> messages;  // null: not for this view
+  for (const auto& each : subscribers_) {
+    if (!each->sent.key) continue;
+    const absl::StatusOr<View*> view = views_.Of(each->viewer());
+    if (!view.ok()) continue;
+    if (!each->sent.events) {
+      each->sent.events = true;
+      const Message message = EventsMessage(past_events_, **view, kPastEvents);
+      if (message != nullptr) each->Send(message);
+      continue;
+    }
+    if (past.empty() && later.empty()) continue;
+    auto [found, is_new] = messages.try_emplace((*view)->key());
+    if (is_new) {
+      found->second = {EventsMessage(past, **view, kPastEvents),
+                       EventsMessage(later, **view, later.size())};
+    }
+    for (const Message& message : found->second) {
+      if (message != nullptr) each->Send(message);
+    }
+  }
+}
+
+void Engine::SendTick() {
+  const absl::Time now = absl::Now();
+  if (views_.empty() || now < next_tick_) return;
+  next_tick_ = now + kTick;
+  const Message tick =
+      MakeMessage("tick", absl::StrCat("{\"time_ms\":", absl::ToUnixMillis(views_.time()), "}"));
+  for (const auto& each : subscribers_) {
+    if (each->sent.key) each->Send(tick);
+  }
+}
+
+void Engine::CloseIfIdle(bool asked) {
+  const absl::Time now = absl::Now();
+  if (asked || !subscribers_.empty()) used_ = now;
+  if (now < used_ + kIdle) return;
+  events_.reset();
+  new_events_ = {};
+  past_events_.clear();
+  admin_.reset();
+  views_.Clear();
+  loss_ = absl::OkStatus();
+}
+
+}  // namespace gpumem::web

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/web/feed/history.h"
+
+#include "absl/strings/str_cat.h"
+#include "client/web/feed/compact.h"
+
+namespace gpumem::web {
+
+std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTenants* visible) {
+  std::string json = absl::StrCat("{\"interval_ms\":", history.interval_ms(),
+                                  ",\"since_ms\":", history.since_unix_ms(),
+                                  ",\"now_ms\":", history.now_unix_ms(), ",\"series\":[");
+  bool first = true;
+  for (const v1::TenantHistory& series : history.series()) {
+    if (visible != nullptr && !visible->contains(series.tenant())) continue;
+    absl::StrAppend(&json, first ? "" : ",", "{\"tenant\":");
+    first = false;
+    AppendQuoted(series.tenant(), &json);
+    json += ",\"device_uuid\":";
+    AppendQuoted(series.device_uuid(), &json);
+    absl::StrAppend(&json, ",\"cut\":", series.cut() ? "true" : "false", ",\"points\":[");
+    for (int i = 0; i < series.points_size(); ++i) {
+      const v1::HistoryPoint& point = series.points(i);
+      absl::StrAppend(&json, i == 0 ? "[" : ",[", point.time_unix_ms(), ",", point.charged_bytes(),
+                      ",", point.limit_bytes(), ",");
+      absl::StrAppend(&json, point.guarantee_bytes(), ",", point.waiting_bytes(), ",",
+                      point.leased_bytes(), "]");
+    }
+    json += "]}";
+  }
+  return json + "]}";
+}
+
+absl::Status CheckVisible(const std::vector<std::string>& tenants, const VisibleTenants* visible) {
+  if (visible == nullptr) return absl::OkStatus();
+  for (const std::string& tenant : tenants) {
+    if (!visible->contains(tenant)) {
+      return absl::NotFoundError(absl::StrCat("there is no tenant \"", tenant, "\""));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gpumem::web
