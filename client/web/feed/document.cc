@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
@@ -32,6 +33,23 @@ void Fill(const List& list, ListIndex index, Key key, StableTimes& times, Docume
     object.key = key(each);
     AppendCompact(each, absl::HashOf(index, object.key), times, &object.text);
   }
+}
+
+// Returns the tenants as documents have them. What idle tenants could get is left out: it is
+// another number after each grant and release of any tenant, so that each change would contain all
+// of them.
+v1::ListTenantsResponse WithoutIdleNumbers(const v1::ListTenantsResponse& all) {
+  v1::ListTenantsResponse tenants = all;
+  for (v1::TenantInfo& tenant : *tenants.mutable_tenants()) {
+    v1::Usage& usage = *tenant.mutable_usage();
+    const bool idle =
+        usage.sessions() == 0 && absl::c_none_of(usage.devices(), [](const v1::DeviceUsage& each) {
+          return each.charged_bytes() > 0 || each.waiting() > 0;
+        });
+    if (!idle) continue;
+    for (v1::DeviceUsage& each : *usage.mutable_devices()) each.clear_obtainable_bytes();
+  }
+  return tenants;
 }
 
 std::string StatusText(const v1::GetStatusResponse& status, StableTimes& times) {
@@ -115,8 +133,9 @@ Document MakeDocument(const cli::Snapshot& snapshot, absl::string_view sees, Sta
   Fill(
       snapshot.status.devices(), kDevices,
       [](const v1::Device& each) { return Quoted(each.device_uuid()); }, times, &document);
+  const v1::ListTenantsResponse tenants = WithoutIdleNumbers(snapshot.tenants);
   Fill(
-      snapshot.tenants.tenants(), kTenants,
+      tenants.tenants(), kTenants,
       [](const v1::TenantInfo& each) { return Quoted(each.usage().tenant()); }, times, &document);
   Fill(
       snapshot.sessions.sessions(), kSessions,

@@ -32,7 +32,8 @@ struct Document {
   std::string waiting;  // JSON: an array, as it has no keys
 };
 
-// `times` must have begun this snapshot's answer.
+// Of tenants without sessions, memory and requests, obtainable_bytes is left out. `times` must have
+// begun this snapshot's answer.
 Document MakeDocument(const cli::Snapshot& snapshot, absl::string_view sees, StableTimes& times);
 
 // Returns the whole document as JSON on one line.
