@@ -90,13 +90,17 @@ absl::Status Engine::WithState(absl::Duration age, const std::function<absl::Sta
   {
     absl::MutexLock lock(&mutex_);
     requests_.push_back({.age = age, .answer = [&] {
-                           result = views_.empty() ? loss_ : use(views_);
+                           result = views_.empty() ? WhyNoState() : use(views_);
                            done.Notify();
                          }});
     woken_ = true;
   }
   done.WaitForNotification();
   return result;
+}
+
+absl::Status Engine::WhyNoState() const {
+  return loss_.ok() ? absl::UnavailableError("the daemon's state is not known yet") : loss_;
 }
 
 void Engine::Run() {
@@ -115,14 +119,16 @@ void Engine::Run() {
 }
 
 bool Engine::Wait(std::vector<Request>* requests) {
-  const absl::Time until = NextDeed();
+  absl::Duration wait = NextDeed() - absl::Now();
+  // Bounded, as the clock may be set back meanwhile.
+  if (wait != absl::InfiniteDuration()) wait = std::min(wait, kIdle);
   absl::MutexLock lock(&mutex_);
-  mutex_.AwaitWithDeadline(absl::Condition(
-                               +[](Engine* engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine->mutex_) {
-                                 return engine->stop_ || engine->woken_;
-                               },
-                               this),
-                           until);
+  mutex_.AwaitWithTimeout(absl::Condition(
+                              +[](Engine* engine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine->mutex_) {
+                                return engine->stop_ || engine->woken_;
+                              },
+                              this),
+                          wait);
   if (stop_) return false;
   woken_ = false;
   requests->swap(requests_);
@@ -145,14 +151,15 @@ absl::Time Engine::NextDeed() const {
 
 bool Engine::IsPollDue(const std::vector<Request>& requests) const {
   const absl::Time now = absl::Now();
+  const bool set_back = now < polled_;  // the clock
   // After a failure, callers share the attempt of the last moments.
   const auto is_old = [&](absl::Duration age) {
-    return polled_ + (views_.empty() ? kLeastPause : age) < now;
+    return set_back || polled_ + (views_.empty() ? kLeastPause : age) < now;
   };
   for (const Request& each : requests) {
     if (is_old(each.age)) return true;
   }
-  return !subscribers_.empty() && now >= next_poll_;
+  return !subscribers_.empty() && (set_back || now >= next_poll_);
 }
 
 void Engine::Poll() {
@@ -276,7 +283,8 @@ void Engine::SendEvents() {
 
 void Engine::SendTick() {
   const absl::Time now = absl::Now();
-  if (views_.empty() || now < next_tick_) return;
+  const bool set_back = now + kTick < next_tick_;  // the clock
+  if (views_.empty() || (now < next_tick_ && !set_back)) return;
   next_tick_ = now + kTick;
   const Message tick =
       MakeMessage("tick", absl::StrCat("{\"time_ms\":", absl::ToUnixMillis(views_.time()), "}"));

@@ -72,6 +72,7 @@ class Engine {
     std::function<void()> answer;
   };
 
+  absl::Status WhyNoState() const;
   void Run();
   // Blocks until there is something to do. False: the engine ends.
   bool Wait(std::vector<Request>* requests);

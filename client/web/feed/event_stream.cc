@@ -58,7 +58,7 @@ absl::Status EventStream::ReadAll() {
   request.set_past(true);
   std::deque<v1::EventRecord> past;
   bool same_daemon = false;
-  const absl::Status read = Read(**admin, request, [&](v1::EventRecord record) {
+  absl::Status read = Read(**admin, request, [&](v1::EventRecord record) {
     if (record.number() == last_number_ && record.time_unix_ns() == last_time_) {
       same_daemon = true;
       past.clear();  // those before were told

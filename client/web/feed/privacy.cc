@@ -114,7 +114,7 @@ cli::Snapshot Privacy::WithoutOperatorsFacts() const {
 
 v1::GetStatusResponse Privacy::Status() const {
   const v1::GetStatusResponse& all = snapshot_.status;
-  // Lists what is told: a field that is added later is not, until it is added here.
+  // An allow-list: a field that is added to the message later is not told until it is added here.
   v1::GetStatusResponse status;
   status.set_version(all.version());
   status.set_backend(all.backend());

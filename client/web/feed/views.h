@@ -2,12 +2,12 @@
 // The documents of all viewers. Viewers that see the same share one. Pure.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -24,7 +24,10 @@ struct ViewKey {
   Sees sees = Sees::kNone;
   uid_t uid = 0;  // of kOwn and kNone; else 0
 
-  auto operator<=>(const ViewKey&) const = default;
+  bool operator==(const ViewKey&) const = default;
+  bool operator<(const ViewKey& other) const {
+    return std::tie(sees, uid) < std::tie(other.sees, other.uid);
+  }
 };
 
 // Returns the view of a viewer, by the daemon's setting of [privacy]. UNSPECIFIED, as of daemons

@@ -23,7 +23,7 @@ class PlantedState {
 
   const cli::Snapshot& state() const { return state_; }
   const std::vector<uid_t>& uids() const { return uids_; }
-  // Returns the tenants that a user may see: its own; with `teams` also those of its teams.
+  // Returns the tenants of the user; with `teams` all of the user's teams.
   std::set<int> Visible(uid_t uid, bool teams) const;
   // Returns the tenants but these.
   std::set<int> Others(const std::set<int>& visible) const;
