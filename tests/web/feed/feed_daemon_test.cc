@@ -22,50 +22,13 @@ namespace gpumem {
 namespace {
 
 using testing::Comparable;
-using testing::FeedTest;
+using testing::FeedOfDaemon;
 using testing::Json;
 using testing::KeyOf;
+using testing::kMiB;
+using testing::kNobody;
 using testing::Reader;
 using testing::Stripped;
-
-// A team of two tenants, and one that has nothing to do with it.
-constexpr char kConfig[] = R"(
-[[tenant]]
-name = "team"
-[[tenant]]
-name = "one"
-parent = "team"
-limit = "32MiB"
-guarantee = "8MiB"
-[[tenant]]
-name = "two"
-parent = "team"
-limit = "0"
-[[tenant]]
-name = "stranger"
-[[rule]]
-tenant = "one"
-default = true
-[[rule]]
-tenant = "two"
-default = true
-[[rule]]
-tenant = "stranger"
-default = true
-)";
-constexpr uint64_t kMiB = 1 << 20;
-constexpr web::Viewer kNobody = {.uid = 54321};
-
-class FeedOfDaemon : public FeedTest {
- protected:
-  void SetUp() override { Start(kConfig, {"--host-devices", "2", "--host-device-bytes", "64MiB"}); }
-
-  Segment Acquire(Client& client, AcquireOptions options) {
-    auto segment = client.Acquire(options);
-    EXPECT_TRUE(segment.ok()) << segment.status();
-    return *std::move(segment);
-  }
-};
 
 // Expects that `ours` is `theirs` of gpumemctl, by key; times may differ by two seconds.
 void ExpectSame(const std::string& list, const Json& ours, const Json& theirs, absl::Time now) {
@@ -255,54 +218,6 @@ TEST_F(FeedOfDaemon, ComesBackWithTheNextDaemon) {
   EXPECT_EQ(Document(kOperator)["sessions"].size(), 1u);
 }
 
-TEST_F(FeedOfDaemon, ShowsOthersSumsAlone) {
-  const auto one = Connect("one", "SECRET"), stranger = Connect("stranger", "SECRET");
-  const Segment held = Acquire(*one, {.bytes = 4 * kMiB});
-  const Segment other = Acquire(*stranger, {.bytes = 2 * kMiB});
-  Reader reader(*feed_, kNobody), operators(*feed_, kOperator);
-  reader.Await("snapshot");
-  operators.Await("event");
-  const Json document = Document(kNobody);
-  EXPECT_EQ(document["viewer"]["sees"], "own");
-  for (const char* list : {"sessions", "segments", "leases", "publications", "published"}) {
-    EXPECT_TRUE(document[list].empty()) << list;
-  }
-  ASSERT_EQ(document["tenants"].size(), 1u);
-  EXPECT_EQ(document["tenants"][0]["usage"]["tenant"], "(others)");
-  EXPECT_EQ(document["tenants"][0]["usage"]["devices"][0]["leased_bytes"], 6 * kMiB);
-  EXPECT_THAT((*feed_->Snapshot(kNobody))->c_str(), ::testing::Not(::testing::HasSubstr("SECRET")));
-  for (const auto& event : reader.events()) EXPECT_NE(event.name, "event") << event.data;
-  EXPECT_TRUE(absl::IsNotFound(feed_->History(kNobody, "", {"one"}).status()));
-
-  // This process's user sees all of its own, without being an operator.
-  const Json own = Document({.uid = getuid()});
-  EXPECT_EQ(own["segments"].size(), 2u);
-  EXPECT_EQ(own["tenants"].size(), 4u) << "with the team and its other tenant";
-  daemon_->Reconfigure(absl::StrCat(kConfig, "[privacy]\nholders = \"none\"\n"));
-  EXPECT_TRUE(
-      testing::Eventually([&] { return Document({.uid = getuid()})["viewer"]["sees"] == "none"; }));
-  EXPECT_EQ(Document({.uid = getuid()})["tenants"].size(), 2u);
-  // The stream's view is another now.
-  EXPECT_TRUE(
-      reader.AwaitState([](const Json& state) { return state["viewer"]["sees"] == "none"; }));
-}
-
-TEST_F(FeedOfDaemon, NamesCannotBreakTheStream) {
-  Reader reader(*feed_, kOperator);
-  reader.Await("snapshot");
-  const std::string names[] = {"a\n\nevent: snapshot\ndata: {}\n\n", "</script>", "\"\\\r\n",
-                               "\x1b[31m\x7f", "gr\xc3\xbc\xc3\x9f\xe2\x80\xae"};
-  std::vector<std::unique_ptr<Client>> clients;
-  for (const std::string& name : names) {
-    auto client = daemon_->Connect("one", name);
-    if (client.ok()) clients.push_back(*std::move(client));
-  }
-  ASSERT_FALSE(clients.empty());
-  EXPECT_TRUE(reader.AwaitState(
-      [&](const Json& state) { return state["sessions"].size() == clients.size(); }));
-  EXPECT_EQ(Document(kOperator)["sessions"].size(), clients.size());
-}
-
 TEST_F(FeedOfDaemon, EndsWithSubscribersAndWithoutThem) {
   for (int i = 0; i < 20; ++i) {
     std::vector<std::unique_ptr<Reader>> readers;
@@ -311,9 +226,10 @@ TEST_F(FeedOfDaemon, EndsWithSubscribersAndWithoutThem) {
     }
     if (i % 2 == 0) readers.back()->Await("snapshot");
     readers.clear();
-    if (i % 3 == 0)
+    if (i % 3 == 0) {
       feed_ = std::make_unique<web::Feed>(
           web::Feed::Options{.runtime_dir = daemon_->runtime_dir(), .node = "node-1"});
+    }
   }
 }
 

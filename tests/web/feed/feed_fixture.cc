@@ -66,9 +66,10 @@ Json Stripped(const Json& json, absl::Time now) {
       continue;
     }
     Json stripped = Stripped(value, now);
-    const bool is_default = stripped.is_null() || stripped == 0 || stripped == false ||
-                            stripped == "" || stripped == "unspecified" ||
-                            (stripped.is_structured() && stripped.empty());
+    const bool is_default =
+        stripped.is_null() || stripped == 0 || stripped == false || stripped == "unspecified" ||
+        (stripped.is_string() && stripped.get_ref<const std::string&>().empty()) ||
+        (stripped.is_structured() && stripped.empty());
     if (!is_default) result[name] = std::move(stripped);
   }
   return result;
@@ -186,6 +187,37 @@ Json FeedTest::Document(const web::Viewer& viewer) {
   EXPECT_TRUE(text.ok()) << text.status();
   if (!text.ok()) return Json::object();
   return Json::parse(**text, nullptr, /*allow_exceptions=*/false);
+}
+
+const char kTeamConfig[] = R"(
+[[tenant]]
+name = "team"
+[[tenant]]
+name = "one"
+parent = "team"
+limit = "32MiB"
+guarantee = "8MiB"
+[[tenant]]
+name = "two"
+parent = "team"
+limit = "0"
+[[tenant]]
+name = "stranger"
+[[rule]]
+tenant = "one"
+default = true
+[[rule]]
+tenant = "two"
+default = true
+[[rule]]
+tenant = "stranger"
+default = true
+)";
+
+Segment FeedOfDaemon::Acquire(Client& client, const AcquireOptions& options) {
+  auto segment = client.Acquire(options);
+  EXPECT_TRUE(segment.ok()) << segment.status();
+  return *std::move(segment);
 }
 
 std::unique_ptr<Client> FeedTest::Connect(const std::string& tenant, const std::string& name) {

@@ -82,4 +82,19 @@ class FeedTest : public ::testing::Test {
   std::unique_ptr<web::Feed> feed_;
 };
 
+inline constexpr uint64_t kMiB = 1 << 20;
+inline constexpr web::Viewer kNobody = {.uid = 54321};  // has no processes
+// A team of the tenants "one" and "two", and a tenant "stranger" that has nothing to do with it.
+extern const char kTeamConfig[];
+
+// Two devices of 64 MiB with those tenants.
+class FeedOfDaemon : public FeedTest {
+ protected:
+  void SetUp() override {
+    Start(kTeamConfig, {"--host-devices", "2", "--host-device-bytes", "64MiB"});
+  }
+
+  static Segment Acquire(Client& client, const AcquireOptions& options);
+};
+
 }  // namespace gpumem::testing
