@@ -1,0 +1,1 @@
+document.getElementById("state").textContent = "gpumem: the page is not built yet";
