@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/web/server/server.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/generic/stream_protocol.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cerrno>
+#include <future>
+#include <list>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "client/web/server/calls.h"
+#include "client/web/server/connection.h"
+#include "client/web/server/handler.h"
+#include "client/web/server/logins.h"
+#include "client/web/server/seats.h"
+#include "client/web/server/viewer_of_peer.h"
+#include "common/start_thread.h"
+#include "common/unique_fd.h"
+
+namespace gpumem::web {
+namespace {
+
+namespace asio = boost::asio;
+
+// Retry interval if there was no descriptor for a connection.
+constexpr absl::Duration kTryAgain = absl::Milliseconds(250);
+
+std::string FirstOrigin(const std::vector<Listener>& listeners) {
+  for (const Listener& listener : listeners) {
+    if (!listener.origin.empty()) return listener.origin;
+  }
+  return "";
+}
+
+}  // namespace
+
+// All of it on one thread, but for Run() and the destructor.
+class Server::Loop final : public ConnectionHost {
+ public:
+  Loop(Options options, FeedSource* feed, std::unique_ptr<Calls> calls, const std::string& origin)
+      : options_(std::move(options)),
+        feed_(feed),
+        logins_(options_.now),
+        calls_(std::move(calls)),
+        handler_({.hosts = options_.hosts,
+                  .node = options_.node,
+                  .origin = origin,
+                  .peers = options_.peers},
+                 feed, &logins_, calls_.get()),
+        seats_(options_.limits.connections, options_.limits.connections_of_user) {}
+
+  absl::Status Run(std::vector<Listener> listeners) {
+    for (Listener& listener : listeners) {
+      if (!listener.file.empty()) files_.push_back(listener.file);
+      Accept(sockets_.emplace_back(context_, listener));
+    }
+    Beat();
+    AwaitIdle();
+    absl::StatusOr<std::thread> thread = StartThread([this] { context_.run(); });
+    if (!thread.ok()) return thread.status();
+    thread_ = *std::move(thread);
+    return absl::OkStatus();
+  }
+
+  ~Loop() override {
+    // While the sockets are open: a program that starts now makes new ones.
+    for (const std::string& file : files_) unlink(file.c_str());
+    context_.stop();
+    if (thread_.joinable()) thread_.join();
+    while (!connections_.empty()) connections_.begin()->second->Close();
+    calls_.reset();  // its jobs use the event loop
+  }
+
+  absl::StatusOr<std::string> OwnLink() {
+    std::promise<absl::StatusOr<std::string>> link;
+    asio::post(context_, [&] { link.set_value(handler_.NewLink(OwnViewer())); });
+    return link.get_future().get();
+  }
+
+  const Limits& limits() const override { return options_.limits; }
+  Handler& handler() override { return handler_; }
+  FeedSource& feed() override { return *feed_; }
+  void Active(Seats::Id id, const Seats::User& user) override { CloseOne(seats_.Move(id, user)); }
+  void Closed(Seats::Id id) override {
+    seats_.Remove(id);
+    connections_.erase(id);
+    if (connections_.empty()) AwaitIdle();
+  }
+
+ private:
+  struct Socket {
+    Socket(asio::io_context& context, Listener& from)
+        : tcp(!from.origin.empty()), listener(context, from.socket.release()), retry(context) {}
+    const bool tcp;
+    asio::posix::stream_descriptor listener;
+    asio::steady_timer retry;
+  };
+
+  void Accept(Socket& socket) {
+    socket.listener.async_wait(asio::posix::stream_descriptor::wait_read,
+                               [this, &socket](const boost::system::error_code& error) {
+                                 if (!error) AcceptOne(socket);
+                               });
+  }
+
+  void AcceptOne(Socket& socket) {
+    sockaddr_storage address = {};
+    socklen_t length = sizeof(address);
+    UniqueFd fd(accept4(socket.listener.native_handle(), reinterpret_cast<sockaddr*>(&address),
+                        &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (fd.valid()) {
+      Begin(std::move(fd), address.ss_family, socket.tcp);
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      // The listener stays readable: not at once, or this thread would do nothing else.
+      CloseOne(seats_.Quietest());
+      socket.retry.expires_after(absl::ToChronoNanoseconds(kTryAgain));
+      socket.retry.async_wait([this, &socket](const boost::system::error_code& error) {
+        if (!error) Accept(socket);
+      });
+      return;
+    }
+    Accept(socket);
+  }
+
+  void Begin(UniqueFd fd, int family, bool tcp) {
+    Caller caller;
+    if (!tcp) {
+      absl::StatusOr<Viewer> viewer = ViewerAt(fd.get(), options_.groups);
+      if (!viewer.ok()) return;
+      caller.viewer = *viewer;
+    }
+    Connection::Stream::socket_type socket(context_);
+    boost::system::error_code error;
+    socket.assign(asio::generic::stream_protocol(family, 0), fd.get(), error);
+    if (error) return;
+    fd.release();
+    const Seats::Id id = ++last_id_;
+    const Seats::User user =
+        caller.viewer.has_value() ? Seats::User(caller.viewer->uid) : std::nullopt;
+    CloseOne(seats_.Add(id, user));
+    const auto connection = std::make_shared<Connection>(this, id, std::move(socket), caller);
+    connections_[id] = connection;
+    connection->Start();
+  }
+
+  void CloseOne(std::optional<Seats::Id> id) {
+    if (!id.has_value()) return;
+    const auto found = connections_.find(*id);
+    if (found == connections_.end()) return seats_.Remove(*id);
+    const std::shared_ptr<Connection> connection = found->second;
+    connection->Close();
+  }
+
+  void Beat() {
+    beat_.expires_after(absl::ToChronoNanoseconds(options_.limits.heartbeat));
+    beat_.async_wait([this](const boost::system::error_code& error) {
+      if (error) return;
+      // A stream may end by it.
+      const auto connections = connections_;
+      for (const auto& [id, connection] : connections) connection->Beat();
+      Beat();
+    });
+  }
+
+  void AwaitIdle() {
+    if (was_idle_ || options_.idle == absl::InfiniteDuration()) return;
+    const absl::Duration of_logins = logins_.LiveUntil() - options_.now();
+    idle_.expires_after(absl::ToChronoNanoseconds(std::max(options_.idle, of_logins)));
+    idle_.async_wait([this](const boost::system::error_code& error) {
+      if (error || !connections_.empty()) return;
+      if (logins_.LiveUntil() > options_.now()) return AwaitIdle();
+      was_idle_ = true;
+      options_.on_idle();
+    });
+  }
+
+  const Options options_;
+  FeedSource* const feed_;
+  asio::io_context context_{1};  // one thread
+  asio::steady_timer beat_{context_}, idle_{context_};
+  std::list<Socket> sockets_;
+  std::vector<std::string> files_;
+  Logins logins_;
+  std::unique_ptr<Calls> calls_;
+  Handler handler_;
+  Seats seats_;
+  Seats::Id last_id_ = 0;
+  bool was_idle_ = false;
+  std::map<Seats::Id, std::shared_ptr<Connection>> connections_;  // open
+  std::thread thread_;
+};
+
+Server::Server(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+Server::~Server() = default;
+
+absl::StatusOr<std::string> Server::OwnLink() { return loop_->OwnLink(); }
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(std::vector<Listener> listeners,
+                                                      FeedSource* feed, Options options) {
+  const std::string origin = FirstOrigin(listeners);
+  absl::StatusOr<std::unique_ptr<Calls>> calls = Calls::Start(options.limits.documents_of_user);
+  if (!calls.ok()) return calls.status();
+  // Asio throws if there are no descriptors for its event loop.
+  try {
+    auto loop = std::make_unique<Loop>(std::move(options), feed, *std::move(calls), origin);
+    if (absl::Status running = loop->Run(std::move(listeners)); !running.ok()) return running;
+    return std::unique_ptr<Server>(new Server(std::move(loop)));
+  } catch (const std::exception& error) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no event loop for HTTP could be made: ", error.what()));
+  }
+}
+
+}  // namespace gpumem::web
