@@ -38,6 +38,13 @@ std::optional<std::string> FieldOf(const Fields& fields, beast::string_view name
   return joined;
 }
 
+// Returns the size of the fields, as a peer usually sends them.
+size_t SizeOf(const Fields& fields) {
+  size_t size = 2;  // the empty line
+  for (const auto& field : fields) size += field.name_string().size() + field.value().size() + 4;
+  return size;
+}
+
 Request RequestOf(Fields& fields) {
   return {.method = std::string(View(fields.method_string())),
           .target = std::string(View(fields.target())),
@@ -133,6 +140,8 @@ void Connection::Refuse(const Error& error) {
 
 void Connection::OnRequest() {
   Fields fields = parser_->release();
+  // The parser may have let pass twice the limit: what has come in pieces counts anew.
+  if (SizeOf(fields) > host_->limits().header_bytes) return Refuse(http::error::header_limit);
   keep_alive_ = fields.version() >= 11 && fields.keep_alive();
   linger_ = false;
   head_ = fields.method() == http::verb::head;

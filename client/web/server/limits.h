@@ -12,7 +12,7 @@ namespace gpumem::web {
 struct Limits {
   size_t connections = 1024;
   size_t connections_of_user = 128;  // the users of connections that have not logged in are one
-  uint32_t header_bytes = 8 * 1024;
+  uint32_t header_bytes = 8 * 1024;  // of the request line, and of the fields
   uint64_t body_bytes = 4 * 1024;
   // Deadline for a request to arrive once it has begun, and for the first one to begin.
   absl::Duration request = absl::Seconds(10);
