@@ -112,6 +112,16 @@ void Connection::ReadRequest() {
   parser_.emplace();
   parser_->header_limit(host_->limits().header_bytes);
   parser_->body_limit(host_->limits().body_bytes);
+  // The head alone: an eager parser forgets that the length is too large (Boost 1.74).
+  http::async_read_header(stream_, buffer_, *parser_,
+                          [self = shared_from_this()](const Error& error, size_t) {
+                            if (!self->open_) return;
+                            if (error) return self->Refuse(error);
+                            self->ReadBody();
+                          });
+}
+
+void Connection::ReadBody() {
   http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](const Error& error, size_t) {
                      if (!self->open_) return;

@@ -56,6 +56,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void AwaitRequest();
   void ReadRequest();
+  void ReadBody();
   void OnRequest();
   void Refuse(const Error& error);
   void Send(Answer answer);
