@@ -46,6 +46,7 @@ LAYERS = {
                      "proto"),
     "client/slurm/spank": ("common/preload_library.h",),
     "client/testing": ("common/...", "proto"),
+    "client/web": ("client/web/...", "common"),
     "client/web/feed": ("client/cli/commands/connection.h", "client/cli/commands/read_snapshot.h",
                         "client/cli/text/json.h", "client/cli/views/holdings.h",
                         "client/cli/views/snapshot.h", "common", "proto"),
