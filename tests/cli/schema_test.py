@@ -27,6 +27,7 @@ SCHEMAS = pathlib.Path("client/cli/schema").absolute()
 GPUMEMCTL = os.path.abspath("client/cli/gpumemctl")
 PRELOAD = os.path.abspath("client/preload/libgpumem-preload.so")
 GPUMEMD = os.path.abspath("daemon/gpumemd")
+GPUMEM_WEB = os.path.abspath("client/web/gpumem-web")
 SUSPENDABLE = os.path.abspath("tests/cli/suspendable")
 DEADLINE = 60
 
@@ -132,6 +133,19 @@ class SchemaTest(unittest.TestCase):
         self.expect("suspend", answer)
         return answer
 
+    def check_web(self, listen):
+        """Checks the document beside a gpumem-web, with a port or without one."""
+        socket = self.folder + "/web.sock"
+        with subprocess.Popen([GPUMEM_WEB, "--runtime-dir", self.folder, "--listen",
+                               "unix:" + socket, *listen], stdout=subprocess.DEVNULL,
+                              stderr=self.log) as web:
+            deadline = time.monotonic() + DEADLINE
+            while self.run_ctl("web").returncode != 0:
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.02)
+            self.check("web", "web")
+            web.terminate()
+
     def test_all(self):
         self.expect("hold", self.held)
         self.check("status", "status")
@@ -224,6 +238,8 @@ class SchemaTest(unittest.TestCase):
         doctor = self.run_ctl("doctor", "--json")
         self.assertEqual(doctor.stderr, "")
         self.expect("doctor", json.loads(doctor.stdout))
+        for listen in ([], ["--listen", "127.0.0.1:0"]):
+            self.check_web(listen)
         # Each schema has a command here.
         self.assertEqual(self.seen | {"types"}, {path.stem for path in SCHEMAS.glob("*.json")})
 

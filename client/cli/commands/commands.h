@@ -37,6 +37,9 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options);
 // Uses what this user may see of the machine, and of the daemon if there is one.
 absl::Status Run(const DoctorCommand& command, const GlobalOptions& options);
 
+// Through the socket of gpumem-web.
+absl::Status Run(const WebCommand& command, const GlobalOptions& options);
+
 // Without a daemon.
 absl::Status Run(const CompletionCommand& command, const GlobalOptions& options);
 absl::Status Run(const VersionCommand& command, const GlobalOptions& options);

@@ -32,11 +32,11 @@ Examples:
   gpumemctl publish llama --file m.bin    load a model once, for all workers
   gpumemctl segments -o json              print JSON for programs
 
-These commands need no privilege: devices, whoami, hold, doctor, publications,
-publish, fetch, verify, unpublish, and quota get without a tenant. The others
-use the admin socket: they are for root, the user that runs the daemon, and the
-members of the daemon's admin group. The members of its view group can use those
-that show something.
+These commands need no privilege: devices, whoami, hold, doctor, web,
+publications, publish, fetch, verify, unpublish, and quota get without a tenant.
+The others use the admin socket: they are for root, the user that runs the
+daemon, and the members of the daemon's admin group. The members of its view
+group can use those that show something.
 
 --tenant shows only what belongs to a tenant; --as asks the daemon to treat this
 process as one. A device is an index of gpumemctl devices, a UUID or its

@@ -177,6 +177,9 @@ struct DescribeCommand {
   std::string name;
 };
 struct DoctorCommand {};
+struct WebCommand {
+  std::string socket;  // of gpumem-web; empty: this user's own, else the system's
+};
 struct EventsCommand {
   v1::WatchEventsRequest request;
   absl::Time since = absl::InfinitePast();  // leaves out earlier records
@@ -223,7 +226,7 @@ using Command =
                  SegmentsCommand, PublicationsCommand, PublishCommand, FetchCommand, VerifyCommand,
                  UnpublishCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand,
                  SuspendCommand, DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
-                 DescribeCommand, DoctorCommand, EventsCommand, HoldCommand, RunCommand,
+                 DescribeCommand, DoctorCommand, WebCommand, EventsCommand, HoldCommand, RunCommand,
                  CompletionCommand, VersionCommand>;
 
 struct CommandLine {

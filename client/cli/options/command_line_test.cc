@@ -146,6 +146,8 @@ TEST(CommandLineTest, CommandsThatShow) {
   EXPECT_EQ(Parsed<MapCommand>({"map", "--rows", "8", "--device", "1"}).device, "1");
   EXPECT_NE(ErrorOf({"map", "--rows", "0"}), "");
   Parsed<DoctorCommand>({"doctor"});
+  EXPECT_EQ(Parsed<WebCommand>({"web"}).socket, "");
+  EXPECT_EQ(Parsed<WebCommand>({"web", "--socket", "/a/b"}).socket, "/a/b");
 
   DescribeCommand describe = Parsed<DescribeCommand>({"describe", "33"});
   EXPECT_EQ(describe.subject, Subject::kAny);

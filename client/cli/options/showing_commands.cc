@@ -95,6 +95,15 @@ void AddShowingCommands(CommandSet* commands) {
       "Names problems and their remedies. Works without a daemon and without privilege,\n"
       "and then says what it could not see. The exit code is 9 if there is a problem;\n"
       "warnings leave it at 0.");
+  const auto web = commands->Add<WebCommand>(
+      kShowing, "web", "Print a link to this node's page in a browser.",
+      "Examples:\n  gpumemctl web\n  xdg-open $(gpumemctl web)\n"
+      "The link logs you in. It works once, for 60 seconds, on this machine. If\n"
+      "gpumem-web listens on no port, the command of ssh is printed that leads your\n"
+      "browser to its socket. Without --socket it is this user's own, else\n"
+      "/run/gpumem-web/web.sock.\nNeeds no privilege.");
+  web.app->add_option("--socket", web.command->socket, "Ask the gpumem-web at this socket")
+      ->type_name("PATH");
 }
 
 }  // namespace gpumem::cli
