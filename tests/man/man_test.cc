@@ -92,6 +92,13 @@ TEST(ManTest, OptionsOfTheKeeper) {
   EXPECT_EQ(OptionsInPage("gpumem-keeper.8"), help);
 }
 
+TEST(ManTest, OptionsOfThePage) {
+  const Keys help =
+      AllMatches(OutputOf({"client/web/gpumem-web", "--help"}), "\n +(?:-[a-z],)?(--[a-z-]+)");
+  EXPECT_THAT(help, Contains("--listen"));
+  EXPECT_EQ(OptionsInPage("gpumem-web.8"), help);
+}
+
 class ConfigurationPage : public testing::Test {
  protected:
   void SetUp() override {
