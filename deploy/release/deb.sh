@@ -18,6 +18,7 @@ run_deb() {
     //client/kubernetes/device_plugin:gpumem-device-plugin \
     //client/slurm:gpumem-slurm //client/slurm/spank:spank_gpumem.so \
     //client/kubernetes:gpumem-kubelet-plugin //client/kubernetes/dra:gpumem-dra-driver \
+    //client/web:gpumem-web \
     "${PRELOAD_TARGETS[@]}"
   local bin work package
   bin=$(bazel_bin --config=dist-deb)
@@ -69,7 +70,7 @@ deb_root() {
   install -m 644 systemd/gpumemd* "$root/lib/systemd/system/"
   install -m 644 systemd/sysusers.conf "$root/usr/lib/sysusers.d/gpumemd.conf"
   install -m 644 systemd/tmpfiles.conf "$root/usr/lib/tmpfiles.d/gpumemd.conf"
-  install -D -m 644 -t "$root/usr/share/doc/gpumemd/examples" systemd/drop-ins/*
+  install -D -m 644 -t "$root/usr/share/doc/gpumemd/examples" systemd/drop-ins/[!g]*
   install -D -m 644 -t "$root/usr/share/gpumem/prometheus" prometheus/*
   rm "$root"/usr/share/gpumem/prometheus/*_test.yml
   install -D -m 644 -t "$root/usr/share/gpumem/grafana" grafana/*
@@ -77,10 +78,11 @@ deb_root() {
   install_slurm "$root" "$bin"
   install_kubernetes "$root" "$bin"
   install_device_plugin "$root" "$bin"
+  install_web "$root" "$bin"
   install_reference "$root/usr/share" zsh/vendor-completions "$bin/client/cli/gpumemctl_reference"
   install_schemas "$root/usr/share/gpumem/schema"
   # The licences of libraries without a shared object: the programs contain their code.
-  for package in gpumemd gpumem-tools gpumem-slurm gpumem-kubernetes libgpumem1; do
+  for package in gpumemd gpumem-tools gpumem-slurm gpumem-kubernetes gpumem-web libgpumem1; do
     install_licenses "$root/usr/share/doc/$package/libraries" "${INSIDE_PACKAGES[@]}"
   done
   cd "$ROOT"
@@ -91,6 +93,16 @@ install_device_plugin() {
   install "$2/client/kubernetes/device_plugin/gpumem-device-plugin" "$1/usr/sbin/"
   install -D -m 644 -t "$1/usr/share/man/man8" \
     "$ROOT/deploy/kubernetes/device-plugin/gpumem-device-plugin.8"
+}
+
+# install_web ROOT BIN: the program of the page, and its units. install_reference has its man page.
+install_web() {
+  install "$2/client/web/gpumem-web" "$1/usr/sbin/"
+  install -D -m 644 -t "$1/lib/systemd/system" "$ROOT"/deploy/systemd/gpumem-web.*
+  install -D -m 644 "$ROOT/deploy/systemd/web-sysusers.conf" \
+    "$1/usr/lib/sysusers.d/gpumem-web.conf"
+  install -D -m 644 -t "$1/usr/share/doc/gpumem-web/examples" \
+    "$ROOT"/deploy/systemd/drop-ins/gpumem-web-*
 }
 
 # install_slurm ROOT BIN: the plug-in of Slurm, its program, and examples that Slurm does not read from

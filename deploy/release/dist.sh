@@ -29,15 +29,15 @@ run_dist() {
   du -sh "$DIST" | awk '{print "dist: " $1 " in " $2}'
 }
 
-# The daemon, its keeper and gpumemctl contain their libraries. The other programs use the copies of
+# The daemon, its keeper, gpumemctl and gpumem-web contain their libraries. The other programs use the copies of
 # Debian's shared libraries in lib/gpumem.
 dist_programs() {
   bazel build --config=dist-static //daemon:gpumemd //daemon/keeper:gpumem-keeper \
-    //client/cli:gpumemctl //client/cli:gpumemctl_reference
+    //client/cli:gpumemctl //client/cli:gpumemctl_reference //client/web:gpumem-web
   local bin
   bin=$(bazel_bin --config=dist-static)
   install "$bin/daemon/gpumemd" "$bin/daemon/keeper/gpumem-keeper" "$bin/client/cli/gpumemctl" \
-    "$DIST/bin/"
+    "$bin/client/web/gpumem-web" "$DIST/bin/"
   install_reference "$DIST/share" zsh/site-functions "$bin/client/cli/gpumemctl_reference"
   install_schemas "$DIST/share/gpumem/schema"
 

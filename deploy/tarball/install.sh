@@ -166,9 +166,9 @@ list_files() {
 # The units, with the paths of this installation.
 list_units() {
   local file units=share/gpumem/systemd
-  for file in "$SOURCE/$units"/gpumemd*.{service,socket}; do
-    sed -e "s,/usr/sbin/gpumemd,$prefix/bin/gpumemd," -e "s,/etc/gpumem/gpumemd.toml,$CONFIGURATION," \
-      -e "s,/usr/share/doc/gpumemd/examples,$prefix/$units/drop-ins," "$file" >"$stage/${file##*/}"
+  for file in "$SOURCE/$units"/gpumem{d*,-web}.{service,socket}; do
+    sed -e "s,/usr/sbin/gpumem,$prefix/bin/gpumem," -e "s,/etc/gpumem/gpumemd.toml,$CONFIGURATION," \
+      -e "s,/usr/share/doc/gpumem[a-z-]*/examples,$prefix/$units/drop-ins," "$file" >"$stage/${file##*/}"
     add "$stage/${file##*/}" "$UNITS/${file##*/}"
   done
   add "$SOURCE/$units/sysusers.conf" /etc/sysusers.d/gpumemd.conf
@@ -245,6 +245,9 @@ stop_service() {
   [[ -n ${owned[$UNIT]:-} && -z $destdir ]] && systemd_runs || return 0
   run systemctl disable --quiet --now gpumemd.service gpumemd-{session,admin,view}.socket ||
     say "gpumemd.service could not be stopped"
+  [[ -z ${owned[$UNITS/gpumem-web.socket]:-} ]] ||
+    run systemctl disable --quiet --now gpumem-web.socket gpumem-web.service ||
+    say "gpumem-web.service could not be stopped"
 }
 
 install_all() {
@@ -297,6 +300,8 @@ start_service() {
   run systemctl enable --quiet gpumemd.service
   # A restart keeps the memory, and starts a daemon that does not run.
   run systemctl restart gpumemd.service
+  # Of the page, if it is looked at. The administrator enables its socket.
+  run systemctl try-restart gpumem-web.service
 }
 
 explain() {

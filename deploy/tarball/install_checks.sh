@@ -112,7 +112,7 @@ read_manifest() {
 may_own() {
   [[ $1 == /* && $1/ != */../* ]] || return 1
   [[ $1 == "$prefix"/* || $1 == /*/gpumem/gpumemd.toml || $1 == "$UNITS"/gpumemd* ||
-    $1 == /etc/sysusers.d/gpumemd.conf || $1 == /etc/tmpfiles.d/gpumemd.conf ]]
+    $1 == "$UNITS"/gpumem-web.* || $1 == /etc/sysusers.d/gpumemd.conf || $1 == /etc/tmpfiles.d/gpumemd.conf ]]
 }
 
 # True if the folder is below the prefix, or contains a file of the list.

@@ -20,7 +20,7 @@ MACHINE=
 GROUP=
 readonly SELF HERE
 readonly OLD_VERSION=0.0.1-1
-readonly ALL=(gpumemd gpumem-tools gpumem-slurm gpumem-kubernetes libgpumem1 libgpumem-dev)
+readonly ALL=(gpumemd gpumem-tools gpumem-slurm gpumem-kubernetes gpumem-web libgpumem1 libgpumem-dev)
 
 say() { echo "deb: $*"; }
 
@@ -181,12 +181,14 @@ check_installed() {
   expect_inside "gpumem-device-plugin ${version%-*}" gpumem-device-plugin --version
   expect_inside "gpumem-kubelet-plugin ${version%-*}" gpumem-kubelet-plugin --version
   expect_inside "gpumem-dra-driver ${version%-*}" gpumem-dra-driver --version
+  expect_inside "gpumem-web ${version%-*}" gpumem-web --version
   expect_inside ": ok, " gpumemd --config /etc/gpumem/gpumemd.toml --check-config
   expect_inside "/var/lib/gpumem" getent passwd gpumem
   expect_inside "gpumem-admin" getent group gpumem-admin
   # Nothing of ours, and nothing said by systemd for others, but that there is no journal.
   inside_quietly systemd-analyze verify --man=yes --recursive-errors=no \
-    gpumemd.service gpumemd-{session,admin,view}.socket gpumem-{kubelet-plugin,dra-driver}.service
+    gpumemd.service gpumemd-{session,admin,view}.socket \
+    gpumem-{kubelet-plugin,dra-driver,web}.service gpumem-web.socket
   [[ ! -s $WORK/log ]] || fail "systemd-analyze verify: $(cat "$WORK/log")"
   [[ -z $(find "$WORK/root/etc/systemd" -name 'gpumem-*') ]] ||
     fail "units are enabled that an administrator has to choose"

@@ -136,6 +136,7 @@ in_bare_root() {
   bare() { env -i PATH="$PATH" timeout 120 chroot "$root" "$@"; }
   bare $bin/gpumemd --version
   bare $bin/gpumem-keeper --version
+  bare $bin/gpumem-web --version
   bare $bin/gpumemctl --help >/dev/null
   bare $bin/gpumem_demo --gpumemd $bin/gpumemd --gpumemctl $bin/gpumemctl
   "$root/opt/gpumem/share/gpumem/install.sh" --destdir "$root" --uninstall

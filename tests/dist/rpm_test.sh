@@ -37,6 +37,7 @@ check_files() {
   (mkdir "$WORK/files" && cd "$WORK/files" && rpm2cpio "$RPM" | cpio -id --quiet)
   [[ $("$WORK/files/usr/bin/gpumemd" --version) == "gpumemd $1 "* ]] || fail "gpumemd does not run"
   "$WORK/files/usr/bin/gpumem-keeper" --version >/dev/null || fail "gpumem-keeper does not run"
+  "$WORK/files/usr/bin/gpumem-web" --version >/dev/null || fail "gpumem-web does not run"
   "$WORK/files/usr/bin/gpumemctl" --help >/dev/null || fail "gpumemctl does not run"
   grep -qx 'ExecStart=/usr/bin/gpumemd --config /etc/gpumem/gpumemd.toml' \
     "$WORK/files/usr/lib/systemd/system/gpumemd.service" || fail "the unit has other paths"
