@@ -118,6 +118,7 @@ _PROGRAMS = {
     "//client/kubernetes:gpumem-kubelet-plugin": "GPUMEM_GPUMEM_KUBELET_PLUGIN",
     "//client/slurm:gpumem-slurm": "GPUMEM_GPUMEM_SLURM",
     "//client/slurm/spank:spank_gpumem.so": "GPUMEM_SPANK_GPUMEM_SO",
+    "//client/web:gpumem-web": "GPUMEM_GPUMEM_WEB",
     "//daemon/keeper:gpumem-keeper": "GPUMEM_KEEPER",
     "//daemon:gpumemd": "GPUMEM_GPUMEMD",
     "//daemon:gpumemd_mortal": "GPUMEM_GPUMEMD_MORTAL",

@@ -17,6 +17,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 
@@ -58,8 +60,9 @@ class RawClient {
   // Returns the data up to the end of these words; what came if the server closes before.
   std::string HearUpTo(const std::string& words) {
     size_t at = 0;
+    const absl::Time end = absl::Now() + absl::Seconds(kPatience);
     while ((at = heard_.find(words)) == std::string::npos) {
-      if (!Receive()) return std::exchange(heard_, "");
+      if (absl::Now() > end || !Receive()) return std::exchange(heard_, "");
     }
     std::string text = heard_.substr(0, at + words.size());
     heard_.erase(0, at + words.size());
@@ -106,7 +109,7 @@ class RawClient {
   void Use(UniqueFd fd) {
     fd_ = std::move(fd);
     // A test that waits in vain fails, and does not hang.
-    const timeval patience{.tv_sec = 30};
+    const timeval patience{.tv_sec = kPatience};
     setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
     setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   }
@@ -119,6 +122,8 @@ class RawClient {
     heard_.append(buffer, static_cast<size_t>(got));
     return true;
   }
+
+  static constexpr int kPatience = 30;  // seconds
 
   UniqueFd fd_;
   std::string heard_;
