@@ -69,7 +69,7 @@ class Place:
         for each in programs:
             for name in os.listdir(each):
                 path = os.path.join(os.path.abspath(each), name)
-                if re.fullmatch(r"gpumem(d|ctl|-keeper)", name) and os.path.isfile(path):
+                if re.fullmatch(r"gpumem(d|ctl|-keeper|-web)", name) and os.path.isfile(path):
                     os.symlink(path, os.path.join(self._bin, name))
         self._environment = {
             "PATH": f"{self._bin}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -66,7 +66,7 @@ Result Try(const std::string& document) {
                                    "/usr/bin/python3",
                                    "-B",
                                    kScript};
-  for (const char* each : {"daemon", "daemon/keeper", "client/cli"}) {
+  for (const char* each : {"daemon", "daemon/keeper", "client/cli", "client/web"}) {
     args.insert(args.end(), {"--programs", each});
   }
   for (const auto& each : fs::directory_iterator("client/include/gpumem")) {

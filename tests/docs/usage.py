@@ -9,7 +9,7 @@ import subprocess
 from blocks import Mistake
 
 
-PROGRAMS = ("gpumemctl", "gpumemd", "gpumem-keeper")
+PROGRAMS = ("gpumemctl", "gpumemd", "gpumem-keeper", "gpumem-web")
 
 
 class Known:
