@@ -172,16 +172,12 @@ files_inside() {
 }
 
 check_installed() {
-  local package version
+  local package program version
   version=$(dpkg-deb -f "$(deb_of gpumemd)" Version)
-  expect_inside "gpumemd ${version%-*}" gpumemd --version
-  expect_inside "gpumem-keeper ${version%-*}" gpumem-keeper --version
+  for program in gpumemd gpumem-{keeper,slurm,device-plugin,kubelet-plugin,dra-driver,web}; do
+    expect_inside "$program ${version%-*}" "$program" --version
+  done
   expect_inside "quota" gpumemctl --help
-  expect_inside "gpumem-slurm ${version%-*}" gpumem-slurm --version
-  expect_inside "gpumem-device-plugin ${version%-*}" gpumem-device-plugin --version
-  expect_inside "gpumem-kubelet-plugin ${version%-*}" gpumem-kubelet-plugin --version
-  expect_inside "gpumem-dra-driver ${version%-*}" gpumem-dra-driver --version
-  expect_inside "gpumem-web ${version%-*}" gpumem-web --version
   expect_inside ": ok, " gpumemd --config /etc/gpumem/gpumemd.toml --check-config
   expect_inside "/var/lib/gpumem" getent passwd gpumem
   expect_inside "gpumem-admin" getent group gpumem-admin

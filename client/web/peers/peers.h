@@ -13,7 +13,7 @@
 
 namespace gpumem::web {
 
-// Fetches them again and again while somebody looks, on a thread of its own.
+// Fetches them at an interval while there are calls of Document(), on a separate thread.
 class Peers {
  public:
   static constexpr size_t kMost = 64;
@@ -35,8 +35,8 @@ class Peers {
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
 
-  // Returns what is known of each peer, as a JSON document. Has them fetched. Thread-safe, and does
-  // not block for a peer.
+  // Returns the state and the last overview of each peer, as a JSON document. Has them fetched.
+  // Thread-safe, and does not block for a peer.
   std::string Document();
 
  private:

@@ -79,7 +79,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool linger_ = false;  // the peer may still be sending
   bool head_ = false;    // the method is HEAD
 
-  // What is being sent: a head, then a body.
+  // The answer in progress: a head, then a body.
   std::string out_head_;
   Message out_body_;
   absl::string_view out_file_;

@@ -186,7 +186,7 @@ TEST_F(ServerTest, TooLarge) {
     return client.HearAll();
   };
   const std::string begin = "GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: ";
-  // With fields of so many bytes; the request line has its own limit.
+  // With fields of so many bytes; the limit of the request line is a separate one.
   const auto with_fields = [&](size_t size) {
     const size_t line = begin.find('\n') + 1;
     return absl::StrCat(begin, std::string(size - (begin.size() - line) - 4, 'x'), "\r\n\r\n");
