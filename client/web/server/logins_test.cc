@@ -40,8 +40,8 @@ TEST_F(LoginsTest, ALinkWorksOnce) {
 
 TEST_F(LoginsTest, WrongSecrets) {
   const std::string key = Key(1000);
-  for (std::string wrong : {std::string(), key.substr(1), key + "A", std::string(43, 'A'),
-                            std::string("\0", 1), std::string(8000, 'x')}) {
+  for (const std::string& wrong : {std::string(), key.substr(1), key + "A", std::string(43, 'A'),
+                                   std::string("\0", 1), std::string(8000, 'x')}) {
     EXPECT_FALSE(logins_.Find(wrong).has_value());
     EXPECT_EQ(logins_.Redeem(wrong), std::nullopt);
   }
