@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "client/web/server/testing/raw_client.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon_process.h"
@@ -46,12 +47,18 @@ std::string ReadAll(const std::string& path) {
 }
 
 TEST(WebUnitsTest, AreActivatedBySocketAndPort) {
-  auto installed = InstalledService::Install({});
+  // As docs/how-to/look-by-browser.md has it.
+  const std::string config = absl::StrReplaceAll(
+      ReadAll("deploy/gpumemd.toml"),
+      {{"#view_group = \"gpumem-metrics\"", "view_group = \"gpumem-metrics\""}});
+  auto installed = InstalledService::Install({.config = config});
   if (absl::IsFailedPrecondition(installed.status())) GTEST_SKIP() << installed.status().message();
   ASSERT_TRUE(installed.ok()) << installed.status();
   InstalledService& service = **installed;
   const std::string& folder = service.machine().folder();
-  fs::create_directories(folder + "/web");
+  for (const char* each : {"/web", "/units/gpumem-web.service.d", "/units/gpumem-web.socket.d"}) {
+    fs::create_directories(folder + each);
+  }
   fs::copy_file(testing::ProgramPath("gpumem_web"), folder + "/web/gpumem-web");
   const auto mounted = service.machine().Run({"/bin/sh", "-c", kInstallWeb, "install", folder});
   ASSERT_EQ(mounted.code, 0) << mounted.output;
@@ -60,9 +67,10 @@ TEST(WebUnitsTest, AreActivatedBySocketAndPort) {
   }
   service.machine().WriteUnit("gpumem-web.socket.d/tcp.conf",
                               ReadAll("deploy/systemd/drop-ins/gpumem-web-tcp.conf"));
+  // That machine has no device files to hide.
   service.machine().WriteUnit(
       "gpumem-web.service.d/test.conf",
-      absl::StrCat("[Service]\nStandardError=append:", folder, "/web.log\n"));
+      absl::StrCat("[Service]\nPrivateDevices=no\nStandardError=append:", folder, "/web.log\n"));
   const auto log = [&] {
     return absl::StrCat(service.Log(), ReadAll(folder + "/web.log"), service.machine().Log(),
                         service.Systemctl({"status", "gpumem-web.service"}).output);
