@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// A device's memory as a tree: tenants, their sessions and other holders, their segments.
+import { formatBytes, shown } from "../lib/format";
+import {
+  held, holdingsOn, isPale, isShared, parentOf, publicationsOfSegment, segmentsOn,
+} from "../lib/model";
+import { hrefs } from "../lib/routes";
+import type { Store } from "../lib/store";
+import type { Device, Segment, Session } from "../lib/wire";
+
+export type NodeKind =
+  | "device" | "tenant" | "session" | "publication" | "group" | "segment" | "free" | "outside"
+  | "process";
+
+export interface TreeNode {
+  key: string; // unique in the tree, and the same in the next one
+  kind: NodeKind;
+  label: string;
+  bytes: number;
+  tenant: string; // "" outside of tenants
+  href: string; // "" if there is no page for it
+  pale: boolean;
+  shared: boolean;
+  note: string; // a sentence that explains it
+  segment?: Segment;
+  session?: Session;
+  children: TreeNode[];
+}
+
+function node(kind: NodeKind, key: string, label: string, bytes: number,
+              more: Partial<TreeNode> = {}): TreeNode {
+  return { kind, key, label, bytes, tenant: "", href: "", pale: false, shared: false, note: "",
+           children: [], ...more };
+}
+
+const GROUPS: Record<string, { label: string; note: string }> = {
+  retained: { label: "kept for reuse",
+              note: "No session uses it. The tenant keeps it for its next request; it is given up first." },
+  lingering: { label: "lingering",
+               note: "Its lease has ended, but a process that may still map it lives. Charged until that ends." },
+  pending: { label: "being made", note: "It is being created or handed over." },
+  releasing: { label: "on its way back", note: "It is on its way back to the driver." },
+  leased: { label: "in use", note: "Its holders are not listed." },
+};
+
+export function sessionLabel(session: Session | undefined, id: number): string {
+  if (!session) return `session ${id}`;
+  const name = shown(session.client_name || session.command);
+  return session.pid ? `${name || "process"} · pid ${session.pid}` : name || `session ${id}`;
+}
+
+function holderOf(store: Store, segment: Segment, prefix: string): TreeNode {
+  const published = (segment.publications ?? 0) > 0 ? publicationsOfSegment(store, segment.segment_id)[0]
+                                                   : undefined;
+  const tenant = segment.tenant;
+  if (published) {
+    const name = published.name;
+    return node("publication", `${prefix}/p:${published.tenant}/${name}`, `publication ${shown(name)}`,
+                0, { tenant, href: hrefs.publication(published.tenant, name),
+                     note: "Published under a name: sessions attach to it, and it can outlive its publisher." });
+  }
+  const first = segment.session_ids?.[0];
+  if (segment.state === "leased" && first !== undefined) {
+    const session = store.sessions.get(String(first));
+    return node("session", `${prefix}/s:${first}`, sessionLabel(session, first), 0,
+                { tenant, href: session ? hrefs.session(first) : "", ...(session ? { session } : {}) });
+  }
+  const state = (segment.publications ?? 0) > 0 ? "leased" : segment.state ?? "leased";
+  const group = GROUPS[state] ?? { label: state, note: "" };
+  return node("group", `${prefix}/g:${state}`, group.label, 0,
+              { tenant, note: group.note, pale: state !== "leased" });
+}
+
+function addSegments(store: Store, tenantNode: TreeNode, segments: Segment[]): number {
+  const holders = new Map<string, TreeNode>();
+  let sum = 0;
+  for (const segment of segments) {
+    const bytes = segment.size_bytes ?? 0;
+    if (bytes === 0) continue;
+    sum += bytes;
+    const made = holderOf(store, segment, tenantNode.key);
+    let holder = holders.get(made.key);
+    if (!holder) {
+      holder = made;
+      holders.set(made.key, holder);
+    }
+    const pale = isPale(segment);
+    const shared = isShared(segment);
+    holder.bytes += bytes;
+    holder.children.push(node("segment", `${holder.key}/${segment.segment_id}`,
+                              `segment ${segment.segment_id}`, bytes,
+                              { tenant: segment.tenant, href: hrefs.segment(segment.segment_id),
+                                pale, shared, segment }));
+  }
+  for (const holder of holders.values()) {
+    holder.pale ||= holder.children.every((each) => each.pale);
+    holder.shared = holder.children.some((each) => each.shared);
+    tenantNode.children.push(holder);
+  }
+  return sum;
+}
+
+function sorted(tree: TreeNode): TreeNode {
+  if (tree.children.length > 1) {
+    tree.children.sort((a, b) => b.bytes - a.bytes || (a.key < b.key ? -1 : 1));
+  }
+  tree.children.forEach(sorted);
+  return tree;
+}
+
+function outsideNode(store: Store, uuid: string, bytes: number): TreeNode {
+  const outside = node("outside", "outside", "not from gpumem", bytes, {
+    note: "In use on the device, but not handed out by gpumem: plain cudaMalloc, CUDA contexts, the driver.",
+  });
+  let left = bytes;
+  for (const each of store.status.foreign_processes ?? []) {
+    const part = Math.min(left, each.bytes ?? 0);
+    if (each.device_uuid !== uuid || part === 0) continue;
+    left -= part;
+    const label = each.pid ? `${shown(each.command) || "process"} · pid ${each.pid}` : "a process of another container";
+    outside.children.push(node("process", `outside/f:${each.pid ?? 0}:${outside.children.length}`, label, part,
+                               { note: "This process uses the device without a session of gpumem." }));
+  }
+  for (const session of store.sessions.values()) {
+    const part = Math.min(left, session.unbrokered_bytes ?? 0);
+    if (part === 0 || !onlyOnDevice(store, session, uuid)) continue;
+    left -= part;
+    outside.children.push(node("process", `outside/u:${session.session_id}`,
+                               sessionLabel(session, session.session_id), part,
+                               { tenant: session.tenant, href: hrefs.session(session.session_id),
+                                 note: "This process of a tenant allocated it past gpumem." }));
+  }
+  if (outside.children.length > 0 && left > 0) {
+    outside.children.push(node("process", "outside/rest", "contexts and driver", left,
+                               { note: "CUDA contexts, the driver, and processes that it does not name." }));
+  }
+  return outside;
+}
+
+// A session's figure is over all devices; it is this device's if its tenant has it nowhere else.
+function onlyOnDevice(store: Store, session: Session, uuid: string): boolean {
+  const usages = store.tenants.get(session.tenant)?.usage.devices ?? [];
+  return usages.every((each) => (each.device_uuid === uuid) === ((each.unbrokered_bytes ?? 0) > 0));
+}
+
+/** Returns the device's whole memory: what tenants hold, what others hold, what is free. */
+export function deviceTree(store: Store, device: Device): TreeNode {
+  const holdings = holdingsOn(store, device);
+  const own = new Map(holdings.tenants.map((each) => [each.tenant, held(each)]));
+  const byTenant = new Map<string, Segment[]>();
+  for (const segment of segmentsOn(store, device.device_uuid)) {
+    const list = byTenant.get(segment.tenant);
+    if (list) list.push(segment);
+    else byTenant.set(segment.tenant, [segment]);
+  }
+  const nodes = new Map<string, TreeNode>();
+  for (const name of new Set([...own.keys(), ...byTenant.keys()])) {
+    const tenantNode = node("tenant", `t:${name}`, shown(name), 0,
+                            { tenant: name, href: store.tenants.has(name) ? hrefs.tenant(name) : "" });
+    const sum = addSegments(store, tenantNode, byTenant.get(name) ?? []);
+    const rest = Math.max(0, (own.get(name) ?? 0) - sum);
+    if (rest > 0) {
+      tenantNode.children.push(node("group", `t:${name}/rest`, "not listed", rest,
+                                    { tenant: name, note: "Charged, but its segments are not shown to you." }));
+    }
+    tenantNode.bytes = sum + rest;
+    nodes.set(name, tenantNode);
+  }
+  const root = node("device", "device", shown(device.name), device.capacity_bytes ?? 0);
+  nest(store, nodes, root);
+  if (holdings.outside > 0) root.children.push(outsideNode(store, device.device_uuid, holdings.outside));
+  if (holdings.free > 0) {
+    root.children.push(node("free", "free", "free", holdings.free,
+                            { note: "Nothing uses it. Part of it may be guaranteed to tenants." }));
+  }
+  return sorted(root);
+}
+
+// Puts tenants under their parents, and those without into the root. A parent without memory of
+// its own is made if several tenants under it have some.
+function nest(store: Store, nodes: Map<string, TreeNode>, root: TreeNode): void {
+  for (const tenantNode of [...nodes.values()]) {
+    let child = tenantNode;
+    for (let depth = 0; depth < 16; ++depth) {
+      const tenant = store.tenants.get(child.tenant);
+      const name = tenant ? parentOf(tenant) : "";
+      if (!name || !store.tenants.has(name)) {
+        if (!root.children.includes(child)) root.children.push(child);
+        break;
+      }
+      let parent = nodes.get(name);
+      const isNew = !parent;
+      if (!parent) {
+        parent = node("tenant", `t:${name}`, shown(name), 0, { tenant: name, href: hrefs.tenant(name) });
+        nodes.set(name, parent);
+      }
+      if (!parent.children.includes(child)) parent.children.push(child);
+      if (!isNew) {
+        break;
+      }
+      child = parent;
+    }
+  }
+  const sum = (each: TreeNode): number => {
+    const tenants = each.children.filter((child) => child.kind === "tenant");
+    for (const child of tenants) each.bytes += sum(child);
+    return each.bytes;
+  };
+  for (const each of root.children) sum(each);
+}
+
+/** Returns the node's path of labels, for people who hear it: "segment 7, worker, training". */
+export function spoken(path: TreeNode[]): string {
+  const last = path[path.length - 1];
+  if (!last) return "";
+  const around = path.slice(1, -1).reverse().map((each) => each.label);
+  const state = [last.shared ? "shared" : "", last.segment && last.pale ? stateOf(last.segment) : ""];
+  return [`${last.label}, ${formatBytes(last.bytes)}`, ...state, ...around].filter(Boolean).join(", ");
+}
+
+export function stateOf(segment: Segment): string {
+  if (segment.kind === "tier") return "suspended";
+  if (segment.state === "leased" && isPale(segment)) return "suspended";
+  return segment.state ?? "unknown";
+}

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The queue: who waits for what, since when, behind whom, and what would help.
+import { formatBytes, waitsFor, whatHelps } from "../lib/format";
+import { store, useTopics } from "../lib/instance";
+import type { Waiting } from "../lib/wire";
+import { Age, DeviceLink, SessionLink, Table, TenantLink } from "./parts";
+
+const asked = (row: Waiting) => (row.bytes ?? 0) * (row.count ?? 1);
+
+function sizeOf(row: Waiting): string {
+  if (!row.bytes) return "";
+  const size = formatBytes(row.bytes);
+  return (row.count ?? 1) === 1 ? size : `${row.count} x ${size}`;
+}
+
+// Returns who is directly before it in the same queue.
+function before(row: Waiting): Waiting | undefined {
+  return store.waiting.find((each) =>
+    each.device_uuid === row.device_uuid && (each.position ?? 0) === (row.position ?? 0) - 1);
+}
+
+function Behind({ row }: { row: Waiting }) {
+  const first = before(row);
+  if ((row.position ?? 1) <= 1) return <>nobody</>;
+  if (!first) return <>{(row.position ?? 1) - 1} others</>;
+  return <TenantLink name={first.tenant} swatch />;
+}
+
+export function WaitingTable({ rows }: { rows: Waiting[] }) {
+  return (
+    <Table caption="Requests that wait, in the order in which they are served" rows={rows}
+           rowKey={(row) => `${row.device_uuid} ${row.position} ${row.session_id ?? ""} ${row.since_ms ?? ""}`}
+           empty="No request waits for memory." columns={[
+             { name: "Place", right: true, cell: (row) => row.position ?? "" },
+             { name: "Device", cell: (row) => <DeviceLink uuid={row.device_uuid} />, wide: true },
+             { name: "Tenant", cell: (row) => <TenantLink name={row.tenant} swatch />, order: (row) => row.tenant },
+             { name: "Session", cell: (row) => (row.session_id ? <SessionLink id={row.session_id} label /> : ""), wide: true },
+             { name: "Asks for", right: true, cell: (row) => <span class="number">{sizeOf(row)}</span>, order: asked },
+             { name: "Waits", right: true, cell: (row) => <Age since={row.since_ms} />, order: (row) => -(row.since_ms ?? 0) },
+             { name: "Behind", cell: (row) => <Behind row={row} />, wide: true },
+             { name: "For", cell: (row) => (row.blocked_by ? waitsFor(row.blocked_by) : "") },
+             { name: "What would help", cell: (row) => <span class="help">{whatHelps(row.blocked_by)}</span> },
+           ]} />
+  );
+}
+
+export function WaitingView() {
+  useTopics("waiting", "sessions", "tenants");
+  return (
+    <>
+      <h1>Queue</h1>
+      <p class="lead">
+        Requests that wait for memory. They are served by device: tenants furthest below their guarantee
+        first, then by priority, then by arrival.
+      </p>
+      <section class="card"><WaitingTable rows={store.waiting} /></section>
+    </>
+  );
+}
