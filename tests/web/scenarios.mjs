@@ -291,7 +291,7 @@ export function historyOf(state, now = Date.now()) {
       const points = [];
       const steps = 24;
       for (let i = 0; i <= steps; ++i) {
-        const time = now - 3600000 + Math.round((i * 3600000) / steps);
+        const time = now - 3600000 + Math.round((i * 3560000) / steps);
         const wave = i === steps ? 1 : Math.min(1, Math.max(0.08, 0.55 + 0.45 * Math.sin(i / 3.1 + t * 1.7) * Math.cos(i / 7 + t)));
         const charged = Math.round(((usage.charged_bytes ?? 0) * wave) / (2 * MIB)) * 2 * MIB;
         const leased = Math.round((charged * 0.86) / (2 * MIB)) * 2 * MIB;

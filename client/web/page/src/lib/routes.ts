@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The permalinks: which object or list the address names.
 
-const part = encodeURIComponent;
+// Halves of surrogate pairs have no place in an address; encodeURIComponent() throws at them.
+const part = (name: string) => encodeURIComponent(name.replace(/\p{Surrogate}/gu, "\ufffd"));
 
 export const hrefs = {
   home: "#/",

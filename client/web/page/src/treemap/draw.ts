@@ -10,15 +10,15 @@ import type { TreeNode } from "./tree";
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 const STEP = 7; // pixels between the lines of a hatch
 
-/** Returns how much room names and edges take: whole maps have names, small ones none. */
-export function layoutOptions(named: boolean): LayoutOptions<TreeNode> {
+/** Returns how much room names and edges take. Small maps name tenants alone. */
+export function layoutOptions(small: boolean): LayoutOptions<TreeNode> {
   return {
     header: (node, depth, rect) => {
-      if (!named || depth === 0) return 0;
-      if (node.kind === "tenant" || node.kind === "outside") {
-        return rect.height > 40 && rect.width > 56 ? 19 : 0;
+      if (depth === 0) return 0;
+      if (node.kind === "tenant" || (node.kind === "outside" && !small)) {
+        return rect.height > 40 && rect.width > 56 ? (small ? 17 : 19) : 0;
       }
-      return rect.height > 42 && rect.width > 64 ? 16 : 0;
+      return !small && rect.height > 42 && rect.width > 64 ? 16 : 0;
     },
     padding: (node, depth) => (depth === 0 ? 0 : node.kind === "tenant" ? 2 : 1),
     least: 6,
@@ -29,6 +29,7 @@ interface Brush {
   context: CanvasRenderingContext2D;
   dark: boolean;
   ground: string;
+  small: boolean;
   hatch: CanvasPattern | null;
   cross: CanvasPattern | null;
 }
@@ -80,11 +81,25 @@ function label(brush: Brush, rect: Rect, lines: string[], colour: string, bold: 
   let y = rect.y + 3;
   for (const line of lines) {
     if (y + 12 > rect.y + rect.height) return;
-    const text = fitted(context, line, rect.width - 8);
-    if (text) context.fillText(text, rect.x + 4, y);
+    context.fillText(line, rect.x + 4, y);
     y += 14;
     context.font = `11.5px ${FONT}`;
   }
+}
+
+// Returns the lines that fit. A size is whole or not there: a part of it would be another size.
+function fitting(brush: Brush, tile: Tile<TreeNode>, name: string, named: boolean): string[] {
+  const { context } = brush;
+  context.font = `11.5px ${FONT}`;
+  const room = tile.width - 8;
+  const size = formatBytes(tile.node.bytes);
+  const fits = (text: string) => context.measureText(text).width <= room;
+  const lines: string[] = [];
+  const cut = named ? fitted(context, name, room) : fits(name) ? name : "";
+  if (named && cut) lines.push(cut);
+  if (fits(size)) lines.push(size);
+  if (!named && cut && lines.length > 0) lines.push(cut);
+  return tile.height > 34 ? lines : tile.height > 16 ? lines.slice(0, 1) : [];
 }
 
 function strip(brush: Brush, tile: Tile<TreeNode>, colour: string, bold: boolean): void {
@@ -119,7 +134,7 @@ function drawTile(brush: Brush, store: Store, tile: Tile<TreeNode>): void {
     case "free":
       context.fillStyle = dark ? "#1d2229" : "#f1f3f6";
       context.fillRect(x, y, width, height);
-      label(brush, tile, [node.label, formatBytes(node.bytes)], dark ? "#aeb7c2" : "#4a5462", false);
+      label(brush, tile, fitting(brush, tile, node.label, true), dark ? "#aeb7c2" : "#4a5462", false);
       return;
     case "outside":
     case "process":
@@ -133,7 +148,8 @@ function drawTile(brush: Brush, store: Store, tile: Tile<TreeNode>): void {
         if (tile.header) strip(brush, tile, dark ? "#ffffff" : "#10141a", true);
         return;
       }
-      plate(brush, tile, [node.label, formatBytes(node.bytes)], dark ? "#3a404a" : "#d5d9df",
+      if (brush.small) return;
+      plate(brush, tile, fitting(brush, tile, node.label, true), dark ? "#3a404a" : "#d5d9df",
             dark ? "#ffffff" : "#10141a");
       return;
     default:
@@ -154,31 +170,26 @@ function drawTile(brush: Brush, store: Store, tile: Tile<TreeNode>): void {
     context.fillStyle = brush.hatch;
     context.fillRect(x, y, width, height);
   }
-  if (width < 44 || height < 15) return;
-  const lines = [node.kind === "segment" ? formatBytes(node.bytes) : node.label];
-  lines.push(node.kind === "segment" ? node.label : formatBytes(node.bytes));
+  if (width < 44 || height < 17 || (brush.small && node.kind !== "tenant")) return;
+  const lines = fitting(brush, tile, node.label, node.kind !== "segment");
   if (node.shared) plate(brush, tile, lines, fill, colours.text);
   else label(brush, tile, lines, colours.text, node.kind === "tenant");
 }
 
 // Text on a plate of the tile's colour, so that a hatch does not run through it.
 function plate(brush: Brush, tile: Tile<TreeNode>, lines: string[], ground: string, colour: string): void {
-  if (tile.width < 44 || tile.height < 18) return;
+  if (lines.length === 0) return;
   const { context } = brush;
   context.font = `11.5px ${FONT}`;
-  const room = tile.width - 8;
-  const fits = tile.height > 36 ? lines : lines.slice(0, 1);
-  const texts = fits.map((each) => fitted(context, each, room - 4)).filter(Boolean);
-  if (texts.length === 0) return;
-  const width = Math.max(...texts.map((each) => context.measureText(each).width));
+  const width = Math.max(...lines.map((each) => context.measureText(each).width));
   context.fillStyle = ground;
-  context.fillRect(tile.x + 2, tile.y + 2, Math.min(width + 6, room + 4), texts.length * 14 + 2);
-  label(brush, tile, texts, colour, false);
+  context.fillRect(tile.x + 1, tile.y + 1, Math.min(width + 7, tile.width - 3), lines.length * 14 + 3);
+  label(brush, tile, lines, colour, false);
 }
 
 /** Draws all tiles. Sets the canvas' size to the area, in pixels of the device. */
 export function drawMap(canvas: HTMLCanvasElement, store: Store, tiles: readonly Tile<TreeNode>[],
-                        area: Rect, dark: boolean): void {
+                        area: Rect, dark: boolean, small: boolean): void {
   const ratio = Math.min(3, window.devicePixelRatio || 1);
   const width = Math.max(1, Math.round(area.width * ratio));
   const height = Math.max(1, Math.round(area.height * ratio));
@@ -192,7 +203,7 @@ export function drawMap(canvas: HTMLCanvasElement, store: Store, tiles: readonly
   context.fillRect(0, 0, area.width, area.height);
   context.textBaseline = "top";
   const brush: Brush = {
-    context, dark, ground,
+    context, dark, ground, small,
     hatch: pattern(context, dark ? "rgba(255,255,255,0.45)" : "rgba(0,0,0,0.38)", false, ratio),
     cross: pattern(context, dark ? "rgba(255,255,255,0.16)" : "rgba(0,0,0,0.14)", true, ratio),
   };

@@ -13,6 +13,8 @@ import { spoken, type TreeNode } from "./tree";
 
 const TOPICS: Topic[] = ["devices", "tenants", "sessions", "segments", "published", "status"];
 
+const FIRST = "gpumem-first-map"; // for who measures when the first map was drawn
+
 export interface MapProps {
   build: () => TreeNode | null; // the tree as of now
   name: string; // for people who hear it
@@ -24,8 +26,12 @@ export interface MapProps {
 function markOf(tree: TreeNode): string {
   const parts: (string | number)[] = [];
   const add = (node: TreeNode) => {
-    parts.push(node.key, node.bytes, (node.pale ? 1 : 0) + (node.shared ? 2 : 0), node.label);
-    node.children.forEach(add);
+    parts.push(node.key, node.bytes, node.stamp, node.label);
+    // What stands below a tenant's holders is in its stamp.
+    for (const child of node.children) {
+      if (child.kind === "tenant" || child.stamp === 0 && node.kind !== "tenant") add(child);
+      else parts.push(child.key, child.bytes);
+    }
   };
   add(tree);
   return parts.join("\u0001");
@@ -60,8 +66,9 @@ export function Treemap({ build, name, id, small }: MapProps) {
       return;
     }
     const area = { x: 0, y: 0, width, height };
-    const tiles = layout(tree, area, layoutOptions(!small));
-    drawMap(canvas.current, store, tiles, area, dark);
+    const tiles = layout(tree, area, layoutOptions(small ?? false));
+    drawMap(canvas.current, store, tiles, area, dark, small ?? false);
+    if (!performance.getEntriesByName(FIRST).length) performance.mark(FIRST);
     drawn.current = { tiles, mark: next, width, height, dark };
     setDrawings((count) => count + 1);
   };

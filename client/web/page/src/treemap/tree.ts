@@ -24,13 +24,24 @@ export interface TreeNode {
   note: string; // a sentence that explains it
   segment?: Segment;
   session?: Session;
+  stamp: number; // of a tenant: another one if what it holds is drawn in another way; else 0
   children: TreeNode[];
 }
+
+const NONE: TreeNode[] = []; // of segments: they are many
 
 function node(kind: NodeKind, key: string, label: string, bytes: number,
               more: Partial<TreeNode> = {}): TreeNode {
   return { kind, key, label, bytes, tenant: "", href: "", pale: false, shared: false, note: "",
-           children: [], ...more };
+           stamp: 0, children: [], ...more };
+}
+
+function segmentNode(segment: Segment, holder: TreeNode, bytes: number): TreeNode {
+  return {
+    kind: "segment", key: `${holder.key}/${segment.segment_id}`, label: `segment ${segment.segment_id}`,
+    bytes, tenant: segment.tenant, href: hrefs.segment(segment.segment_id), pale: isPale(segment),
+    shared: isShared(segment), note: "", segment, stamp: 0, children: NONE,
+  };
 }
 
 const GROUPS: Record<string, { label: string; note: string }> = {
@@ -71,40 +82,70 @@ function holderOf(store: Store, segment: Segment, prefix: string): TreeNode {
               { tenant, note: group.note, pale: state !== "leased" });
 }
 
-function addSegments(store: Store, tenantNode: TreeNode, segments: Segment[]): number {
+// What a tenant's own segments make of the tree. Kept until one of the objects in it changes, so that
+// the change of a few segments among thousands costs little.
+interface Held {
+  segments: Segment[];
+  sessions: (Session | undefined)[];
+  published: number; // version of the list
+  holders: TreeNode[];
+  sum: number;
+  stamp: number;
+}
+
+const kept = new Map<string, Map<string, Held>>(); // by device and tenant
+let stamps = 0;
+
+const firstSession = (store: Store, segment: Segment): Session | undefined => {
+  const id = segment.session_ids?.[0];
+  return id === undefined ? undefined : store.sessions.get(String(id));
+};
+
+function isSame(store: Store, before: Held, segments: Segment[]): boolean {
+  if (before.segments.length !== segments.length) return false;
+  if (before.published !== store.version("published")) return false;
+  for (let i = 0; i < segments.length; ++i) {
+    if (before.segments[i] !== segments[i]) return false;
+    if (before.sessions[i] !== firstSession(store, segments[i]!)) return false;
+  }
+  return true;
+}
+
+function heldBy(store: Store, key: string, segments: Segment[]): Held {
   const holders = new Map<string, TreeNode>();
   let sum = 0;
   for (const segment of segments) {
     const bytes = segment.size_bytes ?? 0;
     if (bytes === 0) continue;
     sum += bytes;
-    const made = holderOf(store, segment, tenantNode.key);
+    const made = holderOf(store, segment, key);
     let holder = holders.get(made.key);
     if (!holder) {
       holder = made;
       holders.set(made.key, holder);
     }
-    const pale = isPale(segment);
-    const shared = isShared(segment);
     holder.bytes += bytes;
-    holder.children.push(node("segment", `${holder.key}/${segment.segment_id}`,
-                              `segment ${segment.segment_id}`, bytes,
-                              { tenant: segment.tenant, href: hrefs.segment(segment.segment_id),
-                                pale, shared, segment }));
+    holder.children.push(segmentNode(segment, holder, bytes));
   }
   for (const holder of holders.values()) {
     holder.pale ||= holder.children.every((each) => each.pale);
     holder.shared = holder.children.some((each) => each.shared);
-    tenantNode.children.push(holder);
+    inOrder(holder.children);
   }
-  return sum;
+  return {
+    segments, sum, sessions: segments.map((each) => firstSession(store, each)), stamp: ++stamps,
+    published: store.version("published"), holders: inOrder([...holders.values()]),
+  };
 }
 
+function inOrder(nodes: TreeNode[]): TreeNode[] {
+  return nodes.length < 2 ? nodes : nodes.sort((a, b) => b.bytes - a.bytes || (a.key < b.key ? -1 : 1));
+}
+
+// Sorts what stands above the holders, whose segments are in order.
 function sorted(tree: TreeNode): TreeNode {
-  if (tree.children.length > 1) {
-    tree.children.sort((a, b) => b.bytes - a.bytes || (a.key < b.key ? -1 : 1));
-  }
-  tree.children.forEach(sorted);
+  inOrder(tree.children);
+  for (const child of tree.children) if (child.kind === "tenant" || child.kind === "outside") sorted(child);
   return tree;
 }
 
@@ -154,10 +195,19 @@ export function deviceTree(store: Store, device: Device): TreeNode {
     else byTenant.set(segment.tenant, [segment]);
   }
   const nodes = new Map<string, TreeNode>();
+  const before = kept.get(device.device_uuid);
+  const now = new Map<string, Held>();
+  kept.set(device.device_uuid, now);
   for (const name of new Set([...own.keys(), ...byTenant.keys()])) {
     const tenantNode = node("tenant", `t:${name}`, shown(name), 0,
                             { tenant: name, href: store.tenants.has(name) ? hrefs.tenant(name) : "" });
-    const sum = addSegments(store, tenantNode, byTenant.get(name) ?? []);
+    const segments = byTenant.get(name) ?? [];
+    const last = before?.get(name);
+    const what = last && isSame(store, last, segments) ? last : heldBy(store, tenantNode.key, segments);
+    now.set(name, what);
+    const sum = what.sum;
+    tenantNode.stamp = what.stamp;
+    tenantNode.children = [...what.holders];
     const rest = Math.max(0, (own.get(name) ?? 0) - sum);
     if (rest > 0) {
       tenantNode.children.push(node("group", `t:${name}/rest`, "not listed", rest,
@@ -179,13 +229,15 @@ export function deviceTree(store: Store, device: Device): TreeNode {
 // Puts tenants under their parents, and those without into the root. A parent without memory of
 // its own is made if several tenants under it have some.
 function nest(store: Store, nodes: Map<string, TreeNode>, root: TreeNode): void {
+  const inRoot = new Set<TreeNode>();
   for (const tenantNode of [...nodes.values()]) {
     let child = tenantNode;
     for (let depth = 0; depth < 16; ++depth) {
       const tenant = store.tenants.get(child.tenant);
       const name = tenant ? parentOf(tenant) : "";
       if (!name || !store.tenants.has(name)) {
-        if (!root.children.includes(child)) root.children.push(child);
+        if (!inRoot.has(child)) root.children.push(child);
+        inRoot.add(child);
         break;
       }
       let parent = nodes.get(name);

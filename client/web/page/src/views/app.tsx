@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page's frame: navigation, search, theme, what was lost, and the view that the address names.
+import { Component, type ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { deviceTitle, formatClock, formatTickingAge, shown } from "../lib/format";
 import { store, useSeconds, useTopics } from "../lib/instance";
@@ -51,6 +52,25 @@ function View({ route }: { route: Route }) {
       return <NodesView />;
     default:
       return <MemoryView />;
+  }
+}
+
+// A mistake in one view leaves the others usable.
+class Guard extends Component<{ children: ComponentChildren }, { failed: string }> {
+  override state = { failed: "" };
+
+  static override getDerivedStateFromError(error: unknown) {
+    return { failed: String((error as Error)?.message ?? error) };
+  }
+
+  override render() {
+    if (!this.state.failed) return this.props.children;
+    return (
+      <section class="card" role="alert">
+        <h1>This view failed</h1>
+        <p>It is a mistake of the page: {shown(this.state.failed)}. Other views may work.</p>
+      </section>
+    );
   }
 }
 
@@ -190,7 +210,7 @@ export function App() {
       <LostBanner />
       <main id="main" ref={main} tabIndex={-1} class={lost && store.loaded ? "stale" : ""}>
         <ViewerNote />
-        {store.loaded || route.view === "nodes" ? <View route={route} /> : <p class="faint">Waiting for the first figures…</p>}
+        {store.loaded || route.view === "nodes" ? <Guard key={place}><View route={route} /></Guard> : <h1 class="faint">Waiting for the first figures…</h1>}
       </main>
       <Footer />
     </>

@@ -17,7 +17,7 @@ function timeOf(record: EventRecord) {
 
 export function EventTable({ rows }: { rows: EventRecord[] }) {
   return (
-    <Table caption="Events, the newest first" rows={rows} rowKey={(row) => `${row.number} ${row.time_ms}`}
+    <Table caption="Events, the newest first" rows={rows} stack rowKey={(row) => `${row.number} ${row.time_ms}`}
            empty="None of the last events is about it." columns={[
              { name: "Time", cell: timeOf },
              { name: "Event", cell: (row) => <span class={BAD.has(row.event) ? "tag warn" : "tag"}>{shown(row.event)}</span> },

@@ -52,17 +52,19 @@ export function Swatch({ tenant }: { tenant: string }) {
 export function TenantLink({ name, swatch }: { name: string; swatch?: boolean }) {
   const text = shown(name);
   return (
-    <>
+    <span class="tenant">
       {swatch ? <Swatch tenant={name} /> : null}
-      {store.tenants.has(name) ? <a href={hrefs.tenant(name)}>{text}</a> : text}
-    </>
+      {store.tenants.has(name)
+        ? <a class="name" title={text} href={hrefs.tenant(name)}>{text}</a>
+        : <span class="name" title={text}>{text}</span>}
+    </span>
   );
 }
 
 export function SessionLink({ id, label }: { id: number; label?: boolean }) {
   const session = store.sessions.get(String(id));
   const text = label ? sessionLabel(session, id) : String(id);
-  return session ? <a href={hrefs.session(id)}>{text}</a> : <>{text}</>;
+  return session ? <a class="name" title={text} href={hrefs.session(id)}>{text}</a> : <>{text}</>;
 }
 
 export function SegmentLink({ id }: { id: number }) {
@@ -71,13 +73,13 @@ export function SegmentLink({ id }: { id: number }) {
 
 export function DeviceLink({ uuid }: { uuid: string }) {
   const text = shortDevice(store.devices, uuid);
-  return store.devices.has(uuid) ? <a href={hrefs.device(uuid)}>{text}</a> : <>{text}</>;
+  return store.devices.has(uuid) ? <a class="name" href={hrefs.device(uuid)}>{text}</a> : <>{text}</>;
 }
 
 export function PublicationLink({ tenant, name }: { tenant: string; name: string }) {
   const text = `${shown(tenant)}/${shown(name)}`;
   return store.publications.has(`${tenant}/${name}`)
-    ? <a href={hrefs.publication(tenant, name)}>{text}</a> : <>{text}</>;
+    ? <a class="name" title={text} href={hrefs.publication(tenant, name)}>{text}</a> : <>{text}</>;
 }
 
 export interface Column<T> {
@@ -91,14 +93,14 @@ export interface Column<T> {
 const PAGE = 100;
 
 /** A table of objects: sorted by its head's buttons, a page of rows at a time. */
-export function Table<T>({ caption, rows, columns, rowKey, empty, sortBy, rowClass }: {
+export function Table<T>({ caption, rows, columns, rowKey, empty, sortBy, stack }: {
   caption: string;
   rows: readonly T[];
   columns: Column<T>[];
   rowKey: (row: T) => string | number;
   empty: string;
   sortBy?: string; // the column at first, downwards; else the order of the rows
-  rowClass?: (row: T) => string;
+  stack?: boolean; // on a narrow screen a row is a small list of names and values
 }) {
   const [sort, setSort] = useState({ name: sortBy ?? "", down: true });
   const [limit, setLimit] = useState(PAGE);
@@ -116,12 +118,12 @@ export function Table<T>({ caption, rows, columns, rowKey, empty, sortBy, rowCla
     setSort((last) => ({ name, down: last.name === name ? !last.down : true }));
   return (
     <div class="table" role="region" aria-label={caption} tabIndex={0}>
-      <table>
+      <table {...(stack ? { class: "stack", role: "table" } : {})}>
         <caption class="unseen">{caption}</caption>
-        <thead>
-          <tr>
+        <thead {...(stack ? { role: "rowgroup" } : {})}>
+          <tr {...(stack ? { role: "row" } : {})}>
             {columns.map((each) => (
-              <th key={each.name} scope="col" class={classOf(each)}
+              <th key={each.name} scope="col" class={classOf(each)} {...(stack ? { role: "columnheader" } : {})}
                   {...(each.order && each === column
                     ? { "aria-sort": sort.down ? "descending" as const : "ascending" as const } : {})}>
                 {each.order ? (
@@ -134,10 +136,14 @@ export function Table<T>({ caption, rows, columns, rowKey, empty, sortBy, rowCla
             ))}
           </tr>
         </thead>
-        <tbody>
+        <tbody {...(stack ? { role: "rowgroup" } : {})}>
           {sorted.slice(0, limit).map((row) => (
-            <tr key={rowKey(row)} class={rowClass?.(row)}>
-              {columns.map((each) => <td key={each.name} class={classOf(each)}>{each.cell(row)}</td>)}
+            <tr key={rowKey(row)} {...(stack ? { role: "row" } : {})}>
+              {columns.map((each) => (
+                <td key={each.name} class={classOf(each)} data-name={each.name} {...(stack ? { role: "cell" } : {})}>
+                  {stack ? <div class="cell">{each.cell(row)}</div> : each.cell(row)}
+                </td>
+              ))}
             </tr>
           ))}
         </tbody>

@@ -58,7 +58,7 @@ export function Search() {
           setAt(0);
         }}
         onFocus={() => setOpen(true)}
-        onBlur={() => setTimeout(() => setOpen(false), 150)}
+        onBlur={() => setOpen(false)}
         onKeyDown={onKey}
       />
       <ul id="found" role="listbox" aria-label="Objects found" class="found" hidden={!isOpen || found.length === 0}>

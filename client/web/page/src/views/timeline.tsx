@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The last hour as a chart: one tenant with its limit and guarantee, or the biggest of a device.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { formatBytes, formatClock, shown } from "../lib/format";
 import { store } from "../lib/instance";
@@ -25,7 +25,12 @@ interface Curve {
 }
 
 // Tenants that stand side by side: those above contain those under them.
-function topmost(timeline: Timeline): { shown: string[]; left: number } {
+interface Chosen {
+  shown: string[];
+  left: number;
+}
+
+function topmost(timeline: Timeline): Chosen {
   const nested = [...store.tenants.values()].some((each) => store.tenants.has(parentOf(each)));
   let left = 0;
   const names = [...timeline.series.keys()].filter((name) => {
@@ -101,7 +106,7 @@ function options(curves: Curve[], width: number, height: number, top: number, da
     axes: [
       { ...axis, values: (_plot, splits) => splits.map((each) => formatClock(each * 1000).slice(0, 5)),
         space: 70 },
-      { ...axis, size: 72, incrs: BINARY_STEPS, space: 36,
+      { ...axis, size: 72, incrs: BINARY_STEPS, space: 26,
         values: (_plot, splits) => splits.map((each) => formatBytes(each).replace(/\.00/, "")) },
     ],
     series: [
@@ -124,20 +129,18 @@ function options(curves: Curve[], width: number, height: number, top: number, da
 interface Drawn {
   curves: Curve[];
   moments: number[];
-  left: number;
   top: number;
 }
 
-function compute(timeline: Timeline, tenant: string | undefined, dark: boolean): Drawn {
+function compute(timeline: Timeline, tenant: string | undefined, dark: boolean, chosen: Chosen): Drawn {
   const now = store.nowMs();
-  const chosen = tenant !== undefined ? { shown: [tenant], left: 0 } : topmost(timeline);
   const moments = timeline.moments(chosen.shown, now);
   const curves = tenant !== undefined ? tenantCurves(timeline, tenant, moments, dark)
                                       : stackedCurves(timeline, chosen.shown, moments, dark);
   const capacity = store.devices.get(timeline.device)?.capacity_bytes ?? 0;
   const highest = curves.reduce((most, curve) => Math.max(most, ...curve.drawn), 0);
   const top = (tenant !== undefined ? highest * 1.06 : Math.max(capacity, highest)) || 1;
-  return { curves, moments, left: chosen.left, top };
+  return { curves, moments, top };
 }
 
 function useTimeline(device: string): { timeline: Timeline; error: string; version: number } {
@@ -197,6 +200,8 @@ export function TimelineChart({ device, tenant }: { device: string; tenant?: str
   const plot = useRef<{ chart: uPlot; labels: string; drawn: Drawn } | null>(null);
   const [width, setWidth] = useState(0);
   const dark = useDark();
+  const chosen = useMemo(() => (tenant !== undefined ? { shown: [tenant], left: 0 } : topmost(timeline)),
+                         [timeline, version, tenant]);
 
   useEffect(() => {
     const observer = new ResizeObserver(() => setWidth(Math.floor(box.current?.clientWidth ?? 0)));
@@ -210,7 +215,7 @@ export function TimelineChart({ device, tenant }: { device: string; tenant?: str
 
   useEffect(() => {
     if (!box.current || width < 50 || !timeline.loaded) return;
-    const drawn = compute(timeline, tenant, dark);
+    const drawn = compute(timeline, tenant, dark, chosen);
     const data = [drawn.moments.map((each) => each / 1000), ...drawn.curves.map((each) => each.drawn)];
     const labels = JSON.stringify([drawn.curves.map((each) => each.label), width, dark, drawn.top]);
     const last = plot.current;
@@ -226,11 +231,11 @@ export function TimelineChart({ device, tenant }: { device: string; tenant?: str
     plot.current = { chart, labels, drawn };
   }, [timeline, version, width, dark, tenant]);
 
-  const names = tenant !== undefined ? [tenant] : topmost(timeline).shown;
-  const rows = names.map((name) => ({
-    name, now: timeline.last(name), peak: timeline.peak(name), cut: timeline.series.get(name)?.cut ?? false,
-  })).sort((a, b) => b.peak - a.peak);
-  const left = tenant === undefined && timeline.loaded ? topmost(timeline).left : 0;
+  const rows = useMemo(
+    () => chosen.shown.map((name) => ({ name, now: timeline.last(name), peak: timeline.peak(name) }))
+      .sort((a, b) => b.peak - a.peak),
+    [chosen]);
+  const left = chosen.left;
   return (
     <div class="timeline">
       <div ref={box} role="img" aria-label={

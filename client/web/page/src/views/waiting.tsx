@@ -29,7 +29,7 @@ function Behind({ row }: { row: Waiting }) {
 export function WaitingTable({ rows }: { rows: Waiting[] }) {
   return (
     <Table caption="Requests that wait, in the order in which they are served" rows={rows}
-           rowKey={(row) => `${row.device_uuid} ${row.position} ${row.session_id ?? ""} ${row.since_ms ?? ""}`}
+           stack rowKey={(row) => `${row.device_uuid} ${row.position} ${row.session_id ?? ""} ${row.since_ms ?? ""}`}
            empty="No request waits for memory." columns={[
              { name: "Place", right: true, cell: (row) => row.position ?? "" },
              { name: "Device", cell: (row) => <DeviceLink uuid={row.device_uuid} />, wide: true },
