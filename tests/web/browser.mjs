@@ -3,10 +3,11 @@
 // hosts, breaches of the content policy, dialogs.
 import { createRequire } from "node:module";
 import { createServer, request as httpRequest } from "node:http";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
 
 // Packages are beside the tests, or in the folder that the test's wrapper names.
-const require = createRequire(join(process.env.GPUMEM_WEB_PACKAGES ?? import.meta.dirname ?? process.cwd(), "x.js"));
+const require = createRequire(join(process.env.GPUMEM_WEB_PACKAGES ?? dirname(fileURLToPath(import.meta.url)), "x.js"));
 const { chromium } = require("playwright-core");
 const AXE = require.resolve("axe-core/axe.min.js");
 

@@ -25,12 +25,13 @@ const percentile = (sorted, part) => sorted[Math.min(sorted.length - 1, Math.flo
 // Times between frames, and the page's own work in them.
 async function frames(page, seconds, meanwhile) {
   await page.evaluate(() => {
-    window.frameTimes = [];
+    const times = [];
+    window.frameTimes = times;
     window.longTasks = [];
     let last = performance.now();
     const tick = (now) => {
-      if (!window.frameTimes) return;
-      window.frameTimes.push(now - last);
+      if (window.frameTimes !== times) return;
+      times.push(now - last);
       last = now;
       requestAnimationFrame(tick);
     };

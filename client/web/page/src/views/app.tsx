@@ -182,7 +182,8 @@ export function App() {
     if (known.current === place) return;
     known.current = place;
     scrollTo(0, 0);
-    main.current?.focus({ preventScroll: true });
+    // Not away from a box that somebody has begun to type in.
+    if (!(document.activeElement instanceof HTMLInputElement)) main.current?.focus({ preventScroll: true });
   });
   const live = store.link.state === "ok";
   useEffect(() => {
