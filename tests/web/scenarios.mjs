@@ -292,7 +292,7 @@ export function historyOf(state, now = Date.now()) {
       const steps = 24;
       for (let i = 0; i <= steps; ++i) {
         const time = now - 3600000 + Math.round((i * 3560000) / steps);
-        const wave = i === steps ? 1 : Math.min(1, Math.max(0.08, 0.55 + 0.45 * Math.sin(i / 3.1 + t * 1.7) * Math.cos(i / 7 + t)));
+        const wave = 0.66 + 0.34 * Math.cos((i - steps) / (2.6 + t * 0.5));
         const charged = Math.round(((usage.charged_bytes ?? 0) * wave) / (2 * MIB)) * 2 * MIB;
         const leased = Math.round((charged * 0.86) / (2 * MIB)) * 2 * MIB;
         points.push([time, i === steps ? usage.charged_bytes ?? 0 : charged, usage.limit_bytes ?? 0, usage.guarantee_bytes ?? 0,
@@ -306,11 +306,19 @@ export function historyOf(state, now = Date.now()) {
 
 export function eventsOf(state, now = Date.now()) {
   const records = [];
-  const kinds = ["session-opened", "granted", "granted", "released", "denied", "published", "suspended"];
+  const texts = {
+    "session-opened": (who) => `session opened by ${who}`,
+    granted: (who) => `granted to ${who}: 1.00 GiB in 1 segment`,
+    released: (who) => `released by ${who}: 1.00 GiB in 1 segment`,
+    denied: (who) => `denied to ${who}: asked for 24.00 GiB; 63.25 GiB of the device's 79.63 GiB are in use`,
+    published: (who) => `published by ${who}: 15.00 GiB in 12 segments`,
+    suspended: (who) => `suspended by ${who}: 18.00 GiB in 2 segments`,
+  };
+  const kinds = ["session-opened", "published", "granted", "granted", "denied", "released", "suspended"];
   state.sessions.slice(0, 60).forEach((session, i) => {
     const event = kinds[i % kinds.length];
-    records.push({ number: i + 1, time_ms: now - 1000 * (400 - i * 6), event, tenant: session.tenant,
-                   text: `${event} to tenant ${session.tenant}, session ${session.session_id}, pid ${session.pid} (${session.client_name || session.command}): 1.00 GiB in 1 segment`,
+    const who = `tenant ${session.tenant}, session ${session.session_id}, pid ${session.pid} (${session.client_name || session.command})`;
+    records.push({ number: i + 1, time_ms: now - 1000 * (400 - i * 6), event, tenant: session.tenant, text: texts[event](who),
                    fields: { tenant: session.tenant, session: session.session_id, pid: session.pid, segment: [100 + i], bytes: GIB } });
   });
   return records;

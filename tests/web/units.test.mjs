@@ -45,6 +45,7 @@ test("ages and shares are those of gpumemctl", () => {
 test("hidden characters show", () => {
   assert.equal(u.shown("a\u0007b\u202ec\n"), "a\\x07b\\u202ec\\x0a");
   assert.equal(u.shown("plain <b>"), "plain <b>");
+  assert.equal(u.shown("x".repeat(5000)).length, 201);
 });
 
 test("addresses name any object", () => {

@@ -58,10 +58,11 @@ export function formatPercent(part: number | undefined, whole: number | undefine
 // eslint-disable-next-line no-control-regex
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
-/** Returns a name that a process chose, with each invisible character as an escape. */
-export function shown(text: string | undefined): string {
+/** Returns a name that a process chose, with each invisible character as an escape, cut if it is long. */
+export function shown(text: string | undefined, most = 200): string {
   if (!text) return "";
-  return text.replace(HIDDEN, (character) => {
+  const cut = text.length > most ? `${text.slice(0, most)}…` : text;
+  return cut.replace(HIDDEN, (character) => {
     const code = character.charCodeAt(0);
     return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}`
                       : `\\u${code.toString(16).padStart(4, "0")}`;
@@ -126,7 +127,7 @@ export function waitsFor(denial: Denial | null | undefined): string {
 
 /** Returns the help of a denial as a sentence, or a short one where the daemon gave none. */
 export function whatHelps(denial: Denial | null | undefined): string {
-  const help = shown(denial?.help);
+  const help = shown(denial?.help, 1000);
   if (!help) return "";
   const whole = help.charAt(0).toUpperCase() + help.slice(1);
   return /[.!?]$/.test(whole) ? whole : `${whole}.`;

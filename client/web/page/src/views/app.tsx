@@ -141,7 +141,7 @@ function LostBanner() {
     <div class="banner" role="alert">
       <b>{who}</b> since {formatClock(link.sinceMs)} (<span aria-hidden="true">{formatTickingAge(Date.now() - link.sinceMs)}</span>).{" "}
       {store.loaded ? `The figures are those of ${formatClock(store.timeMs)}. ` : ""}
-      The page goes on by itself when it is back. <span class="reason">{shown(link.message)}</span>
+      The page goes on by itself when it is back. <span class="reason">{shown(link.message, 1000)}</span>
     </div>
   );
 }
@@ -150,7 +150,7 @@ function LoginView({ message }: { message: string }) {
   return (
     <main id="main" class="login">
       <h1>Log in from the node</h1>
-      <p>{shown(message)}</p>
+      <p>{shown(message, 1000)}</p>
       <p>On the node, as the user that you are there, run</p>
       <pre tabIndex={0}><code>gpumemctl web</code></pre>
       <p>It prints a link that logs this browser in. The link works once, and for a minute.</p>

@@ -22,7 +22,7 @@ export function EventTable({ rows }: { rows: EventRecord[] }) {
              { name: "Time", cell: timeOf },
              { name: "Event", cell: (row) => <span class={BAD.has(row.event) ? "tag warn" : "tag"}>{shown(row.event)}</span> },
              { name: "Tenant", cell: (row) => (row.tenant ? <TenantLink name={row.tenant} swatch /> : ""), wide: true },
-             { name: "What happened", cell: (row) => <span class="event-text">{shown(row.text)}</span> },
+             { name: "What happened", cell: (row) => <span class="event-text">{shown(row.text, 2000)}</span> },
            ]} />
   );
 }

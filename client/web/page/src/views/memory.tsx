@@ -61,7 +61,7 @@ function Notices() {
   if (notices.length === 0) return null;
   return (
     <Section title="Notices of the daemon">
-      <ul>{notices.map((each) => <li key={each}>{shown(each)}</li>)}</ul>
+      <ul>{notices.map((each) => <li key={each}>{shown(each, 1000)}</li>)}</ul>
     </Section>
   );
 }
@@ -78,14 +78,15 @@ export function DeviceView({ uuid }: { uuid: string }) {
     bytes > 0 || keep ? [name, `${formatBytes(bytes)} · ${formatPercent(bytes, capacity)}`] : null;
   return (
     <>
-      <h1>{title} <span class="faint">{isHostMemory(uuid) ? "" : shown(device.name)}</span></h1>
+      <div>
+        <h1>{title} <span class="faint">{isHostMemory(uuid) ? "" : shown(device.name)}</span></h1>
+        <p class="eyebrow">{[shown(uuid), shown(device.pci_bus_id)].filter(Boolean).join(" · ")}</p>
+      </div>
       <Facts facts={[
         ["Capacity", formatBytes(capacity)],
         figure("Held by tenants", held(holdings.all), true),
         figure("Free", holdings.free, true),
         figure("Not from gpumem", holdings.outside),
-        ["UUID", shown(uuid)],
-        ["PCI", shown(device.pci_bus_id)],
       ].filter((each): each is [string, string] => each !== null)} />
       {isTier(uuid) ? <p class="faint">Contents of suspended GPU memory wait here, in host memory, until their sessions resume.</p> : null}
       <Treemap build={buildOf(uuid)} id={uuid} name={title} />

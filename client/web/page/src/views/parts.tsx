@@ -15,28 +15,33 @@ setInterval(() => {
   for (const each of ticking) each();
 }, 1000);
 
-/** An age that ticks by itself: it changes one text, and renders nothing. */
-export function Age({ since }: { since: number | undefined }) {
+// A text that ticks by itself: it changes, and renders nothing.
+function Ticking({ moment, text }: { moment: number; text: (moment: number) => string }) {
   const element = useRef<HTMLTimeElement>(null);
   useEffect(() => {
     const tick = () => {
-      const text = since ? formatTickingAge(store.nowMs() - since) : "";
+      const now = text(moment);
       const node = element.current?.firstChild;
-      if (node && node.nodeValue !== text) node.nodeValue = text;
+      if (node && node.nodeValue !== now) node.nodeValue = now;
     };
     tick();
     ticking.add(tick);
     return () => {
       ticking.delete(tick);
     };
-  }, [since]);
-  if (!since) return null;
-  return (
-    <time ref={element} title={formatMoment(since)} dateTime={new Date(since).toISOString()}>
-      {formatTickingAge(store.nowMs() - since)}
-    </time>
-  );
+  }, [moment]);
+  return <time ref={element} title={formatMoment(moment)}>{text(moment)}</time>;
 }
+
+const ageOf = (moment: number) => formatTickingAge(store.nowMs() - moment);
+const restOf = (moment: number) => formatTickingAge(moment - store.nowMs());
+
+/** How long ago a moment was. */
+export const Age = ({ since }: { since: number | undefined }) =>
+  (since ? <Ticking moment={since} text={ageOf} /> : null);
+
+/** How long it is until a moment. */
+export const Until = ({ moment }: { moment: number }) => <Ticking moment={moment} text={restOf} />;
 
 export const Bytes = ({ of }: { of: number | undefined }) => (
   <span class="number" title={`${of ?? 0} bytes`}>{formatBytes(of)}</span>

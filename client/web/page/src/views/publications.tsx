@@ -6,7 +6,7 @@ import { leasesOfPublication } from "../lib/model";
 import { publicationKey } from "../lib/store";
 import type { Publication, Published, Segment } from "../lib/wire";
 import { EventTable, eventsAbout } from "./events";
-import { Age, Bytes, Facts, Gone, PublicationLink, Section, SessionLink, Table, TenantLink } from "./parts";
+import { Age, Until, Bytes, Facts, Gone, PublicationLink, Section, SessionLink, Table, TenantLink } from "./parts";
 import { SegmentTable } from "./segments";
 
 const ACCESS: Record<string, string> = { tenant: "its tenant", any: "every tenant" };
@@ -14,14 +14,9 @@ const accessOf = (each: Publication) => ACCESS[each.access ?? ""] ?? shown(each.
 
 function lifeOf(each: Publication) {
   if (each.ephemeral) return <>until its publisher ends</>;
-  if (each.expires_at_ms) return <>ends in <Remaining until={each.expires_at_ms} /></>;
+  if (each.expires_at_ms) return <>ends in <Until moment={each.expires_at_ms} /></>;
   if (each.expire_after_ms) return <>while it is attached</>;
   return <>until it is unpublished</>;
-}
-
-function Remaining({ until }: { until: number }) {
-  const minutes = Math.max(0, Math.round((until - store.nowMs()) / 60000));
-  return <>{minutes < 1 ? "less than a minute" : plural(minutes, "minute")}</>;
 }
 
 export function PublicationTable({ rows }: { rows: Publication[] }) {
@@ -102,8 +97,9 @@ export function PublicationView({ tenant, name }: { tenant: string; name: string
         ["Stays", lifeOf(publication)],
         ["Published", <><Age since={publication.since_ms} /> ago</>],
         ["By", publisher ? (
-          <><SessionLink id={publisher} label={publication.publisher_alive ?? false} />{" "}
-            {shown(publication.publisher_client_name)}{publication.publisher_alive ? "" : " (its process has ended)"}</>
+          store.sessions.has(String(publisher))
+            ? <SessionLink id={publisher} label />
+            : `session ${publisher}, ${shown(publication.publisher_client_name)}, which has ended`
         ) : ""],
         ["Suspended", publication.suspended_segments
           ? `${formatBytes(publication.suspended_bytes)} in the host tier; an attach brings it back` : ""],

@@ -55,8 +55,8 @@ export function SessionView({ id }: { id: number }) {
         ["Idle for", session.idle_since_ms ? <Age since={session.idle_since_ms} /> : ""],
         ["Can suspend", session.serves_suspension ? (session.swappable ? "yes, also when others need its memory" : "yes, if asked") : ""],
         ["Asked to suspend", session.suspension_asked ? "yes, now" : ""],
-        ["Control group", shown(session.cgroup)],
-        ["Rule", shown(session.rule)],
+        ["Control group", shown(session.cgroup, 4096)],
+        ["Rule", shown(session.rule, 1000)],
       ]} />
       {waiting.length > 0 ? <Section title="It waits for memory"><WaitingTable rows={waiting} /></Section> : null}
       <Section title="Memory"><LeasedTable leases={leasesOfSession(store, id)} /></Section>

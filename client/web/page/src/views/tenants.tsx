@@ -41,8 +41,7 @@ export function TenantsView() {
 
 function limitOf(usage: DeviceUsage): string {
   const capacity = store.devices.get(usage.device_uuid)?.capacity_bytes;
-  if (!usage.limit_bytes) return "none";
-  return usage.limit_bytes === capacity ? `${formatBytes(usage.limit_bytes)} (all)` : formatBytes(usage.limit_bytes);
+  return usage.limit_bytes && usage.limit_bytes === capacity ? `${formatBytes(usage.limit_bytes)} (all)` : formatBytes(usage.limit_bytes);
 }
 
 function DeviceUsageTable({ rows }: { rows: DeviceUsage[] }) {
@@ -58,7 +57,7 @@ function DeviceUsageTable({ rows }: { rows: DeviceUsage[] }) {
       { name: "Lingering", right: true, cell: (row) => <Bytes of={row.lingering_bytes} />, wide: true },
       { name: "Waits for", right: true, cell: (row) => <Bytes of={row.waiting_bytes} />, wide: true },
       { name: "Could get", right: true, cell: (row) => (row.obtainable_bytes === undefined || row.obtainable_bytes === null
-        ? formatBytes(0) : <Bytes of={row.obtainable_bytes} />), wide: true },
+        ? "unknown" : <Bytes of={row.obtainable_bytes} />), wide: true },
       { name: "Peak", right: true, cell: (row) => <Bytes of={row.peak_bytes} /> },
     ]} />
   );

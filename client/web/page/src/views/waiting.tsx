@@ -26,6 +26,17 @@ function Behind({ row }: { row: Waiting }) {
   return <TenantLink name={first.tenant} swatch />;
 }
 
+function Why({ row }: { row: Waiting }) {
+  if (!row.blocked_by) return null;
+  const help = whatHelps(row.blocked_by);
+  return (
+    <div class="why">
+      {waitsFor(row.blocked_by)}
+      {help ? <p class="faint">{help}</p> : null}
+    </div>
+  );
+}
+
 export function WaitingTable({ rows }: { rows: Waiting[] }) {
   return (
     <Table caption="Requests that wait, in the order in which they are served" rows={rows}
@@ -36,10 +47,9 @@ export function WaitingTable({ rows }: { rows: Waiting[] }) {
              { name: "Tenant", cell: (row) => <TenantLink name={row.tenant} swatch />, order: (row) => row.tenant },
              { name: "Session", cell: (row) => (row.session_id ? <SessionLink id={row.session_id} label /> : ""), wide: true },
              { name: "Asks for", right: true, cell: (row) => <span class="number">{sizeOf(row)}</span>, order: asked },
-             { name: "Waits", right: true, cell: (row) => <Age since={row.since_ms} />, order: (row) => -(row.since_ms ?? 0) },
+             { name: "Since", right: true, cell: (row) => <Age since={row.since_ms} />, order: (row) => -(row.since_ms ?? 0) },
              { name: "Behind", cell: (row) => <Behind row={row} />, wide: true },
-             { name: "For", cell: (row) => (row.blocked_by ? waitsFor(row.blocked_by) : "") },
-             { name: "What would help", cell: (row) => <span class="help">{whatHelps(row.blocked_by)}</span> },
+             { name: "Waits for, and what would help", cell: (row) => <Why row={row} /> },
            ]} />
   );
 }
