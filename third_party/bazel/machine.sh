@@ -36,10 +36,13 @@ die() {
 }
 
 missing_packages() {
-  local package
+  local package provided
+  # What installed packages stand for: a nodejs that is not Debian's contains npm.
+  provided=$(dpkg-query -W -f='${db:Status-Status} ${Provides}\n' |
+    sed -n 's/^installed //p' | tr ',' '\n' | awk '{print $1}')
   for package in "$@"; do
     [[ $(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null) == installed* ]] ||
-      echo "$package"
+      grep -qxF -- "$package" <<<"$provided" || echo "$package"
   done
 }
 
