@@ -23,7 +23,7 @@ after(async () => {
 const percentile = (sorted, part) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))];
 
 // Times between frames, and the page's own work in them.
-async function frames(page, seconds, meanwhile) {
+async function frames(page, meanwhile) {
   await page.evaluate(() => {
     const times = [];
     window.frameTimes = times;
@@ -82,7 +82,7 @@ test("frames while idle updates come", async () => {
   await mapDrawn(opened.page);
   await pause(1500);
   // What a node without a change of its memory sends: ticks, and counters of tenants.
-  const idle = await frames(opened.page, 6, async () => {
+  const idle = await frames(opened.page, async () => {
     for (let i = 0; i < 6; ++i) {
       server.send("tick", { time_ms: Date.now() });
       server.change({ tenants: { set: server.state.tenants.slice(0, 50).map((each) => ({ ...each, usage: { ...each.usage, denials: i + 1 } })) } });
@@ -93,7 +93,7 @@ test("frames while idle updates come", async () => {
 
   // A busy node: 100 segments of 10,000 are others each second.
   let next = 1_000_000;
-  const busy = await frames(opened.page, 6, async () => {
+  const busy = await frames(opened.page, async () => {
     for (let i = 0; i < 6; ++i) {
       const gone = server.state.segments.slice(0, 100);
       server.change({
@@ -104,6 +104,17 @@ test("frames while idle updates come", async () => {
     }
   });
   figures("100 segments change each second", busy);
+
+  // A storm of events, at a view that shows them beside other tables.
+  await opened.page.evaluate(() => { location.hash = "#/tenant/user-1001"; });
+  await opened.page.waitForSelector(".u-legend");
+  const storm = await frames(opened.page, async () => {
+    for (let i = 0; i < 200; ++i) {
+      for (let j = 0; j < 5; ++j) server.addEvent({ event: "granted", tenant: "user-1001", text: `granted ${i} ${j}`, fields: { session: 2 } });
+      await pause(25);
+    }
+  });
+  figures("200 events each second", storm);
   assert.ok(idle.p95 < FRAME_MS, "frames are late");
   assert.deepEqual(await opened.close(), []);
 });

@@ -169,17 +169,24 @@ export function isShared(segment: Segment): boolean {
 
 // Places of tenants in the palette, for as long as the page is open.
 const places = new Map<string, number>();
+const MOST_PLACES = 8192;
+let nextPlace = 0;
 
-/** Returns the tenant's place in the palette. The tenants with most memory come first. */
+/** Returns the tenant's place in the palette; -1 for the sum of those that the viewer may not see. The
+    tenants with most memory come first. */
 export function placeOf(store: Store, tenant: string): number {
+  if (tenant === "(others)") return -1;
   if (places.size === 0) {
     const order = [...store.tenants.values()].sort(
       (a, b) => (b.usage.charged_bytes ?? 0) - (a.usage.charged_bytes ?? 0));
-    for (const each of order) places.set(each.usage.tenant, places.size);
+    for (const each of order) places.set(each.usage.tenant, nextPlace++);
   }
   let place = places.get(tenant);
   if (place === undefined) {
-    place = places.size;
+    if (places.size >= MOST_PLACES) {
+      for (const name of places.keys()) if (!store.tenants.has(name)) places.delete(name);
+    }
+    place = nextPlace++;
     places.set(tenant, place);
   }
   return place;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device's memory as a map to look at, to point at and to walk through by keys.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { store } from "../lib/instance";
+import { follow, store } from "../lib/instance";
 import type { Topic } from "../lib/store";
 import { useDark } from "../lib/theme";
 import { formatBytes } from "../lib/format";
@@ -81,9 +81,7 @@ export function Treemap({ build, name, id, small }: MapProps) {
   useEffect(() => {
     setChosen("");
     setPointed("");
-    const stop = store.subscribe((changed) => {
-      if (TOPICS.some((each) => changed.has(each))) current.current();
-    });
+    const stop = follow(TOPICS, () => current.current());
     const observer = new ResizeObserver(() => current.current());
     if (box.current) observer.observe(box.current);
     return () => {

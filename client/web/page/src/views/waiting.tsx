@@ -21,7 +21,7 @@ function before(row: Waiting): Waiting | undefined {
 
 function Behind({ row }: { row: Waiting }) {
   const first = before(row);
-  if ((row.position ?? 1) <= 1) return <>nobody</>;
+  if ((row.position ?? 1) <= 1) return <>none: it is the first</>;
   if (!first) return <>{(row.position ?? 1) - 1} others</>;
   return <TenantLink name={first.tenant} swatch />;
 }
@@ -47,7 +47,7 @@ export function WaitingTable({ rows }: { rows: Waiting[] }) {
              { name: "Tenant", cell: (row) => <TenantLink name={row.tenant} swatch />, order: (row) => row.tenant },
              { name: "Session", cell: (row) => (row.session_id ? <SessionLink id={row.session_id} label /> : ""), wide: true },
              { name: "Asks for", right: true, cell: (row) => <span class="number">{sizeOf(row)}</span>, order: asked },
-             { name: "Since", right: true, cell: (row) => <Age since={row.since_ms} />, order: (row) => -(row.since_ms ?? 0) },
+             { name: "Waiting", right: true, cell: (row) => <Age since={row.since_ms} />, order: (row) => -(row.since_ms ?? 0) },
              { name: "Behind", cell: (row) => <Behind row={row} />, wide: true },
              { name: "Waits for, and what would help", cell: (row) => <Why row={row} /> },
            ]} />
