@@ -174,8 +174,7 @@ test("a login link", () => withServer({ login: true }, async (server) => {
   const { page } = opened;
   await says(page, "main", /gpumemctl web/);
   assert.deepEqual(await complaints(page), []);
-  await page.goto(`${server.url}#login=once`);
-  await page.reload();
+  await page.goto(`${server.url}#login=once`); // the fragment alone changes
   await says(page, "main", /63\.25 GiB/);
   assert.ok(!page.url().includes("login"), "the token leaves the address");
   await page.reload();

@@ -13,6 +13,7 @@ import { Bytes, Table, TenantLink } from "./parts";
 
 const BIGGEST = 7;
 const REDRAW_MS = 1000;
+const LEAST_SPAN_S = 300; // that a chart shows, however short the record is
 
 interface Curve {
   label: string;
@@ -100,7 +101,7 @@ function options(curves: Curve[], width: number, height: number, top: number, da
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     legend: { live: true },
     scales: {
-      x: { time: true, range: (_plot, _min, max) => [max - HOUR_MS / 1000, max] },
+      x: { time: true, range: (_plot, min, max) => [Math.min(min, max - LEAST_SPAN_S), max] },
       y: { range: () => [0, top] },
     },
     axes: [
@@ -244,6 +245,8 @@ export function TimelineChart({ device, tenant }: { device: string; tenant?: str
       } />
       {error ? <p class="faint">The last hour cannot be shown: {error}</p> : null}
       {!timeline.loaded && !error ? <p class="faint">Reading the last hour…</p> : null}
+      {timeline.loaded && timeline.sinceMs > store.nowMs() - HOUR_MS + 60_000
+        ? <p class="faint">The daemon's record begins at {formatClock(timeline.sinceMs)}.</p> : null}
       {left > 0 ? <p class="faint">Without {left} tenants that have ended.</p> : null}
       <details>
         <summary>As a table</summary>

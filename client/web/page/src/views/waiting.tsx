@@ -21,7 +21,7 @@ function before(row: Waiting): Waiting | undefined {
 
 function Behind({ row }: { row: Waiting }) {
   const first = before(row);
-  if ((row.position ?? 1) <= 1) return <>none: it is the first</>;
+  if ((row.position ?? 1) <= 1) return <>first in line</>;
   if (!first) return <>{(row.position ?? 1) - 1} others</>;
   return <TenantLink name={first.tenant} swatch />;
 }
