@@ -29,7 +29,7 @@ for (const { name, hash, width, height, theme, clip, point } of PICTURES) {
   if (point) {
     const box = await page.locator(".map").first().boundingBox();
     await page.mouse.move(box.x + 14, box.y + 70); // a shared segment
-    await page.waitForSelector(".details h3");
+    await page.waitForSelector(".details h2");
   }
   await page.evaluate(() => document.fonts.ready);
   const path = join(folder, name);

@@ -42,19 +42,19 @@ test("by keys alone", () => withServer({}, async (server) => {
   // The map: into the largest tenant, its largest holder, a segment, and to that segment's page.
   while (!/Map of/.test((await focused()) ?? "")) await page.keyboard.press("Tab");
   await page.keyboard.press("ArrowRight");
-  await says(page, ".details h3", /serving/);
+  await says(page, ".details h2", /serving/);
   await page.keyboard.press("ArrowRight");
-  await says(page, ".details h3", /research/);
+  await says(page, ".details h2", /research/);
   await page.keyboard.press("ArrowDown");
-  await says(page, ".details h3", /alice/);
+  await says(page, ".details h2", /alice/);
   await page.keyboard.press("ArrowDown");
-  await says(page, ".details h3", /train\.py/);
+  await says(page, ".details h2", /train\.py/);
   await page.keyboard.press("ArrowDown");
-  await says(page, ".details h3", /segment/);
+  await says(page, ".details h2", /segment/);
   const spoken = await page.locator("p.unseen[role=status]").textContent();
   assert.match(spoken, /^segment \d+, 8\.00 GiB, train\.py · pid 5120, alice, research$/);
   await page.keyboard.press("ArrowUp");
-  await says(page, ".details h3", /train\.py/);
+  await says(page, ".details h2", /train\.py/);
   await page.keyboard.press("Enter");
   await says(page, "h1", /train\.py/);
   assert.equal(await page.evaluate(() => document.activeElement.id), "main", "focus goes to the new view");

@@ -111,6 +111,7 @@ test("the map tells of what is pointed at, and opens its page", async () => {
   await page.mouse.move(box.x + 60, box.y + 120);
   await page.waitForFunction(() => /24\.00 GiB/.test(document.querySelector(".details .figure")?.textContent ?? ""));
   assert.match(await page.locator(".details").textContent(), /Segment.*bob/s);
+  assert.deepEqual(await complaints(page), []);
   await page.mouse.dblclick(box.x + 60, box.y + 120);
   await page.waitForFunction(() => /^#\/segment\/\d+$/.test(location.hash));
   assert.deepEqual(await opened.close(), []);

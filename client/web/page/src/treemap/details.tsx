@@ -63,7 +63,7 @@ export function Details({ path, whole, empty }: { path: TreeNode[]; whole: numbe
   return (
     <aside class="details" aria-label="Details of the tile">
       <p class="eyebrow">{KINDS[node.kind]}</p>
-      <h3>{node.href ? <a href={node.href}>{node.label}</a> : node.label}</h3>
+      <h2>{node.href ? <a href={node.href}>{node.label}</a> : node.label}</h2>
       <p class="figure">{formatBytes(node.bytes)} <small>{formatPercent(node.bytes, whole)}</small></p>
       <dl class="facts">
         {node.kind !== "tenant" && tenants.length > 0 ? (

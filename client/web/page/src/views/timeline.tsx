@@ -105,8 +105,9 @@ function options(curves: Curve[], width: number, height: number, top: number, da
       y: { range: () => [0, top] },
     },
     axes: [
-      { ...axis, values: (_plot, splits) => splits.map((each) => formatClock(each * 1000).slice(0, 5)),
-        space: 70 },
+      { ...axis, space: 80,
+        values: (_plot, splits, _axis, _space, step) =>
+          splits.map((each) => formatClock(each * 1000).slice(0, step < 60 ? 8 : 5)) },
       { ...axis, size: 72, incrs: BINARY_STEPS, space: 26,
         values: (_plot, splits) => splits.map((each) => formatBytes(each).replace(/\.00/, "")) },
     ],
@@ -144,7 +145,7 @@ function compute(timeline: Timeline, tenant: string | undefined, dark: boolean, 
   return { curves, moments, top };
 }
 
-function useTimeline(device: string): { timeline: Timeline; error: string; version: number } {
+function useTimeline(device: string, tenant: string | undefined): { timeline: Timeline; error: string; version: number } {
   const held = useRef<Timeline | null>(null);
   if (held.current?.device !== device) held.current = new Timeline(device);
   const timeline = held.current;
@@ -153,6 +154,7 @@ function useTimeline(device: string): { timeline: Timeline; error: string; versi
   useEffect(() => {
     let here = true;
     let timer = 0;
+    const isShown = (name: string) => tenant === undefined || name === tenant;
     const soon = () => {
       if (!timer) {
         timer = window.setTimeout(() => {
@@ -162,7 +164,7 @@ function useTimeline(device: string): { timeline: Timeline; error: string; versi
       }
     };
     const load = () => {
-      fetchHistory(device, []).then(
+      fetchHistory(device, tenant === undefined ? [] : [tenant]).then(
         (history) => {
           if (!here) return;
           timeline.load(history);
@@ -175,9 +177,11 @@ function useTimeline(device: string): { timeline: Timeline; error: string; versi
     const stop = store.onChange((change) => {
       if (change === null) return load();
       for (const each of change.tenants?.set ?? []) {
-        timeline.note(each.usage.tenant, change.time_ms, usageOn(each, device));
+        if (isShown(each.usage.tenant)) timeline.note(each.usage.tenant, change.time_ms, usageOn(each, device));
       }
-      for (const name of change.tenants?.gone ?? []) timeline.note(String(name), change.time_ms, undefined);
+      for (const name of change.tenants?.gone ?? []) {
+        if (isShown(String(name))) timeline.note(String(name), change.time_ms, undefined);
+      }
       soon();
     });
     // The hour moves on while nothing changes.
@@ -191,12 +195,12 @@ function useTimeline(device: string): { timeline: Timeline; error: string; versi
       clearTimeout(timer);
       clearInterval(slide);
     };
-  }, [device]);
+  }, [device, tenant]);
   return { timeline, error, version };
 }
 
 export function TimelineChart({ device, tenant }: { device: string; tenant?: string }) {
-  const { timeline, error, version } = useTimeline(device);
+  const { timeline, error, version } = useTimeline(device, tenant);
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<{ chart: uPlot; labels: string; drawn: Drawn } | null>(null);
   const [width, setWidth] = useState(0);
