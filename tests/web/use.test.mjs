@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Use of the page: by keys alone, search, live changes, login, what is lost and comes back.
+// Use of the page: by keys alone, search, live changes, login, lost connections.
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
 import { closeBrowser, complaints, openPage, waitForView } from "./browser.mjs";

@@ -55,7 +55,6 @@ export function formatPercent(part: number | undefined, whole: number | undefine
 }
 
 // Characters without a shape, or that turn the direction of the text around them.
-// eslint-disable-next-line no-control-regex
 const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
 
 /** Returns a name that a process chose, with each invisible character as an escape, cut if it is long. */

@@ -154,7 +154,7 @@ export function devicesInOrder(store: Store): Device[] {
       (a.index ?? 0) - (b.index ?? 0));
 }
 
-/** True if the segment's contents are aside, in the host tier, or its bytes serve nobody now. */
+/** True if the segment is suspended, or no session may use it now. */
 export function isPale(segment: Segment): boolean {
   if (segment.state !== "leased" || segment.kind === "tier") return true;
   const leases = segment.leases ?? 0;

@@ -42,7 +42,7 @@ export function contrast(first: string, second: string): number {
 export const PALETTE_SIZE = LIGHT.length;
 const made = new Map<string, Colours>();
 
-/** Returns the colours of a tenant by its place in the palette; of what is no tenant's for -1. */
+/** Returns the colours of a tenant by its place in the palette; grey for -1. */
 export function coloursOf(place: number, dark: boolean): Colours {
   const key = `${place < 0 ? -1 : place % PALETTE_SIZE}${dark}`;
   let colours = made.get(key);

@@ -10,7 +10,7 @@ export interface ServerEvent {
 // Longer messages than this are no messages of gpumem-web.
 const MAX_CHARACTERS = 256 * 1024 * 1024;
 
-/** Cuts text into events. Keeps what is not whole yet. */
+/** Cuts text into events. Keeps the rest until more text comes. */
 export class EventParser {
   private parts: string[] = [];
   private held = 0;

@@ -69,7 +69,7 @@ export class Timeline {
     }
   }
 
-  /** Drops what is older than an hour, but for the point that holds at that time. */
+  /** Drops points older than an hour, but for the one that holds at that time. */
   trim(nowMs: number): void {
     for (const [tenant, series] of this.series) {
       let old = 0;

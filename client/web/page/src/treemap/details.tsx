@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is known of the tile that is pointed at.
+// Facts about the tile that is pointed at.
 import type { ComponentChildren } from "preact";
 import { formatBytes, formatPercent, shortDevice, shown } from "../lib/format";
 import { store } from "../lib/instance";

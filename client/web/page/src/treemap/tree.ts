@@ -60,6 +60,13 @@ export function sessionLabel(session: Session | undefined, id: number): string {
   return session.pid ? `${name || "process"} · pid ${session.pid}` : name || `session ${id}`;
 }
 
+// Returns the session under which the segment is shown: the first one of its tenant, else the first.
+function mainSession(store: Store, segment: Segment): number | undefined {
+  const ids = segment.session_ids ?? [];
+  if (ids.length < 2) return ids[0];
+  return ids.find((id) => store.sessions.get(String(id))?.tenant === segment.tenant) ?? ids[0];
+}
+
 function holderOf(store: Store, segment: Segment, prefix: string): TreeNode {
   const published = (segment.publications ?? 0) > 0 ? publicationsOfSegment(store, segment.segment_id)[0]
                                                    : undefined;
@@ -70,7 +77,7 @@ function holderOf(store: Store, segment: Segment, prefix: string): TreeNode {
                 0, { tenant, href: hrefs.publication(published.tenant, name),
                      note: "Published under a name: sessions attach to it, and it can outlive its publisher." });
   }
-  const first = segment.session_ids?.[0];
+  const first = mainSession(store, segment);
   if (segment.state === "leased" && first !== undefined) {
     const session = store.sessions.get(String(first));
     return node("session", `${prefix}/s:${first}`, sessionLabel(session, first), 0,
@@ -96,17 +103,17 @@ interface Held {
 const kept = new Map<string, Map<string, Held>>(); // by device and tenant
 let stamps = 0;
 
-const firstSession = (store: Store, segment: Segment): Session | undefined => {
-  const id = segment.session_ids?.[0];
+function sessionOf(store: Store, segment: Segment): Session | undefined {
+  const id = mainSession(store, segment);
   return id === undefined ? undefined : store.sessions.get(String(id));
-};
+}
 
 function isSame(store: Store, before: Held, segments: Segment[]): boolean {
   if (before.segments.length !== segments.length) return false;
   if (before.published !== store.version("published")) return false;
   for (let i = 0; i < segments.length; ++i) {
     if (before.segments[i] !== segments[i]) return false;
-    if (before.sessions[i] !== firstSession(store, segments[i]!)) return false;
+    if (before.sessions[i] !== sessionOf(store, segments[i]!)) return false;
   }
   return true;
 }
@@ -133,7 +140,7 @@ function heldBy(store: Store, key: string, segments: Segment[]): Held {
     inOrder(holder.children);
   }
   return {
-    segments, sum, sessions: segments.map((each) => firstSession(store, each)), stamp: ++stamps,
+    segments, sum, sessions: segments.map((each) => sessionOf(store, each)), stamp: ++stamps,
     published: store.version("published"), holders: inOrder([...holders.values()]),
   };
 }
@@ -184,7 +191,7 @@ function onlyOnDevice(store: Store, session: Session, uuid: string): boolean {
   return usages.every((each) => (each.device_uuid === uuid) === ((each.unbrokered_bytes ?? 0) > 0));
 }
 
-/** Returns the device's whole memory: what tenants hold, what others hold, what is free. */
+/** Returns the device's whole memory: that of tenants, that outside of gpumem, and the free rest. */
 export function deviceTree(store: Store, device: Device): TreeNode {
   const holdings = holdingsOn(store, device);
   const own = new Map(holdings.tenants.map((each) => [each.tenant, held(each)]));
@@ -226,8 +233,8 @@ export function deviceTree(store: Store, device: Device): TreeNode {
   return sorted(root);
 }
 
-// Puts tenants under their parents, and those without into the root. A parent without memory of
-// its own is made if several tenants under it have some.
+// Puts tenants under their parents, and those without into the root. Adds parents that have no memory
+// but that of tenants under them.
 function nest(store: Store, nodes: Map<string, TreeNode>, root: TreeNode): void {
   const inRoot = new Set<TreeNode>();
   for (const tenantNode of [...nodes.values()]) {

@@ -141,7 +141,7 @@ function LostBanner() {
     <div class="banner" role="alert">
       <b>{who}</b> since {formatClock(link.sinceMs)} (<span aria-hidden="true">{formatTickingAge(Date.now() - link.sinceMs)}</span>).{" "}
       {store.loaded ? `The figures are those of ${formatClock(store.timeMs)}. ` : ""}
-      The page goes on by itself when it is back. <span class="reason">{shown(link.message, 1000)}</span>
+      The page goes on by itself when it is back. {link.message ? <span class="reason">Reason: {shown(link.message, 1000)}</span> : null}
     </div>
   );
 }
@@ -182,7 +182,7 @@ export function App() {
     if (known.current === place) return;
     known.current = place;
     scrollTo(0, 0);
-    // Not away from a box that somebody has begun to type in.
+    // The focus stays in a box: the user types there.
     if (!(document.activeElement instanceof HTMLInputElement)) main.current?.focus({ preventScroll: true });
   });
   const live = store.link.state === "ok";

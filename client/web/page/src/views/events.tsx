@@ -7,7 +7,7 @@ import { MAX_EVENTS } from "../lib/store";
 import type { EventRecord } from "../lib/wire";
 import { Table, TenantLink } from "./parts";
 
-// Events that say that somebody did not get, or lost, what they wanted.
+// Events of requests that failed, and of memory or processes that were taken away.
 const BAD = new Set(["denied", "refused", "lost", "signalled", "missed", "reload-refused", "revoking", "revoked"]);
 
 function timeOf(record: EventRecord) {
