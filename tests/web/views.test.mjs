@@ -97,7 +97,7 @@ test("permalinks survive a reload, and go back and forth", async () => {
   assert.equal(await page.evaluate(() => location.hash), "#/tenant/serving");
   await page.goBack();
   await page.waitForFunction(() => /Segment 100/.test(document.querySelector("h1")?.textContent ?? ""));
-  assert.match(await page.title(), /Segment 100 · gpumem · node-17/);
+  await page.waitForFunction(() => document.title === "Segment 100 · gpumem · node-17");
   assert.deepEqual(await opened.close(), []);
 });
 
