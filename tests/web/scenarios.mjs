@@ -283,7 +283,7 @@ export function own(now = Date.now()) {
   };
 }
 
-/** A second state of the small node, in which alice has released, and so on. */
+/** A last hour that ends at the state. */
 export function historyOf(state, now = Date.now()) {
   const series = [];
   state.tenants.forEach((tenant, t) => {

@@ -251,6 +251,8 @@ export function TimelineChart({ device, tenant }: { device: string; tenant?: str
       {!timeline.loaded && !error ? <p class="faint">Reading the last hour…</p> : null}
       {timeline.loaded && timeline.sinceMs > store.nowMs() - HOUR_MS + 60_000
         ? <p class="faint">The daemon's record begins at {formatClock(timeline.sinceMs)}.</p> : null}
+      {chosen.shown.some((each) => timeline.series.get(each)?.cut)
+        ? <p class="faint">The daemon has dropped older points, for want of room.</p> : null}
       {left > 0 ? <p class="faint">Without {left} tenants that have ended.</p> : null}
       <details>
         <summary>As a table</summary>
