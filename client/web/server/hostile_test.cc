@@ -278,7 +278,9 @@ TEST_F(ServerTest, DamagedRequests) {
     const std::string answer = client.HearAll();
     ASSERT_THAT(answer, AnyOf("", StartsWith("HTTP/1.1 "))) << request;
   }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep freed memory
   EXPECT_LT(ResidentBytes(), before + 32 * 1024 * 1024);
+#endif
   EXPECT_THAT(Unix().Get("/"), StartsWith("HTTP/1.1 200 "));
 }
 
