@@ -16,7 +16,7 @@ const PICTURES = [
   { name: "web-gpu-light.png", hash: `#/gpu/${GPU}`, width: 1000, height: 690, point: true },
   { name: "web-gpu-dark.png", hash: `#/gpu/${GPU}`, width: 1000, height: 690, theme: "dark", point: true },
   { name: "web-timeline.png", hash: "#/tenant/serving", width: 880, height: 400, clip: "section:has(.timeline)" },
-  { name: "web-queue.png", hash: "#/waiting", width: 880, height: 420 },
+  { name: "web-queue.png", hash: "#/waiting", width: 1200, height: 480 },
   { name: "web-phone.png", hash: `#/gpu/${GPU}`, width: 360, height: 740 },
 ];
 

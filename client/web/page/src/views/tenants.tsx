@@ -57,7 +57,7 @@ function DeviceUsageTable({ rows }: { rows: DeviceUsage[] }) {
       { name: "Lingering", right: true, cell: (row) => <Bytes of={row.lingering_bytes} />, wide: true },
       { name: "Waits for", right: true, cell: (row) => <Bytes of={row.waiting_bytes} />, wide: true },
       { name: "Could get", right: true, cell: (row) => (row.obtainable_bytes === undefined || row.obtainable_bytes === null
-        ? "unknown" : <Bytes of={row.obtainable_bytes} />), wide: true },
+        ? "—" : <Bytes of={row.obtainable_bytes} />), wide: true },
       { name: "Peak", right: true, cell: (row) => <Bytes of={row.peak_bytes} /> },
     ]} />
   );
