@@ -63,9 +63,10 @@ std::string SocketOf(const WebCommand& command, const GlobalOptions& options) {
 absl::StatusOr<std::string> Ask(const std::string& path, absl::Time deadline) {
   const absl::StatusOr<UniqueFd> connected = ConnectUnix(path, SOCK_STREAM, deadline);
   if (absl::IsUnavailable(connected.status()) || absl::IsNotFound(connected.status())) {
-    return absl::UnavailableError(
-        absl::StrCat("no gpumem-web listens at ", path,
-                     "; an administrator starts it: systemctl enable --now gpumem-web.socket"));
+    return absl::UnavailableError(absl::StrCat(
+        "no gpumem-web listens at ", path,
+        "; an administrator starts it: systemctl enable --now gpumem-web.socket; or run "
+        "your own: gpumem-web --listen unix:PATH"));
   }
   if (!connected.ok()) return connected.status();
   const int fd = connected->get();

@@ -10,6 +10,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/commands/read_snapshot.h"
 #include "client/web/feed/compact.h"
+#include "client/web/feed/connect.h"
 #include "client/web/feed/document.h"
 #include "client/web/feed/events.h"
 
@@ -185,7 +186,7 @@ void Engine::Poll() {
 
 absl::Status Engine::ReadState() {
   if (admin_ == nullptr) {
-    auto admin = cli::ConnectView(options_.runtime_dir, kCallTime);
+    auto admin = ConnectDaemon(options_.runtime_dir, kCallTime);
     if (!admin.ok()) return admin.status();
     admin_ = *std::move(admin);
   }

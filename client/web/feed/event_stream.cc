@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "client/web/feed/connect.h"
 #include "common/grpc_status.h"
 
 namespace gpumem::web {
@@ -49,7 +50,7 @@ void EventStream::Run() {
 
 absl::Status EventStream::ReadAll() {
   absl::StatusOr<std::unique_ptr<cli::AdminConnection>> admin =
-      cli::ConnectView(runtime_dir_, kConnectTime);
+      ConnectDaemon(runtime_dir_, kConnectTime);
   if (!admin.ok()) return admin.status();
 
   // The daemon does not mark the end of past records in a stream that goes on. So they are read

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands/connection.h"
 #include "client/web/feed/compact.h"
+#include "client/web/feed/connect.h"
 #include "client/web/feed/engine.h"
 #include "client/web/feed/history.h"
 
@@ -88,7 +89,7 @@ absl::StatusOr<std::string> Feed::History(const Viewer& viewer, const std::strin
   if (!status.ok()) return status;
 
   // A connection for each call: an hour of all tenants may take long, and holds up no other.
-  auto admin = cli::ConnectView(options_.runtime_dir, kHistoryTime);
+  auto admin = ConnectDaemon(options_.runtime_dir, kHistoryTime);
   if (!admin.ok()) return admin.status();
   v1::GetHistoryRequest request;
   request.set_device_uuid(device);

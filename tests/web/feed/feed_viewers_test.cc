@@ -118,6 +118,14 @@ TEST_F(FeedOfDaemon, NeedsOneOfTheTwoSockets) {
   }
 }
 
+// A viewer is no operator: no path, and no advice to use sudo.
+TEST_F(FeedOfDaemon, SaysWhyThereIsNoState) {
+  web::Feed nowhere({.runtime_dir = daemon_->runtime_dir() + "/nowhere"});
+  const absl::Status none = nowhere.Snapshot(kNobody).status();
+  EXPECT_EQ(none, absl::UnavailableError(
+                      "gpumemd does not run. An administrator starts it: systemctl start gpumemd"));
+}
+
 TEST_F(FeedOfDaemon, TellsUsersWhoAreTooMany) {
   constexpr uid_t kMost = 64;
   std::vector<std::unique_ptr<Reader>> readers;
