@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A gpumem-web for tests of the page: serves the bundle and a state that the test changes. By hand:
-// node fake_server.mjs [demo|hostile|big|own] [PORT]
+// node fake_server.mjs [demo|hostile|big|own|idle] [PORT]
 import { createServer } from "node:http";
 import { readFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -132,6 +132,8 @@ export class FakeServer {
                                                          (tenants.length === 0 || tenants.includes(each.tenant)));
         return this.json(response, 200, history);
       }
+      case "overview":
+        return this.json(response, 200, this.overview());
       case "peers":
         return this.json(response, 200, this.peers);
       case "stream":
@@ -139,6 +141,13 @@ export class FakeServer {
       default:
         return this.json(response, 404, { error: { code: "NOT_FOUND", message: "no such call" } });
     }
+  }
+
+  overview() {
+    const { devices, tenants, sessions, waiting } = this.state;
+    if (this.lost) return { node: "node-17", daemon: "lost" };
+    return { node: "node-17", version: "0.5.0", daemon: "ok", tenants: tenants.length, sessions: sessions.length, waiting: waiting.length,
+             devices: devices.map(({ index, device_uuid, name, capacity_bytes, charged_bytes }) => ({ index, uuid: device_uuid, name, capacity_bytes, charged_bytes: charged_bytes ?? 0 })) };
   }
 
   logIn(request, response) {
@@ -174,9 +183,11 @@ export class FakeServer {
 
 export const PEERS = [
   { url: "https://node-18.example/", state: "ok", seen_ms: Date.now() - 4000,
-    overview: { node: "node-18", version: "0.5.0", daemon: "ok", tenants: 4, sessions: 9, waiting: 1,
+    overview: { node: "node-18", version: "0.5.0", daemon: "ok", tenants: 1, sessions: 9, waiting: 1,
                 devices: [{ index: 0, uuid: "GPU-1", name: "NVIDIA H100 80GB HBM3", capacity_bytes: 80 * scenarios.GIB, charged_bytes: 61 * scenarios.GIB }] } },
-  { url: "https://node-19.example/", state: "failed", error: "connection refused", overview: null },
+  { url: "https://node-19.example/", state: "failed", error: "no connection (Connection refused)", overview: null },
+  { url: "https://node-20.example/", state: "failed", error: "it refuses (HTTP 421)", overview: null },
+  { url: "https://node-21.example/", state: "failed", error: "it refuses (HTTP 401)", overview: null },
   { url: "unix:/run/gpumem-other/web.sock", state: "ok", seen_ms: Date.now() - 1000,
     overview: { node: "other", daemon: "lost", devices: [] } },
   { url: "javascript:alert(1)", state: "unknown", overview: null },

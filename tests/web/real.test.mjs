@@ -108,7 +108,7 @@ test("a restart of the daemon shows, and the page comes back", { skip: skip || (
   await waitForView(page);
   const ended = new Promise((resolve) => spawn("sh", ["-c", restart], { stdio: "inherit" }).on("close", resolve));
   await page.waitForSelector(".banner");
-  assert.match(await page.locator(".banner").textContent(), /does not answer since/);
+  assert.match(await page.locator(".banner").textContent(), /No figures from gpumemd since/);
   assert.equal(await ended, 0);
   await page.waitForFunction(() => !document.querySelector(".banner") && !document.querySelector("main.stale"));
   assert.deepEqual(await opened.close(), []);

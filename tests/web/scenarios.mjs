@@ -7,6 +7,7 @@ export const MIB = 1024 ** 2;
 export const GPU = "GPU-8f2b1a30-6f5c-4be1-9d0e-2c1a7b9e4d11";
 export const GPU1 = "GPU-d41c77e2-0b3a-4f6e-8e55-7a90c3f21b02";
 export const TIER = "TIER-memory";
+export const PINNED = "PINNED-memory";
 const KIB = 1024;
 
 export class Builder {
@@ -261,17 +262,17 @@ export function big(now = Date.now(), tenants = 1000, segments = 10000) {
 export function own(now = Date.now()) {
   const all = demo(now);
   const mine = (each) => each.tenant === "user-1007";
-  const others = { usage: { tenant: "(others)", devices: [] }, quota: {} };
+  const others = { usage: { tenant: "(others)", devices: [] } };
   for (const device of all.devices) {
     const usage = { device_uuid: device.device_uuid };
     for (const tenant of all.tenants) {
       if (tenant.usage.tenant === "user-1007" || tenant.quota.parent) continue;
       const part = tenant.usage.devices.find((each) => each.device_uuid === device.device_uuid) ?? {};
       for (const field of ["leased_bytes", "retained_bytes", "lingering_bytes", "charged_bytes"]) {
-        usage[field] = (usage[field] ?? 0) + (part[field] ?? 0);
+        if (part[field]) usage[field] = (usage[field] ?? 0) + part[field];
       }
     }
-    others.usage.devices.push(usage);
+    if (usage.charged_bytes) others.usage.devices.push(usage);
   }
   return {
     ...all, viewer: { sees: "own" },
@@ -283,10 +284,20 @@ export function own(now = Date.now()) {
   };
 }
 
-/** A last hour that ends at the state. */
+/** Devices that are all free, host memory among them. */
+export function idle(now = Date.now()) {
+  const b = new Builder(now);
+  b.device(GPU, 0, "NVIDIA H100 80GB HBM3", 80 * GIB);
+  b.device(PINNED, 1, "", 16 * GIB);
+  b.tenant("serving");
+  return b.done();
+}
+
+/** A last hour that ends at the state. It has no sum of those that the viewer may not see. */
 export function historyOf(state, now = Date.now()) {
   const series = [];
   state.tenants.forEach((tenant, t) => {
+    if (tenant.usage.tenant === "(others)") return;
     for (const usage of tenant.usage.devices) {
       const points = [];
       const steps = 24;

@@ -137,7 +137,7 @@ test("a lost daemon, and a lost gpumem-web, come back", () => withServer({}, asy
   const { page } = opened;
   await says(page, "main", /54\.00 GiB/);
   server.loseDaemon();
-  await says(page, ".banner", /gpumemd does not answer since \d\d:\d\d:\d\d .*The figures are those of/);
+  await says(page, ".banner", /No figures from gpumemd since \d\d:\d\d:\d\d .*The figures are those of/);
   await page.waitForSelector("main.stale");
   assert.deepEqual(await complaints(page), []);
   const state = server.state;
@@ -159,13 +159,23 @@ test("a lost daemon, and a lost gpumem-web, come back", () => withServer({}, asy
 }));
 
 test("a page that starts without the daemon", () => withServer({}, async (server) => {
-  server.loseDaemon("cannot connect to /run/gpumem/view.sock");
+  server.loseDaemon("cannot connect to /run/gpumem/view.sock: Permission denied");
   const opened = await openPage(server.url);
   const { page } = opened;
-  await says(page, ".banner", /gpumemd does not answer .*view\.sock/);
+  await says(page, ".banner", /No figures from gpumemd since .*Reason: cannot connect to \/run\/gpumem\/view\.sock: Permission denied/);
+  assert.doesNotMatch(await page.locator("body").textContent(), /Waiting for|does not answer/);
   assert.deepEqual(await complaints(page), []);
   server.daemonBack();
   await says(page, "main", /63\.25 GiB/);
+  assert.deepEqual(await opened.close(), []);
+}));
+
+// Requests to addresses with a user and a password are refused by fetch().
+test("an address with a user and a password", () => withServer({}, async (server) => {
+  const opened = await openPage(server.url.replace("http://", "http://user:password@"), { hash: "#/tenant/serving" });
+  const { page } = opened;
+  await says(page, "main", /54\.00 GiB/);
+  await page.waitForSelector(".u-legend"); // the history, too
   assert.deepEqual(await opened.close(), []);
 }));
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The search: objects whose names, numbers or processes contain what was typed.
 import { deviceTitle, formatBytes, shown } from "./format";
-import { devicesInOrder } from "./model";
+import { devicesInOrder, memoryOf } from "./model";
 import { hrefs } from "./routes";
 import type { Store } from "./store";
 
@@ -55,7 +55,7 @@ export function find(store: Store, typed: string): Found[] {
   begin();
   for (const [name, each] of store.tenants) {
     if (matches(name)) {
-      add({ kind: "Tenant", title: shown(name), more: formatBytes(each.usage.charged_bytes), href: hrefs.tenant(name) });
+      add({ kind: "Tenant", title: shown(name), more: formatBytes(memoryOf(each)), href: hrefs.tenant(name) });
     }
   }
   begin();

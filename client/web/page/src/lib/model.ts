@@ -62,6 +62,19 @@ export function parentOf(tenant: Tenant): string {
   return tenant.quota?.parent ?? tenant.made?.parent ?? "";
 }
 
+/** True for the sum of tenants that the viewer may not see. No tenant can have this name. */
+export const isOthers = (name: string) => name === "(others)";
+
+/** Returns the tenant's memory on all devices but host memory. */
+export function memoryOf({ usage }: Tenant): number {
+  if (!isOthers(usage.tenant)) return usage.charged_bytes ?? 0;
+  let sum = 0; // it comes by device alone
+  for (const each of usage.devices ?? []) {
+    if (!isHostMemory(each.device_uuid)) sum += each.charged_bytes ?? 0;
+  }
+  return sum;
+}
+
 /** Returns the tenants above and the tenant itself, the topmost first. */
 export function pathOf(store: Store, name: string): string[] {
   const path = [name];
@@ -175,7 +188,7 @@ let nextPlace = 0;
 /** Returns the tenant's place in the palette; -1 for the sum of those that the viewer may not see. The
     tenants with most memory come first. */
 export function placeOf(store: Store, tenant: string): number {
-  if (tenant === "(others)") return -1;
+  if (isOthers(tenant)) return -1;
   if (places.size === 0) {
     const order = [...store.tenants.values()].sort(
       (a, b) => (b.usage.charged_bytes ?? 0) - (a.usage.charged_bytes ?? 0));

@@ -2,7 +2,7 @@
 // The connection to gpumem-web: login, the stream of messages, and connecting anew.
 import { EventParser, type ServerEvent } from "./sse";
 import type { Store } from "./store";
-import type { Change, EventRecord, History, Me, Peer, Snapshot } from "./wire";
+import type { Change, EventRecord, History, Me, NodeOverview, Peer, Snapshot } from "./wire";
 
 const KEY = "gpumem-web-key";
 // gpumem-web sends something each 5 s. After this long without it the connection counts as lost.
@@ -39,12 +39,21 @@ async function refuse(answer: Response): Promise<never> {
   throw new Error(message);
 }
 
+// Returns the address of a call. Without the page's user and password, if its address has them:
+// fetch() refuses those.
+const addressOf = (call: string) => new URL(`api/v1/${call}`, location.origin + location.pathname);
+
 async function get<T>(path: string): Promise<T> {
-  const answer = await fetch(`api/v1/${path}`, {
+  const answer = await fetch(addressOf(path), {
     headers: headers(), cache: "no-store", signal: AbortSignal.timeout(15_000),
   });
   if (!answer.ok) return refuse(answer);
   return (await answer.json()) as T;
+}
+
+/** Returns the totals of this node. */
+export function fetchOverview(): Promise<NodeOverview> {
+  return get<NodeOverview>("overview");
 }
 
 export function fetchPeers(): Promise<Peer[]> {
@@ -63,7 +72,7 @@ export async function login(): Promise<void> {
   const found = /^#login=([A-Za-z0-9_-]+)$/.exec(location.hash);
   if (!found) return;
   history.replaceState(null, "", location.pathname + location.search);
-  const answer = await fetch("api/v1/login", {
+  const answer = await fetch(addressOf("login"), {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify({ token: found[1] }),
@@ -112,7 +121,7 @@ export class Stream {
     };
     heard();
     try {
-      const answer = await fetch("api/v1/stream", {
+      const answer = await fetch(addressOf("stream"), {
         headers: { ...headers(), Accept: "text/event-stream" },
         cache: "no-store",
         signal: abort.signal,

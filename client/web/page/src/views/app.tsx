@@ -136,12 +136,13 @@ function LostBanner() {
   useSeconds();
   const link = store.link;
   if (link.state !== "daemon-lost" && link.state !== "web-lost") return null;
-  const who = link.state === "daemon-lost" ? "gpumemd does not answer" : "gpumem-web does not answer";
+  // gpumemd may also be there, and not admit gpumem-web: the reason tells.
+  const daemon = link.state === "daemon-lost";
   return (
     <div class="banner" role="alert">
-      <b>{who}</b> since {formatClock(link.sinceMs)} (<span aria-hidden="true">{formatTickingAge(Date.now() - link.sinceMs)}</span>).{" "}
+      <b>{daemon ? "No figures from gpumemd" : "gpumem-web does not answer"}</b> since {formatClock(link.sinceMs)} (<span aria-hidden="true">{formatTickingAge(Date.now() - link.sinceMs)}</span>).{" "}
       {store.loaded ? `The figures are those of ${formatClock(store.timeMs)}. ` : ""}
-      The page goes on by itself when it is back. {link.message ? <span class="reason">Reason: {shown(link.message, 1000)}</span> : null}
+      The page goes on by itself when {daemon ? "there are figures again" : "it is back"}. {link.message ? <span class="reason">Reason: {shown(link.message, 1000)}</span> : null}
     </div>
   );
 }
@@ -211,7 +212,9 @@ export function App() {
       <LostBanner />
       <main id="main" ref={main} tabIndex={-1} class={lost && store.loaded ? "stale" : ""}>
         <ViewerNote />
-        {store.loaded || route.view === "nodes" ? <Guard key={place}><View route={route} /></Guard> : <h1 class="faint">Waiting for the first figures…</h1>}
+        {store.loaded || route.view === "nodes" ? <Guard key={place}><View route={route} /></Guard> : (
+          <h1 class="faint">{lost ? "No figures yet" : "Waiting for the first figures…"}</h1>
+        )}
       </main>
       <Footer />
     </>

@@ -33,7 +33,7 @@ function DeviceCard({ device }: { device: Device }) {
         {holdings.outside > 0 ? <span>{formatBytes(holdings.outside)} not from gpumem</span> : null}
         {waiting > 0 ? <span class="tag warn">{waiting} waiting</span> : null}
       </span>
-      {isHostMemory(device.device_uuid) && all === 0 ? null : <Treemap small build={buildOf(device.device_uuid)} id={device.device_uuid} name={deviceTitle(device)} />}
+      <Treemap small build={buildOf(device.device_uuid)} id={device.device_uuid} name={deviceTitle(device)} />
     </a>
   );
 }

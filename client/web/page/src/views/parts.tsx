@@ -47,6 +47,9 @@ export const Bytes = ({ of }: { of: number | undefined }) => (
   <span class="number" title={`${of ?? 0} bytes`}>{formatBytes(of)}</span>
 );
 
+/** In place of what the viewer may not see. */
+export const Hidden = () => <span class="faint">hidden</span>;
+
 /** A small square in the tenant's colour. */
 export function Swatch({ tenant }: { tenant: string }) {
   const dark = useDark();

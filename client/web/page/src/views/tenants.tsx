@@ -3,27 +3,36 @@
 import { useState } from "preact/hooks";
 import { formatBytes, formatPercent, plural, shortDevice, shown } from "../lib/format";
 import { store, useTopics } from "../lib/instance";
-import { parentOf, pathOf, segmentsOfTenant, sessionsOfTenant, tenantsUnder } from "../lib/model";
+import { isOthers, memoryOf, parentOf, pathOf, segmentsOfTenant, sessionsOfTenant, tenantsUnder } from "../lib/model";
 import type { DeviceUsage, Tenant } from "../lib/wire";
 import { EventTable, eventsAbout } from "./events";
-import { Bytes, DeviceLink, Facts, Gone, Section, Table, TenantLink } from "./parts";
+import { Bytes, DeviceLink, Facts, Gone, Hidden, Section, Table, TenantLink } from "./parts";
 import { PublicationTable } from "./publications";
 import { SegmentTable } from "./segments";
 import { SessionTable } from "./sessions";
 import { TimelineChart } from "./timeline";
 import { WaitingTable } from "./waiting";
 
+// Returns a count of the tenant; those of others are not told.
+const count = (row: Tenant, name: "sessions" | "segments" | "waiting" | "denials") =>
+  (isOthers(row.usage.tenant) ? <Hidden /> : row.usage[name] ?? 0);
+
+function Under({ row }: { row: Tenant }) {
+  if (isOthers(row.usage.tenant)) return <Hidden />;
+  return parentOf(row) ? <TenantLink name={parentOf(row)} /> : null;
+}
+
 export function TenantTable({ rows, caption = "Tenants" }: { rows: Tenant[]; caption?: string }) {
   return (
     <Table caption={caption} rows={rows} rowKey={(row) => row.usage.tenant} empty="There are no tenants."
            sortBy="Memory" columns={[
              { name: "Tenant", cell: (row) => <TenantLink name={row.usage.tenant} swatch />, order: (row) => row.usage.tenant },
-             { name: "Under", cell: (row) => (parentOf(row) ? <TenantLink name={parentOf(row)} /> : ""), order: parentOf, wide: true },
-             { name: "Memory", right: true, cell: (row) => <Bytes of={row.usage.charged_bytes} />, order: (row) => row.usage.charged_bytes ?? 0 },
-             { name: "Sessions", right: true, cell: (row) => row.usage.sessions ?? 0, order: (row) => row.usage.sessions ?? 0 },
-             { name: "Segments", right: true, cell: (row) => row.usage.segments ?? 0, order: (row) => row.usage.segments ?? 0, wide: true },
-             { name: "Waiting", right: true, cell: (row) => row.usage.waiting ?? 0, order: (row) => row.usage.waiting ?? 0, wide: true },
-             { name: "Denials", right: true, cell: (row) => row.usage.denials ?? 0, order: (row) => row.usage.denials ?? 0, wide: true },
+             { name: "Under", cell: (row) => <Under row={row} />, order: parentOf, wide: true },
+             { name: "Memory", right: true, cell: (row) => <Bytes of={memoryOf(row)} />, order: memoryOf },
+             { name: "Sessions", right: true, cell: (row) => count(row, "sessions"), order: (row) => row.usage.sessions ?? 0 },
+             { name: "Segments", right: true, cell: (row) => count(row, "segments"), order: (row) => row.usage.segments ?? 0, wide: true },
+             { name: "Waiting", right: true, cell: (row) => count(row, "waiting"), order: (row) => row.usage.waiting ?? 0, wide: true },
+             { name: "Denials", right: true, cell: (row) => count(row, "denials"), order: (row) => row.usage.denials ?? 0, wide: true },
            ]} />
   );
 }
@@ -63,6 +72,29 @@ function DeviceUsageTable({ rows }: { rows: DeviceUsage[] }) {
   );
 }
 
+// The sum of tenants that the viewer may not see: there are no other figures of it.
+function OthersView({ others }: { others: Tenant | undefined }) {
+  const size = (name: "charged_bytes" | "leased_bytes" | "retained_bytes" | "lingering_bytes") =>
+    (row: DeviceUsage) => <Bytes of={row[name]} />;
+  return (
+    <>
+      <h1>(others)</h1>
+      <p class="lead">Memory of tenants that you may not see, as one sum.</p>
+      {others ? <Facts facts={[["Memory", formatBytes(memoryOf(others))]]} /> : null}
+      <Section title="Use by device">
+        <Table caption="Use by device" rows={others?.usage.devices ?? []} rowKey={(row) => row.device_uuid}
+               empty="They hold no memory." columns={[
+                 { name: "Device", cell: (row) => <DeviceLink uuid={row.device_uuid} /> },
+                 { name: "Charged", right: true, cell: size("charged_bytes") },
+                 { name: "Leased", right: true, cell: size("leased_bytes") },
+                 { name: "Retained", right: true, cell: size("retained_bytes"), wide: true },
+                 { name: "Lingering", right: true, cell: size("lingering_bytes"), wide: true },
+               ]} />
+      </Section>
+    </>
+  );
+}
+
 function quotaFacts(tenant: Tenant): [string, string | number][] {
   const quota = tenant.quota ?? {};
   const size = (value: number | null | undefined) => (value === undefined || value === null ? "" : formatBytes(value));
@@ -83,6 +115,7 @@ export function TenantView({ name }: { name: string }) {
   useTopics("tenants", "devices", "sessions", "segments", "publications", "waiting", "events");
   const [picked, setPicked] = useState("");
   const tenant = store.tenants.get(name);
+  if (isOthers(name) && store.sees !== "all") return <OthersView others={tenant} />;
   if (!tenant) return <Gone what={`Tenant ${shown(name)}`} />;
   const usage = tenant.usage;
   const devices = usage.devices ?? [];

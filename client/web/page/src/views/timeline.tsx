@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { formatBytes, formatClock, shown } from "../lib/format";
 import { store } from "../lib/instance";
-import { parentOf, placeOf, usageOn } from "../lib/model";
+import { isOthers, parentOf, placeOf, usageOn } from "../lib/model";
 import { coloursOf, mix } from "../lib/palette";
 import { fetchHistory } from "../lib/stream";
 import { HOUR_MS, Timeline } from "../lib/timeline";
@@ -154,7 +154,8 @@ function useTimeline(device: string, tenant: string | undefined): { timeline: Ti
   useEffect(() => {
     let here = true;
     let timer = 0;
-    const isShown = (name: string) => tenant === undefined || name === tenant;
+    // The record has no sum of the others, so the changes do not continue it either.
+    const isShown = (name: string) => (tenant === undefined ? !isOthers(name) : name === tenant);
     const soon = () => {
       if (!timer) {
         timer = window.setTimeout(() => {
@@ -253,6 +254,8 @@ export function TimelineChart({ device, tenant }: { device: string; tenant?: str
         ? <p class="faint">The daemon's record begins at {formatClock(timeline.sinceMs)}.</p> : null}
       {chosen.shown.some((each) => timeline.series.get(each)?.cut)
         ? <p class="faint">The daemon has dropped older points, for want of room.</p> : null}
+      {tenant === undefined && store.sees !== "all"
+        ? <p class="faint">Memory of tenants that you may not see is not in this chart.</p> : null}
       {left > 0 ? <p class="faint">Without {left} tenants that have ended.</p> : null}
       <details>
         <summary>As a table</summary>

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The queue: who waits for what, since when, behind whom, and what would help.
+import type { ComponentChildren } from "preact";
 import { formatBytes, waitsFor, whatHelps } from "../lib/format";
 import { store, useTopics } from "../lib/instance";
+import { isOthers } from "../lib/model";
 import type { Waiting } from "../lib/wire";
-import { Age, DeviceLink, SessionLink, Table, TenantLink } from "./parts";
+import { Age, DeviceLink, Hidden, SessionLink, Table, TenantLink } from "./parts";
 
 const asked = (row: Waiting) => (row.bytes ?? 0) * (row.count ?? 1);
 
@@ -37,6 +39,10 @@ function Why({ row }: { row: Waiting }) {
   );
 }
 
+// Of the others' requests only the place is told.
+const unlessHidden = (cell: (row: Waiting) => ComponentChildren) =>
+  (row: Waiting) => (isOthers(row.tenant) ? <Hidden /> : cell(row));
+
 export function WaitingTable({ rows }: { rows: Waiting[] }) {
   return (
     <Table caption="Requests that wait, in the order in which they are served" rows={rows}
@@ -45,11 +51,11 @@ export function WaitingTable({ rows }: { rows: Waiting[] }) {
              { name: "Place", right: true, cell: (row) => row.position ?? "" },
              { name: "Device", cell: (row) => <DeviceLink uuid={row.device_uuid} />, wide: true },
              { name: "Tenant", cell: (row) => <TenantLink name={row.tenant} swatch />, order: (row) => row.tenant },
-             { name: "Session", cell: (row) => (row.session_id ? <SessionLink id={row.session_id} label /> : ""), wide: true },
-             { name: "Asks for", right: true, cell: (row) => <span class="number">{sizeOf(row)}</span>, order: asked },
-             { name: "Waiting", right: true, cell: (row) => <Age since={row.since_ms} />, order: (row) => -(row.since_ms ?? 0) },
+             { name: "Session", cell: unlessHidden((row) => (row.session_id ? <SessionLink id={row.session_id} label /> : "")), wide: true },
+             { name: "Asks for", right: true, cell: unlessHidden((row) => <span class="number">{sizeOf(row)}</span>), order: asked },
+             { name: "Waiting", right: true, cell: unlessHidden((row) => <Age since={row.since_ms} />), order: (row) => -(row.since_ms ?? 0) },
              { name: "Behind", cell: (row) => <Behind row={row} />, wide: true },
-             { name: "Waits for, and what would help", cell: (row) => <Why row={row} /> },
+             { name: "Waits for, and what would help", cell: unlessHidden((row) => <Why row={row} />) },
            ]} />
   );
 }
