@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/web/server/calls.h"
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "common/start_thread.h"
 
@@ -17,16 +19,25 @@ constexpr int kThreads = 2;
 
 }  // namespace
 
-// Places outlive the Calls.
+// Places and tickets may outlive the Calls.
 class Calls::Queue : public std::enable_shared_from_this<Queue> {
  public:
-  explicit Queue(size_t places) : places_(places) {}
+  explicit Queue(const Limits& limits) : limits_(limits) {}
 
-  void Add(uid_t uid, Job job) {
-    absl::MutexLock lock(&mutex_);
-    User& user = users_[uid];
-    user.waiting.push_back(std::move(job));
-    TakeTurn(uid, user);
+  absl::StatusOr<Ticket> Add(uid_t uid, Job job) {
+    uint64_t number = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      User& user = users_[uid];
+      if (user.waiting.size() >= limits_.waiting) {
+        return absl::ResourceExhaustedError("too many requests of this user wait for an answer");
+      }
+      number = ++last_;
+      user.waiting[number] = std::move(job);
+      TakeTurn(uid, user);
+    }
+    return Ticket(nullptr,
+                  [queue = shared_from_this(), uid, number](void*) { queue->Cancel(uid, number); });
   }
 
   void End() {
@@ -49,8 +60,12 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
         turns_.pop_front();
         User& user = users_[uid];
         user.has_turn = false;
-        job = std::move(user.waiting.front());
-        user.waiting.pop_front();
+        if (user.waiting.empty()) {  // all were dropped
+          Forget(uid, user);
+          continue;
+        }
+        job = std::move(user.waiting.begin()->second);
+        user.waiting.erase(user.waiting.begin());
         ++user.busy;
         TakeTurn(uid, user);
         place = Place(nullptr, [queue = shared_from_this(), uid](void*) { queue->Free(uid); });
@@ -61,13 +76,13 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
 
  private:
   struct User {
-    std::deque<Job> waiting;
-    size_t busy = 0;        // places taken
-    bool has_turn = false;  // it is in turns_
+    std::map<uint64_t, Job> waiting;  // in the order of their numbers
+    size_t busy = 0;                  // places taken
+    bool has_turn = false;            // it is in turns_
   };
 
   void TakeTurn(uid_t uid, User& user) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (user.has_turn || user.waiting.empty() || user.busy >= places_) return;
+    if (user.has_turn || user.waiting.empty() || user.busy >= limits_.places) return;
     user.has_turn = true;
     turns_.push_back(uid);
   }
@@ -77,20 +92,38 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
     User& user = users_[uid];
     --user.busy;
     TakeTurn(uid, user);
-    if (user.busy == 0 && user.waiting.empty()) users_.erase(uid);
+    Forget(uid, user);
   }
 
-  const size_t places_;
+  void Cancel(uid_t uid, uint64_t number) {
+    Job dropped;  // may own much: freed after the lock
+    absl::MutexLock lock(&mutex_);
+    const auto user = users_.find(uid);
+    if (user == users_.end()) return;
+    const auto job = user->second.waiting.find(number);
+    if (job == user->second.waiting.end()) return;
+    dropped = std::move(job->second);
+    user->second.waiting.erase(job);
+    Forget(uid, user->second);
+  }
+
+  // Erases a user of whom nothing is left.
+  void Forget(uid_t uid, const User& user) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (user.busy == 0 && user.waiting.empty() && !user.has_turn) users_.erase(uid);
+  }
+
+  const Limits limits_;
   absl::Mutex mutex_;
   std::map<uid_t, User> users_ ABSL_GUARDED_BY(mutex_);
   std::deque<uid_t> turns_ ABSL_GUARDED_BY(mutex_);  // of users whose next job may run
+  uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-Calls::Calls(size_t places) : queue_(std::make_shared<Queue>(places)) {}
+Calls::Calls(const Limits& limits) : queue_(std::make_shared<Queue>(limits)) {}
 
-absl::StatusOr<std::unique_ptr<Calls>> Calls::Start(size_t places) {
-  std::unique_ptr<Calls> calls(new Calls(places));
+absl::StatusOr<std::unique_ptr<Calls>> Calls::Start(const Limits& limits) {
+  std::unique_ptr<Calls> calls(new Calls(limits));
   for (int i = 0; i < kThreads; ++i) {
     auto thread = StartThread([queue = calls->queue_] { queue->Work(); });
     if (!thread.ok()) return thread.status();
@@ -104,6 +137,8 @@ Calls::~Calls() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Calls::Add(uid_t user, Job job) { queue_->Add(user, std::move(job)); }
+absl::StatusOr<Calls::Ticket> Calls::Add(uid_t user, Job job) {
+  return queue_->Add(user, std::move(job));
+}
 
 }  // namespace gpumem::web

@@ -84,6 +84,7 @@ void Connection::Close() {
   const auto self = shared_from_this();  // the host may hold the last reference
   subscription_.reset();
   out_body_.reset();
+  ticket_.reset();
   place_.reset();
   Error ignored;
   stream_.socket().shutdown(asio::socket_base::shutdown_both, ignored);
@@ -161,7 +162,7 @@ void Connection::OnRequest() {
   host_->Active(id_, viewer_.has_value() ? Seats::User(viewer_->uid) : std::nullopt);
   // The time of an answer is that of the feed: no deadline for the peer.
   stream_.expires_never();
-  host_->handler().Handle(
+  ticket_ = host_->handler().Handle(
       caller_, viewer_, request,
       [weak = weak_from_this(), executor = stream_.get_executor()](Answer answer) {
         asio::post(executor, [weak, answer = std::move(answer)]() mutable {
@@ -175,6 +176,7 @@ void Connection::Send(Answer answer) {
   if (answer.stream.has_value()) keep_alive_ = false;
   out_body_ = std::move(answer.body);
   out_file_ = out_body_ != nullptr ? absl::string_view(*out_body_) : answer.file;
+  ticket_.reset();
   place_ = std::move(answer.place);
   std::optional<size_t> length;
   if (!answer.stream.has_value() && answer.status != 304) length = out_file_.size();

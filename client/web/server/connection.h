@@ -86,6 +86,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t sent_ = 0;
   bool writing_ = false;
   absl::Time send_ends_;
+  Calls::Ticket ticket_;  // of the request in progress
   Calls::Place place_;
 
   // Of a stream.

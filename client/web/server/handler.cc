@@ -111,55 +111,69 @@ std::optional<Answer> Handler::Refuse(const std::optional<Viewer>& viewer, const
   return std::nullopt;
 }
 
-void Handler::Handle(const Caller& caller, const std::optional<Viewer>& viewer,
-                     const Request& request, const Done& done) {
+Calls::Ticket Handler::Handle(const Caller& caller, const std::optional<Viewer>& viewer,
+                              const Request& request, const Done& done) {
   const Route route = RouteOf(request.target);
   if (std::optional<Answer> refusal = Refuse(viewer, request, route)) {
-    return done(*std::move(refusal));
+    done(*std::move(refusal));
+    return nullptr;
   }
   switch (route) {
     case Route::kFile:
-      return done(FileAnswer(request));
+      done(FileAnswer(request));
+      return nullptr;
     case Route::kLogin:
-      return done(LoginAnswer(caller, request.body));
+      done(LoginAnswer(caller, request.body));
+      return nullptr;
     case Route::kLinks:
-      return done(LinkAnswer(caller, *viewer));
+      done(LinkAnswer(caller, *viewer));
+      return nullptr;
     case Route::kPeers:
-      return done(JsonAnswer(facts_.peers == nullptr ? "[]" : facts_.peers()));
+      done(JsonAnswer(facts_.peers == nullptr ? "[]" : facts_.peers()));
+      return nullptr;
     case Route::kStream: {
       Answer answer;
       answer.type = "text/event-stream";
       answer.stream = viewer;
-      return done(std::move(answer));
+      done(std::move(answer));
+      return nullptr;
     }
     default:
       return Ask(route, *viewer, request, done);
   }
 }
 
-void Handler::Ask(Route route, const Viewer& viewer, const Request& request, const Done& done) {
+Calls::Ticket Handler::Ask(Route route, const Viewer& viewer, const Request& request,
+                           const Done& done) {
   HistoryQuery query;
   if (route == Route::kHistory) {
     absl::StatusOr<HistoryQuery> parsed = ParseHistoryQuery(request.target);
-    if (!parsed.ok()) return done(ErrorAnswer(parsed.status()));
+    if (!parsed.ok()) {
+      done(ErrorAnswer(parsed.status()));
+      return nullptr;
+    }
     query = *std::move(parsed);
   }
-  calls_->Add(viewer.uid, [feed = feed_, node = facts_.node, route, viewer,
-                           query = std::move(query), done](Calls::Place place) {
-    Answer answer;
-    if (route == Route::kMe) {
-      answer = MeAnswer(viewer, node);
-    } else if (route == Route::kSnapshot) {
-      answer = SnapshotAnswer(feed->Snapshot(viewer));
-    } else if (route == Route::kHistory) {
-      absl::StatusOr<std::string> history = feed->History(viewer, query.device, query.tenants);
-      answer = history.ok() ? JsonAnswer(*std::move(history)) : FeedError(history.status());
-    } else {
-      answer = JsonAnswer(feed->Overview());
-    }
-    answer.place = std::move(place);
-    done(std::move(answer));
-  });
+  absl::StatusOr<Calls::Ticket> ticket =
+      calls_->Add(viewer.uid, [feed = feed_, node = facts_.node, route, viewer,
+                               query = std::move(query), done](Calls::Place place) {
+        Answer answer;
+        if (route == Route::kMe) {
+          answer = MeAnswer(viewer, node);
+        } else if (route == Route::kSnapshot) {
+          answer = SnapshotAnswer(feed->Snapshot(viewer));
+        } else if (route == Route::kHistory) {
+          absl::StatusOr<std::string> history = feed->History(viewer, query.device, query.tenants);
+          answer = history.ok() ? JsonAnswer(*std::move(history)) : FeedError(history.status());
+        } else {
+          answer = JsonAnswer(feed->Overview());
+        }
+        answer.place = std::move(place);
+        done(std::move(answer));
+      });
+  if (ticket.ok()) return *std::move(ticket);
+  done(ErrorAnswer(ticket.status()));
+  return nullptr;
 }
 
 absl::StatusOr<std::string> Handler::NewLink(const Viewer& viewer) {

@@ -39,9 +39,9 @@ class Handler {
   // Returns the user that a request is from: the caller's, or the one of its key.
   std::optional<Viewer> Authenticate(const Caller& caller, const std::string& authorization);
   // Answers a request of this user, or of a user that is not known. Calls `done` once, not at all
-  // if the server ends before.
-  void Handle(const Caller& caller, const std::optional<Viewer>& viewer, const Request& request,
-              const Done& done);
+  // if the server ends before, or if all copies of the returned ticket are gone before.
+  Calls::Ticket Handle(const Caller& caller, const std::optional<Viewer>& viewer,
+                       const Request& request, const Done& done);
   // Returns a login link for this user.
   //   FAILED_PRECONDITION  the server has no TCP listener
   //   RESOURCE_EXHAUSTED   the user has too many unused ones
@@ -54,7 +54,7 @@ class Handler {
   Answer LinkAnswer(const Caller& caller, const Viewer& viewer);
   Answer LoginAnswer(const Caller& caller, const std::string& body);
   // Asks the feed, on another thread.
-  void Ask(Route route, const Viewer& viewer, const Request& request, const Done& done);
+  Calls::Ticket Ask(Route route, const Viewer& viewer, const Request& request, const Done& done);
 
   const Facts facts_;
   FeedSource* const feed_;

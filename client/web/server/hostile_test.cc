@@ -137,6 +137,28 @@ TEST_F(ServerTest, DocumentsThatAreNotReadAreFew) {
   EXPECT_EQ(BodyOf(reader.Get("/api/v1/snapshot")).size(), 8U * 1024 * 1024);
 }
 
+// A peer that connects, asks and closes in a loop leaves nothing behind, and holds up no later one.
+TEST_F(ServerTest, RequestsOfClosedConnectionsAreDropped) {
+  constexpr int kRequests = 6000;
+  Limits limits;
+  limits.connections_of_user = 16;
+  Serve({.limits = limits});
+  feed_.Hold(true);
+  const std::string query = absl::StrCat("GET /api/v1/history?device=", std::string(7000, 'x'),
+                                         " HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  size_t before = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    if (i == 500) before = ResidentBytes();
+    Unix().Say(i % 2 == 0 ? absl::string_view(query) : kSnapshot);
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep freed memory
+  EXPECT_LT(ResidentBytes(), before + 8 * 1024 * 1024);
+#endif
+  feed_.Hold(false);
+  EXPECT_THAT(Unix().Get("/api/v1/me"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_LT(feed_.asked(), 100) << "of closed connections";
+}
+
 TEST_F(ServerTest, SlowWriters) {
   Limits limits;
   limits.request = absl::Milliseconds(200);

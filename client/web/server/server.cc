@@ -36,6 +36,8 @@ namespace asio = boost::asio;
 // Retry interval if there was no descriptor for a connection.
 constexpr absl::Duration kTryAgain = absl::Milliseconds(250);
 
+constexpr int kAcceptsInATurn = 32;
+
 std::string FirstOrigin(const std::vector<Listener>& listeners) {
   for (const Listener& listener : listeners) {
     if (!listener.origin.empty()) return listener.origin;
@@ -110,27 +112,40 @@ class Server::Loop final : public ConnectionHost {
   void Accept(Socket& socket) {
     socket.listener.async_wait(asio::posix::stream_descriptor::wait_read,
                                [this, &socket](const boost::system::error_code& error) {
-                                 if (!error) AcceptOne(socket);
+                                 if (!error) AcceptSome(socket);
                                });
   }
 
-  void AcceptOne(Socket& socket) {
+  // Accepts connections, of a flood a part: others get their turn between them.
+  void AcceptSome(Socket& socket) {
+    for (int i = 0; i < kAcceptsInATurn; ++i) {
+      if (AcceptOne(socket)) continue;
+      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        return AcceptLater(socket);
+      }
+      if (errno == EAGAIN) break;
+    }
+    Accept(socket);
+  }
+
+  // The listener stays readable: not at once, or this thread would do nothing else.
+  void AcceptLater(Socket& socket) {
+    CloseOne(seats_.Quietest());
+    socket.retry.expires_after(absl::ToChronoNanoseconds(kTryAgain));
+    socket.retry.async_wait([this, &socket](const boost::system::error_code& error) {
+      if (!error) Accept(socket);
+    });
+  }
+
+  // False and errno if there is no connection.
+  bool AcceptOne(Socket& socket) {
     sockaddr_storage address = {};
     socklen_t length = sizeof(address);
     UniqueFd fd(accept4(socket.listener.native_handle(), reinterpret_cast<sockaddr*>(&address),
                         &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (fd.valid()) {
-      Begin(std::move(fd), address.ss_family, socket.tcp);
-    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // The listener stays readable: not at once, or this thread would do nothing else.
-      CloseOne(seats_.Quietest());
-      socket.retry.expires_after(absl::ToChronoNanoseconds(kTryAgain));
-      socket.retry.async_wait([this, &socket](const boost::system::error_code& error) {
-        if (!error) Accept(socket);
-      });
-      return;
-    }
-    Accept(socket);
+    if (!fd.valid()) return false;
+    Begin(std::move(fd), address.ss_family, socket.tcp);
+    return true;
   }
 
   void Begin(UniqueFd fd, int family, bool tcp) {
@@ -209,7 +224,8 @@ absl::StatusOr<std::string> Server::OwnLink() { return loop_->OwnLink(); }
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(std::vector<Listener> listeners,
                                                       FeedSource* feed, Options options) {
   const std::string origin = FirstOrigin(listeners);
-  absl::StatusOr<std::unique_ptr<Calls>> calls = Calls::Start(options.limits.documents_of_user);
+  absl::StatusOr<std::unique_ptr<Calls>> calls = Calls::Start(
+      {.places = options.limits.documents_of_user, .waiting = options.limits.connections_of_user});
   if (!calls.ok()) return calls.status();
   // Asio throws if there are no descriptors for its event loop.
   try {

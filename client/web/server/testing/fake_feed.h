@@ -32,6 +32,7 @@ class FakeFeed final : public FeedSource {
   }
   absl::StatusOr<Message> Snapshot(const Viewer& viewer) override {
     absl::MutexLock lock(&mutex_, absl::Condition(this, &FakeFeed::Passes));
+    ++asked_;
     if (!error_.ok()) return error_;
     if (large_ != nullptr) return large_;
     return std::make_shared<const std::string>(absl::StrCat(
@@ -39,6 +40,8 @@ class FakeFeed final : public FeedSource {
   }
   absl::StatusOr<std::string> History(const Viewer& /*viewer*/, const std::string& device,
                                       const std::vector<std::string>& tenants) override {
+    absl::MutexLock lock(&mutex_, absl::Condition(this, &FakeFeed::Passes));
+    ++asked_;
     return absl::StrCat("{\"device\":\"", device, "\",\"tenants\":\"", absl::StrJoin(tenants, "|"),
                         "\"}");
   }
@@ -63,6 +66,11 @@ class FakeFeed final : public FeedSource {
     absl::MutexLock lock(&mutex_);
     return readers_.size();
   }
+  // Returns the number of calls of Snapshot() and History() that did not block.
+  int asked() const {
+    absl::MutexLock lock(&mutex_);
+    return asked_;
+  }
   // Makes Snapshot() fail.
   void Fail(absl::Status error) {
     absl::MutexLock lock(&mutex_);
@@ -73,7 +81,7 @@ class FakeFeed final : public FeedSource {
     absl::MutexLock lock(&mutex_);
     large_ = std::move(snapshot);
   }
-  // Makes Snapshot() block, or go on.
+  // Makes Snapshot() and History() block, or go on.
   void Hold(bool hold) {
     absl::MutexLock lock(&mutex_);
     hold_ = hold;
@@ -103,6 +111,7 @@ class FakeFeed final : public FeedSource {
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   Message large_ ABSL_GUARDED_BY(mutex_);
   bool hold_ ABSL_GUARDED_BY(mutex_) = false;
+  int asked_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpumem::web
