@@ -12,12 +12,6 @@
 #include "common/start_thread.h"
 
 namespace gpumem::web {
-namespace {
-
-// One may wait for the daemon, or for a directory service.
-constexpr int kThreads = 2;
-
-}  // namespace
 
 // Places and tickets may outlive the Calls.
 class Calls::Queue : public std::enable_shared_from_this<Queue> {
@@ -50,13 +44,14 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
     while (true) {
       Job job;
       Place place;
+      uid_t uid = 0;
       {
         const auto awake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
           return ended_ || !turns_.empty();
         };
         absl::MutexLock lock(&mutex_, absl::Condition(&awake));
         if (ended_) return;
-        const uid_t uid = turns_.front();
+        uid = turns_.front();
         turns_.pop_front();
         User& user = users_[uid];
         user.has_turn = false;
@@ -67,10 +62,12 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
         job = std::move(user.waiting.begin()->second);
         user.waiting.erase(user.waiting.begin());
         ++user.busy;
+        ++user.running;
         TakeTurn(uid, user);
         place = Place(nullptr, [queue = shared_from_this(), uid](void*) { queue->Free(uid); });
       }
       job(std::move(place));
+      EndJob(uid);
     }
   }
 
@@ -78,11 +75,15 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
   struct User {
     std::map<uint64_t, Job> waiting;  // in the order of their numbers
     size_t busy = 0;                  // places taken
+    size_t running = 0;               // threads taken
     bool has_turn = false;            // it is in turns_
   };
 
   void TakeTurn(uid_t uid, User& user) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (user.has_turn || user.waiting.empty() || user.busy >= limits_.places) return;
+    if (user.has_turn || user.waiting.empty() || user.busy >= limits_.places ||
+        user.running + 1 >= limits_.threads) {
+      return;
+    }
     user.has_turn = true;
     turns_.push_back(uid);
   }
@@ -91,6 +92,14 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
     absl::MutexLock lock(&mutex_);
     User& user = users_[uid];
     --user.busy;
+    TakeTurn(uid, user);
+    Forget(uid, user);
+  }
+
+  void EndJob(uid_t uid) {
+    absl::MutexLock lock(&mutex_);
+    User& user = users_[uid];
+    --user.running;
     TakeTurn(uid, user);
     Forget(uid, user);
   }
@@ -109,7 +118,8 @@ class Calls::Queue : public std::enable_shared_from_this<Queue> {
 
   // Erases a user of whom nothing is left.
   void Forget(uid_t uid, const User& user) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (user.busy == 0 && user.waiting.empty() && !user.has_turn) users_.erase(uid);
+    if (user.busy > 0 || user.running > 0 || !user.waiting.empty() || user.has_turn) return;
+    users_.erase(uid);
   }
 
   const Limits limits_;
@@ -124,7 +134,7 @@ Calls::Calls(const Limits& limits) : queue_(std::make_shared<Queue>(limits)) {}
 
 absl::StatusOr<std::unique_ptr<Calls>> Calls::Start(const Limits& limits) {
   std::unique_ptr<Calls> calls(new Calls(limits));
-  for (int i = 0; i < kThreads; ++i) {
+  for (size_t i = 0; i < limits.threads; ++i) {
     auto thread = StartThread([queue = calls->queue_] { queue->Work(); });
     if (!thread.ok()) return thread.status();
     calls->threads_.push_back(*std::move(thread));

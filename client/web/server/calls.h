@@ -14,13 +14,15 @@
 
 namespace gpumem::web {
 
-// Runs jobs on a few threads, those of users in turn. A user with many jobs holds up only the own
-// ones.
+// Runs jobs on a few threads, those of users in turn. A user with many jobs, or with jobs that
+// block, holds up only the own ones.
 class Calls {
  public:
   struct Limits {
     size_t places = 1;   // jobs of a user that hold a place; the others wait
     size_t waiting = 1;  // jobs of a user that wait
+    // At least 2. Jobs of one user run on all but one of them: that one is for other users.
+    size_t threads = 2;
   };
   // The job's user has one more place once all copies are gone.
   using Place = std::shared_ptr<void>;

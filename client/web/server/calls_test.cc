@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <random>
 #include <set>
@@ -12,6 +13,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
@@ -142,6 +144,31 @@ TEST(CallsTest, FewJobsOfAUserWait) {
   EXPECT_TRUE(add(1001).ok());
   tickets.pop_back();
   EXPECT_TRUE(add(1000).ok());
+}
+
+TEST(CallsTest, ABlockedUserHoldsUpNoOther) {
+  absl::Notification go_on;
+  absl::BlockingCounter blocked(2);
+  std::atomic<int> running = 0;
+  auto calls = Calls::Start({.places = 8, .waiting = 8, .threads = 3});
+  ASSERT_TRUE(calls.ok()) << calls.status();
+  std::vector<Calls::Ticket> tickets;
+  for (int i = 0; i < 6; ++i) {
+    auto ticket = (*calls)->Add(1000, [&](const Calls::Place&) {
+      if (++running <= 2) blocked.DecrementCount();
+      go_on.WaitForNotification();
+    });
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    tickets.push_back(*std::move(ticket));
+  }
+  blocked.Wait();
+  absl::Notification done;
+  const auto other = (*calls)->Add(1001, [&](const Calls::Place&) { done.Notify(); });
+  const bool served = done.WaitForNotificationWithTimeout(absl::Seconds(10));
+  EXPECT_TRUE(served);
+  EXPECT_EQ(running, 2);
+  go_on.Notify();
+  if (!served) done.WaitForNotification();
 }
 
 // Adds, drops and frees at random, while jobs run.

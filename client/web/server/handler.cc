@@ -154,9 +154,10 @@ Calls::Ticket Handler::Ask(Route route, const Viewer& viewer, const Request& req
     }
     query = *std::move(parsed);
   }
+  Calls* const calls = route == Route::kMe ? names_ : calls_;
   absl::StatusOr<Calls::Ticket> ticket =
-      calls_->Add(viewer.uid, [feed = feed_, node = facts_.node, route, viewer,
-                               query = std::move(query), done](Calls::Place place) {
+      calls->Add(viewer.uid, [feed = feed_, node = facts_.node, route, viewer,
+                              query = std::move(query), done](Calls::Place place) {
         Answer answer;
         if (route == Route::kMe) {
           answer = MeAnswer(viewer, node);

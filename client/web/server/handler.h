@@ -32,9 +32,10 @@ class Handler {
   // May be called before Handle() returns, and on any thread.
   using Done = std::function<void(Answer)>;
 
-  // All must outlive the handler.
-  Handler(Facts facts, FeedSource* feed, Logins* logins, Calls* calls)
-      : facts_(std::move(facts)), feed_(feed), logins_(logins), calls_(calls) {}
+  // All must outlive the handler. `names`: for calls of directory services, which must not wait for
+  // those of the feed.
+  Handler(Facts facts, FeedSource* feed, Logins* logins, Calls* calls, Calls* names)
+      : facts_(std::move(facts)), feed_(feed), logins_(logins), calls_(calls), names_(names) {}
 
   // Returns the user that a request is from: the caller's, or the one of its key.
   std::optional<Viewer> Authenticate(const Caller& caller, const std::string& authorization);
@@ -53,13 +54,14 @@ class Handler {
                                Route route) const;
   Answer LinkAnswer(const Caller& caller, const Viewer& viewer);
   Answer LoginAnswer(const Caller& caller, const std::string& body);
-  // Asks the feed, on another thread.
+  // Asks the feed, or for a name, on another thread.
   Calls::Ticket Ask(Route route, const Viewer& viewer, const Request& request, const Done& done);
 
   const Facts facts_;
   FeedSource* const feed_;
   Logins* const logins_;
   Calls* const calls_;
+  Calls* const names_;
 };
 
 }  // namespace gpumem::web

@@ -27,6 +27,8 @@ struct Limits {
   absl::Duration heartbeat = absl::Seconds(15);
   // Documents that are being made for one user, or sent to the user. Further requests wait.
   size_t documents_of_user = 4;
+  // Threads that may block for the daemon, and as many for a directory service.
+  size_t threads = 4;
 };
 
 }  // namespace gpumem::web

@@ -50,16 +50,18 @@ std::string FirstOrigin(const std::vector<Listener>& listeners) {
 // All of it on one thread, but for Run() and the destructor.
 class Server::Loop final : public ConnectionHost {
  public:
-  Loop(Options options, FeedSource* feed, std::unique_ptr<Calls> calls, const std::string& origin)
+  Loop(Options options, FeedSource* feed, std::unique_ptr<Calls> calls,
+       std::unique_ptr<Calls> names, const std::string& origin)
       : options_(std::move(options)),
         feed_(feed),
         logins_(options_.now),
         calls_(std::move(calls)),
+        names_(std::move(names)),
         handler_({.hosts = options_.hosts,
                   .node = options_.node,
                   .origin = origin,
                   .peers = options_.peers},
-                 feed, &logins_, calls_.get()),
+                 feed, &logins_, calls_.get(), names_.get()),
         seats_(options_.limits.connections, options_.limits.connections_of_user) {}
 
   absl::Status Run(std::vector<Listener> listeners) {
@@ -82,6 +84,7 @@ class Server::Loop final : public ConnectionHost {
     if (thread_.joinable()) thread_.join();
     while (!connections_.empty()) connections_.begin()->second->Close();
     calls_.reset();  // its jobs use the event loop
+    names_.reset();
   }
 
   absl::StatusOr<std::string> OwnLink() {
@@ -207,7 +210,7 @@ class Server::Loop final : public ConnectionHost {
   std::list<Socket> sockets_;
   std::vector<std::string> files_;
   Logins logins_;
-  std::unique_ptr<Calls> calls_;
+  std::unique_ptr<Calls> calls_, names_;
   Handler handler_;
   Seats seats_;
   Seats::Id last_id_ = 0;
@@ -224,12 +227,16 @@ absl::StatusOr<std::string> Server::OwnLink() { return loop_->OwnLink(); }
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(std::vector<Listener> listeners,
                                                       FeedSource* feed, Options options) {
   const std::string origin = FirstOrigin(listeners);
-  absl::StatusOr<std::unique_ptr<Calls>> calls = Calls::Start(
-      {.places = options.limits.documents_of_user, .waiting = options.limits.connections_of_user});
+  const Calls::Limits limits = {.places = options.limits.documents_of_user,
+                                .waiting = options.limits.connections_of_user,
+                                .threads = options.limits.threads};
+  absl::StatusOr<std::unique_ptr<Calls>> calls = Calls::Start(limits), names = Calls::Start(limits);
   if (!calls.ok()) return calls.status();
+  if (!names.ok()) return names.status();
   // Asio throws if there are no descriptors for its event loop.
   try {
-    auto loop = std::make_unique<Loop>(std::move(options), feed, *std::move(calls), origin);
+    auto loop = std::make_unique<Loop>(std::move(options), feed, *std::move(calls),
+                                       *std::move(names), origin);
     if (absl::Status running = loop->Run(std::move(listeners)); !running.ok()) return running;
     return std::unique_ptr<Server>(new Server(std::move(loop)));
   } catch (const std::exception& error) {

@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -218,6 +220,22 @@ TEST_F(ServerTest, EndsWithStreamsAndRequestsInProgress) {
   EXPECT_TRUE(waiting.IsClosed());
   struct stat info;
   EXPECT_NE(stat(Path().c_str(), &info), 0) << "the socket's file is removed";
+}
+
+// A hung daemon blocks its calls, but not the page.
+TEST_F(ServerTest, MeDoesNotWaitForTheDaemon) {
+  Serve();
+  feed_.Hold(true);
+  std::vector<std::unique_ptr<RawClient>> waiting;
+  for (int i = 0; i < 8; ++i) {
+    waiting.push_back(std::make_unique<RawClient>(Path()));
+    waiting.back()->Say("GET /api/v1/snapshot HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  }
+  EXPECT_THAT(Unix().Get("/api/v1/me"), StartsWith("HTTP/1.1 200 "));
+  feed_.Hold(false);
+  for (const auto& client : waiting) {
+    EXPECT_THAT(client->HearAnswer(), StartsWith("HTTP/1.1 200 "));
+  }
 }
 
 TEST_F(ServerTest, IdleWithoutConnectionsAndLogins) {
