@@ -92,6 +92,11 @@ void Connection::Close() {
   host_->Closed(id_);
 }
 
+std::optional<uid_t> Connection::uid() const {
+  const std::optional<Viewer>& viewer = caller_.viewer.has_value() ? caller_.viewer : viewer_;
+  return viewer.has_value() ? std::optional<uid_t>(viewer->uid) : std::nullopt;
+}
+
 void Connection::Expire(absl::Duration after) {
   stream_.expires_after(absl::ToChronoNanoseconds(std::max(after, absl::ZeroDuration())));
 }
@@ -159,7 +164,7 @@ void Connection::OnRequest() {
   const Request request = RequestOf(fields);
   viewer_ = host_->handler().Authenticate(caller_, request.authorization);
   authorization_ = request.authorization;
-  host_->Active(id_, viewer_.has_value() ? Seats::User(viewer_->uid) : std::nullopt);
+  host_->Active(id_, uid());
   // The time of an answer is that of the feed: no deadline for the peer.
   stream_.expires_never();
   ticket_ = host_->handler().Handle(
@@ -209,7 +214,7 @@ void Connection::OnSent() {
   out_body_.reset();
   out_file_ = {};
   place_.reset();
-  host_->Active(id_, viewer_.has_value() ? Seats::User(viewer_->uid) : std::nullopt);
+  host_->Active(id_, uid());
   if (mailbox_ != nullptr) {
     if (out_head_.empty()) mailbox_->Pop();
     out_head_.clear();

@@ -30,8 +30,8 @@ class ConnectionHost {
   virtual const Limits& limits() const = 0;
   virtual Handler& handler() = 0;
   virtual FeedSource& feed() = 0;
-  // Notes activity of a connection, and the user that it was for.
-  virtual void Active(Seats::Id id, const Seats::User& user) = 0;
+  // Notes activity of a connection, and the uid that it was for.
+  virtual void Active(Seats::Id id, std::optional<uid_t> uid) = 0;
   // Forgets a connection.
   virtual void Closed(Seats::Id id) = 0;
 };
@@ -48,6 +48,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Start();
   // Closes the connection, and ends its stream. Tells the host.
   void Close();
+  // Returns the user of the last request, or of the peer; nullopt: not known before the login.
+  std::optional<uid_t> uid() const;
   // Sends a comment on a stream. Closes a stream whose key has expired.
   void Beat();
 

@@ -156,8 +156,8 @@ Calls::Ticket Handler::Ask(Route route, const Viewer& viewer, const Request& req
   }
   Calls* const calls = route == Route::kMe ? names_ : calls_;
   absl::StatusOr<Calls::Ticket> ticket =
-      calls->Add(viewer.uid, [feed = feed_, node = facts_.node, route, viewer,
-                              query = std::move(query), done](Calls::Place place) {
+      calls->Add(facts_.user_of(viewer.uid), [feed = feed_, node = facts_.node, route, viewer,
+                                              query = std::move(query), done](Calls::Place place) {
         Answer answer;
         if (route == Route::kMe) {
           answer = MeAnswer(viewer, node);

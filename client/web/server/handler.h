@@ -24,10 +24,11 @@ struct Caller {
 class Handler {
  public:
   struct Facts {
-    std::vector<std::string> hosts;      // names of this server beside those of loopback
-    std::string node;                    // the node's name
-    std::string origin;                  // http://ADDRESS:PORT for login links; empty: no TCP
-    std::function<std::string()> peers;  // the document of other nodes. Must not block
+    std::vector<std::string> hosts;       // names of this server beside those of loopback
+    std::string node;                     // the node's name
+    std::string origin;                   // http://ADDRESS:PORT for login links; empty: no TCP
+    std::function<std::string()> peers;   // the document of other nodes. Must not block
+    std::function<uid_t(uid_t)> user_of;  // the user that a uid counts as
   };
   // May be called before Handle() returns, and on any thread.
   using Done = std::function<void(Answer)>;

@@ -4,15 +4,20 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/web/server/logins.h"
 #include "client/web/server/server.h"
 #include "client/web/server/testing/server_fixture.h"
 
@@ -78,6 +83,55 @@ TEST_F(ServerTest, The129thConnectionOfAUserClosesOneOfTheUser) {
   EXPECT_TRUE(clients[0]->IsClosed());
   for (size_t i = 1; i < kMost; ++i) EXPECT_TRUE(clients[i]->IsOpen()) << i;
   EXPECT_TRUE(other.IsOpen());
+}
+
+// Changes the uid of the calling thread alone (setresuid(2)). False if it may not.
+bool BecomeUser(uid_t uid) { return syscall(SYS_setresuid, -1, uid, -1) == 0; }
+
+std::unique_ptr<RawClient> ClientOf(const std::string& path, uid_t uid) {
+  EXPECT_TRUE(BecomeUser(uid));
+  auto client = std::make_unique<RawClient>(path);
+  EXPECT_TRUE(BecomeUser(0));
+  return client;
+}
+
+// By /etc/subuid one person has as many uids as there are connections.
+TEST_F(ServerTest, ManyUidsWithoutAnAccountAreOneUser) {
+  if (geteuid() != 0 || !BecomeUser(1'000'000'000) || !BecomeUser(0)) {
+    GTEST_SKIP() << "takes root, outside of a user namespace";
+  }
+  constexpr uid_t kAlice = 1'000'000'000, kFirst = 1'000'100'000;
+  constexpr size_t kStreams = 40;
+  Limits limits;
+  limits.connections = 100;
+  limits.connections_of_user = 50;
+  Serve({.limits = limits, .has_account = [](uid_t uid) { return uid == kAlice; }});
+  std::filesystem::permissions(Path(), std::filesystem::perms::all);
+  std::filesystem::permissions(std::filesystem::path(Path()).parent_path(),
+                               std::filesystem::perms::all);
+  Clients streams;
+  for (size_t i = 0; i < kStreams; ++i) {
+    streams.push_back(ClientOf(Path(), i % 2 == 0 ? kAlice : 0));
+    EXPECT_THAT(streams.back()->Get("/api/v1/stream"), StartsWith("HTTP/1.1 200 "));
+  }
+  // Once the links of those without an account are used up, Alice gets one as a user of her own.
+  for (size_t i = 0; i < Logins::kLinksOfUser; ++i) {
+    EXPECT_THAT(ClientOf(Path(), kFirst)->Post("/api/v1/links", ""), HasSubstr("200 OK"));
+  }
+  EXPECT_THAT(ClientOf(Path(), kFirst + 1)->Post("/api/v1/links", ""), HasSubstr(" 429 "));
+  const absl::Time end = absl::Now() + absl::Seconds(60);
+  while (!absl::StrContains(ClientOf(Path(), kAlice)->Post("/api/v1/links", ""), "200 OK")) {
+    ASSERT_LT(absl::Now(), end);
+  }
+  Clients flood;
+  for (uid_t i = 0; i < 150; ++i) {
+    flood.push_back(ClientOf(Path(), kFirst + i));
+    EXPECT_THAT(flood.back()->Get("/icon.svg"), StartsWith("HTTP/1.1 200 "));
+  }
+  EXPECT_EQ(feed_.readers(), kStreams);
+  for (const auto& client : streams) EXPECT_TRUE(client->IsOpen());
+  EXPECT_TRUE(flood[0]->IsClosed());
+  EXPECT_TRUE(flood.back()->IsOpen());
 }
 
 TEST_F(ServerTest, AThousandStreamsGetTheSame) {

@@ -39,10 +39,14 @@ void Logins::Secrets::Expire(absl::Time now) {
   while (!entries.empty() && entries.front().ends <= now) entries.pop_front();
 }
 
-size_t Logins::Secrets::CountOf(uid_t uid) const {
+bool Logins::IsSameUser(const Viewer& one, const Viewer& other) const {
+  return one.uid == other.uid || user_of_(one.uid) == user_of_(other.uid);
+}
+
+size_t Logins::CountOf(const Viewer& viewer, const Secrets& secrets) const {
   return static_cast<size_t>(
-      std::count_if(entries.begin(), entries.end(),
-                    [uid](const Entry& entry) { return entry.viewer.uid == uid; }));
+      std::count_if(secrets.entries.begin(), secrets.entries.end(),
+                    [&](const Entry& entry) { return IsSameUser(entry.viewer, viewer); }));
 }
 
 std::string Logins::Secrets::Add(const Viewer& viewer, absl::Time ends) {
@@ -61,7 +65,7 @@ std::list<Logins::Entry>::iterator Logins::Secrets::Find(absl::string_view secre
 absl::StatusOr<std::string> Logins::NewLink(const Viewer& viewer) {
   const absl::Time now = now_();
   links_.Expire(now);
-  if (links_.CountOf(viewer.uid) >= kLinksOfUser) {
+  if (CountOf(viewer, links_) >= kLinksOfUser) {
     return absl::ResourceExhaustedError(
         "you have too many unused login links; each expires after 60 seconds");
   }
@@ -76,10 +80,10 @@ std::optional<std::string> Logins::Redeem(absl::string_view token) {
   if (link == links_.entries.end()) return std::nullopt;
   const Viewer viewer = link->viewer;
   links_.entries.erase(link);
-  if (keys_.CountOf(viewer.uid) >= kKeysOfUser) {
+  if (CountOf(viewer, keys_) >= kKeysOfUser) {
     keys_.entries.erase(
         std::find_if(keys_.entries.begin(), keys_.entries.end(),
-                     [&viewer](const Entry& entry) { return entry.viewer.uid == viewer.uid; }));
+                     [&](const Entry& entry) { return IsSameUser(entry.viewer, viewer); }));
   }
   return keys_.Add(viewer, now + kKeyLives);
 }

@@ -28,7 +28,11 @@ class Logins {
   static constexpr size_t kLinksOfUser = 8;
   static constexpr size_t kKeysOfUser = 16;
 
-  explicit Logins(std::function<absl::Time()> now) : now_(std::move(now)) {}
+  // `user_of`: the user that a uid counts as.
+  explicit Logins(
+      std::function<absl::Time()> now,
+      std::function<uid_t(uid_t)> user_of = [](uid_t uid) { return uid; })
+      : now_(std::move(now)), user_of_(std::move(user_of)) {}
 
   // Returns the token of a new link for this user.
   //   RESOURCE_EXHAUSTED  the user has too many unused ones
@@ -52,12 +56,16 @@ class Logins {
     std::list<Entry> entries;
 
     void Expire(absl::Time now);
-    size_t CountOf(uid_t uid) const;
     std::string Add(const Viewer& viewer, absl::Time ends);
     std::list<Entry>::iterator Find(absl::string_view secret);
   };
 
+  // True if both count as the same user.
+  bool IsSameUser(const Viewer& one, const Viewer& other) const;
+  size_t CountOf(const Viewer& viewer, const Secrets& secrets) const;
+
   const std::function<absl::Time()> now_;
+  const std::function<uid_t(uid_t)> user_of_;
   Secrets links_, keys_;
 };
 

@@ -73,6 +73,19 @@ TEST_F(LoginsTest, AUserHasEightLinks) {
   Link(1000);
 }
 
+TEST_F(LoginsTest, UidsThatCountAsOneUserShareItsLinks) {
+  Logins logins([this] { return now_; }, [](uid_t uid) { return uid < 100000 ? uid : 99; });
+  for (uid_t i = 0; i < Logins::kLinksOfUser; ++i) {
+    EXPECT_TRUE(logins.NewLink({.uid = 100000 + i}).ok());
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(logins.NewLink({.uid = 200000}).status()));
+  const auto token = logins.NewLink({.uid = 1000});
+  ASSERT_TRUE(token.ok()) << token.status();
+  const auto key = logins.Redeem(*token);
+  ASSERT_TRUE(key.has_value());
+  EXPECT_EQ(logins.Find(*key)->uid, 1000U);
+}
+
 TEST_F(LoginsTest, TheOldestOfSeventeenKeysEnds) {
   const std::string of_another = Key(1001);
   std::vector<std::string> keys;

@@ -16,9 +16,11 @@
 #include <map>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "client/web/server/accounts.h"
 #include "client/web/server/calls.h"
 #include "client/web/server/connection.h"
 #include "client/web/server/handler.h"
@@ -54,13 +56,15 @@ class Server::Loop final : public ConnectionHost {
        std::unique_ptr<Calls> names, const std::string& origin)
       : options_(std::move(options)),
         feed_(feed),
-        logins_(options_.now),
+        accounts_({0, geteuid()}, options_.now, [this](uid_t uid) { return LookUp(uid); }),
+        logins_(options_.now, [this](uid_t uid) { return accounts_.UserOf(uid); }),
         calls_(std::move(calls)),
         names_(std::move(names)),
         handler_({.hosts = options_.hosts,
                   .node = options_.node,
                   .origin = origin,
-                  .peers = options_.peers},
+                  .peers = options_.peers,
+                  .user_of = [this](uid_t uid) { return accounts_.UserOf(uid); }},
                  feed, &logins_, calls_.get(), names_.get()),
         seats_(options_.limits.connections, options_.limits.connections_of_user) {}
 
@@ -96,7 +100,9 @@ class Server::Loop final : public ConnectionHost {
   const Limits& limits() const override { return options_.limits; }
   Handler& handler() override { return handler_; }
   FeedSource& feed() override { return *feed_; }
-  void Active(Seats::Id id, const Seats::User& user) override { CloseOne(seats_.Move(id, user)); }
+  void Active(Seats::Id id, std::optional<uid_t> uid) override {
+    CloseOne(seats_.Move(id, UserOf(uid)));
+  }
   void Closed(Seats::Id id) override {
     seats_.Remove(id);
     connections_.erase(id);
@@ -164,12 +170,38 @@ class Server::Loop final : public ConnectionHost {
     if (error) return;
     fd.release();
     const Seats::Id id = ++last_id_;
-    const Seats::User user =
-        caller.viewer.has_value() ? Seats::User(caller.viewer->uid) : std::nullopt;
-    CloseOne(seats_.Add(id, user));
     const auto connection = std::make_shared<Connection>(this, id, std::move(socket), caller);
     connections_[id] = connection;
+    CloseOne(seats_.Add(id, UserOf(connection->uid())));
     connection->Start();
+  }
+
+  Seats::User UserOf(std::optional<uid_t> uid) {
+    return uid.has_value() ? Seats::User(accounts_.UserOf(*uid)) : std::nullopt;
+  }
+
+  // Looks an account up, on another thread. Jobs of all look-ups are those of one user.
+  Calls::Ticket LookUp(uid_t uid) {
+    return names_
+        ->Add(Accounts::kNone,
+              [this, uid](const Calls::Place&) {
+                const absl::StatusOr<bool> has = options_.has_account(uid);
+                asio::post(context_, [this, uid, has] {
+                  accounts_.End(uid, !has.ok() ? Accounts::Found::kUnknown
+                                     : *has    ? Accounts::Found::kAccount
+                                               : Accounts::Found::kNone);
+                  if (has.ok() && *has) MoveConnectionsOf(uid);
+                });
+              })
+        .value_or(nullptr);
+  }
+
+  void MoveConnectionsOf(uid_t uid) {
+    std::vector<Seats::Id> moved;
+    for (const auto& [id, connection] : connections_) {
+      if (connection->uid() == uid) moved.push_back(id);
+    }
+    for (const Seats::Id id : moved) Active(id, uid);
   }
 
   void CloseOne(std::optional<Seats::Id> id) {
@@ -209,6 +241,7 @@ class Server::Loop final : public ConnectionHost {
   asio::steady_timer beat_{context_}, idle_{context_};
   std::list<Socket> sockets_;
   std::vector<std::string> files_;
+  Accounts accounts_;
   Logins logins_;
   std::unique_ptr<Calls> calls_, names_;
   Handler handler_;

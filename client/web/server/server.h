@@ -18,6 +18,7 @@
 #include "client/web/feed/feed_source.h"
 #include "client/web/server/limits.h"
 #include "client/web/server/listener.h"
+#include "client/web/server/viewer_of_peer.h"
 
 namespace gpumem::web {
 
@@ -33,6 +34,8 @@ class Server {
     // Called once if there was no connection for so long, and no login lives.
     absl::Duration idle = absl::InfiniteDuration();
     std::function<void()> on_idle;
+    // True if a uid has an account. Runs on any thread, and may block.
+    std::function<absl::StatusOr<bool>(uid_t)> has_account = HasAccount;
   };
 
   // Starts a server. `feed` must outlive it.

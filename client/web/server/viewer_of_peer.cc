@@ -111,6 +111,19 @@ std::vector<gid_t> GroupsOf(const std::vector<std::string>& names) {
   return groups;
 }
 
+absl::StatusOr<bool> HasAccount(uid_t uid) {
+  std::vector<char> buffer(16 * 1024);
+  passwd entry = {};
+  passwd* found = nullptr;
+  const int error = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
+  if (found != nullptr || error == ERANGE) return true;
+  // What it returns if there is none differs (getpwnam(3)).
+  if (error == 0 || error == ENOENT || error == ESRCH || error == EBADF || error == EPERM) {
+    return false;
+  }
+  return absl::UnavailableError("the accounts of this machine cannot be read");
+}
+
 std::string NameOf(uid_t uid) {
   std::vector<char> buffer(16 * 1024);
   passwd entry = {};

@@ -25,6 +25,10 @@ Viewer OwnViewer();
 // Returns the groups' numbers. Leaves out names that do not exist.
 std::vector<gid_t> GroupsOf(const std::vector<std::string>& names);
 
+// True if the user has an account (passwd(5)). May block: a directory service may be asked.
+//   UNAVAILABLE  that cannot be told now
+absl::StatusOr<bool> HasAccount(uid_t uid);
+
 // Returns the user's name, the uid if there is none. May block: a directory service may be asked.
 std::string NameOf(uid_t uid);
 

@@ -87,6 +87,14 @@ TEST(ViewerOfPeerTest, AProcessOfAnotherPidNamespaceSeesSome) {
   EXPECT_FALSE(viewer->sees_all);
 }
 
+TEST(ViewerOfPeerTest, SubordinateUidsHaveNoAccount) {
+  const absl::StatusOr<bool> root = HasAccount(0), other = HasAccount(2'000'000'123);
+  ASSERT_TRUE(root.ok()) << root.status();
+  EXPECT_TRUE(*root);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_FALSE(*other);
+}
+
 TEST(ViewerOfPeerTest, AProcessThatHasEndedSeesSome) {
   const Door door;
   EXPECT_EQ(RunInChild([&] { return door.Enter().valid() ? 0 : 1; }), 0);
