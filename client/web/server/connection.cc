@@ -84,6 +84,8 @@ void Connection::Close() {
   const auto self = shared_from_this();  // the host may hold the last reference
   subscription_.reset();
   out_body_.reset();
+  unsent_.reset();
+  if (mailbox_ != nullptr) mailbox_->End();
   ticket_.reset();
   place_.reset();
   Error ignored;
@@ -95,6 +97,11 @@ void Connection::Close() {
 std::optional<uid_t> Connection::uid() const {
   const std::optional<Viewer>& viewer = caller_.viewer.has_value() ? caller_.viewer : viewer_;
   return viewer.has_value() ? std::optional<uid_t>(viewer->uid) : std::nullopt;
+}
+
+size_t Connection::unsent_bytes() const {
+  if (mailbox_ != nullptr) return mailbox_->bytes();
+  return out_body_ != nullptr ? out_body_->size() : 0;
 }
 
 void Connection::Expire(absl::Duration after) {
@@ -190,6 +197,11 @@ void Connection::Send(Answer answer) {
   sent_ = 0;
   send_ends_ = absl::Now() + host_->limits().answer;
   if (answer.stream.has_value() && !head_) return BeginStream();
+  if (out_body_ != nullptr) {
+    unsent_ = host_->unsent()->Count(out_body_);
+    host_->Relieve();
+    if (!open_) return;
+  }
   WriteSome();
 }
 
@@ -212,6 +224,7 @@ void Connection::WriteSome() {
 void Connection::OnSent() {
   writing_ = false;
   out_body_.reset();
+  unsent_.reset();
   out_file_ = {};
   place_.reset();
   host_->Active(id_, uid());
@@ -242,18 +255,18 @@ void Connection::Linger(size_t left) {
 }
 
 void Connection::BeginStream() {
-  mailbox_ = std::make_shared<Mailbox>(
-      host_->limits().stream_bytes, [weak = weak_from_this(), executor = stream_.get_executor()] {
-        asio::post(executor, [weak] {
-          const auto self = weak.lock();
-          if (self != nullptr && self->open_) self->NextMessage();
-        });
-      });
+  mailbox_ =
+      std::make_shared<Mailbox>(host_->limits().stream_bytes, host_->unsent(),
+                                [weak = weak_from_this(), executor = stream_.get_executor()] {
+                                  asio::post(executor, [weak] {
+                                    const auto self = weak.lock();
+                                    if (self != nullptr && self->open_) self->NextMessage();
+                                  });
+                                });
   subscription_ = host_->feed().Subscribe(
-      *viewer_, [mailbox = mailbox_](Message message) { mailbox->Send(std::move(message)); });
+      *viewer_, [mailbox = mailbox_](const Message& message) { mailbox->Send(message); });
   stream_.expires_never();  // of the read that follows
   WatchStream();
-  send_ends_ = absl::InfiniteFuture();
   WriteSome();
 }
 
@@ -264,12 +277,15 @@ void Connection::WatchStream() {
 }
 
 void Connection::NextMessage() {
+  host_->Relieve();
+  if (!open_) return;
   if (mailbox_->full()) return Close();  // the page connects again
   if (writing_) return;
   out_body_ = mailbox_->Front();
   if (out_body_ == nullptr) return;
   out_file_ = *out_body_;
   sent_ = 0;
+  send_ends_ = absl::Now() + host_->limits().answer;
   WriteSome();
 }
 

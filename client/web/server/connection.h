@@ -20,6 +20,7 @@
 #include "client/web/server/limits.h"
 #include "client/web/server/mailbox.h"
 #include "client/web/server/seats.h"
+#include "client/web/server/unsent.h"
 
 namespace gpumem::web {
 
@@ -30,6 +31,9 @@ class ConnectionHost {
   virtual const Limits& limits() const = 0;
   virtual Handler& handler() = 0;
   virtual FeedSource& feed() = 0;
+  virtual const std::shared_ptr<Unsent>& unsent() = 0;
+  // Closes connections, perhaps the caller, while there are too many unsent bytes.
+  virtual void Relieve() = 0;
   // Notes activity of a connection, and the uid that it was for.
   virtual void Active(Seats::Id id, std::optional<uid_t> uid) = 0;
   // Forgets a connection.
@@ -50,6 +54,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void Close();
   // Returns the user of the last request, or of the peer; nullopt: not known before the login.
   std::optional<uid_t> uid() const;
+  // Returns the bytes of what it has not sent.
+  size_t unsent_bytes() const;
   // Sends a comment on a stream. Closes a stream whose key has expired.
   void Beat();
 
@@ -90,6 +96,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   absl::Time send_ends_;
   Calls::Ticket ticket_;  // of the request in progress
   Calls::Place place_;
+  Unsent::Text unsent_;  // of an answer
 
   // Of a stream.
   std::optional<Viewer> viewer_;

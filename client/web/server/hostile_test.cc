@@ -175,6 +175,46 @@ TEST_F(ServerTest, ASlowReaderLosesTheStreamAndHoldsUpNoOther) {
   EXPECT_TRUE(quick.IsOpen());
 }
 
+// Each has a snapshot of its own, which is not read.
+TEST_F(ServerTest, SlowStreamsHoldFewBytesInAll) {
+  constexpr size_t kSnapshotBytes = 4 * 1024 * 1024, kStreams = 60;
+  Limits limits;
+  limits.unsent_bytes = 8 * kSnapshotBytes;
+  Serve({.limits = limits});
+  RawClient quick = Unix();
+  EXPECT_THAT(quick.Get("/api/v1/stream"), StartsWith("HTTP/1.1 200 "));
+  quick.HearUpTo("\n\n");
+  feed_.Pad(kSnapshotBytes);
+  const size_t before = ResidentBytes();
+  Clients slow;
+  for (size_t i = 0; i < kStreams; ++i) {
+    slow.push_back(std::make_unique<RawClient>(Path()));
+    EXPECT_THAT(slow.back()->Get("/api/v1/stream"), StartsWith("HTTP/1.1 200 "));
+  }
+  feed_.Broadcast("event: tick\ndata: {}\n\n");
+  EXPECT_THAT(quick.HearUpTo("}\n\n"), HasSubstr("tick"));
+  EXPECT_LE(feed_.readers(), 9U);
+  EXPECT_TRUE(quick.IsOpen());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep freed memory
+  EXPECT_LT(ResidentBytes(), before + 2 * limits.unsent_bytes);
+#endif
+}
+
+TEST_F(ServerTest, AStreamsSnapshotHasADeadline) {
+  Limits limits;
+  limits.answer = absl::Milliseconds(200);
+  limits.progress = absl::Seconds(1000);
+  Serve({.limits = limits});
+  RawClient quick = Unix();
+  EXPECT_THAT(quick.Get("/api/v1/stream"), StartsWith("HTTP/1.1 200 "));
+  feed_.Pad(8 * 1024 * 1024);
+  RawClient slow = Unix();
+  EXPECT_THAT(slow.Get("/api/v1/stream"), StartsWith("HTTP/1.1 200 "));
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  while (feed_.readers() == 2) ASSERT_LT(absl::Now(), end);
+  EXPECT_TRUE(quick.IsOpen());
+}
+
 TEST_F(ServerTest, DocumentsThatAreNotReadAreFew) {
   Limits limits;
   limits.documents_of_user = 2;

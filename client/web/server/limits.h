@@ -18,11 +18,14 @@ struct Limits {
   absl::Duration request = absl::Seconds(10);
   // Deadline for the next request on a connection that has had one.
   absl::Duration keep_alive = absl::Seconds(150);
-  // Deadline for a peer to take a part of what it is sent, and the whole of an answer.
+  // Deadline for a peer to take a part of what it is sent, and the whole of an answer or of a
+  // message of a stream.
   absl::Duration progress = absl::Seconds(30);
   absl::Duration answer = absl::Seconds(60);
   // Unsent messages of a stream. A larger snapshot is sent nevertheless.
   size_t stream_bytes = 4 * 1024 * 1024;
+  // Unsent answers and messages of all connections, those that share a text counted once.
+  size_t unsent_bytes = size_t{256} * 1024 * 1024;
   // Interval of comments on a stream. They keep proxies from closing it.
   absl::Duration heartbeat = absl::Seconds(15);
   // Documents that are being made for one user, or sent to the user. Further requests wait.

@@ -3,29 +3,37 @@
 #pragma once
 
 #include <cstddef>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/web/server/stream_queue.h"
+#include "client/web/server/unsent.h"
 
 namespace gpumem::web {
 
 // Thread-safe.
 class Mailbox {
  public:
-  // `wake` is called, on the sender's thread, when a message comes to an empty box, and
-  // when it has become full.
-  Mailbox(size_t limit, std::function<void()> wake) : wake_(std::move(wake)), queue_(limit) {}
+  // `wake` is called, on the sender's thread, when a message comes to an empty box, when it has
+  // become full, and when the server has too many unsent bytes.
+  Mailbox(size_t limit, std::shared_ptr<Unsent> unsent, std::function<void()> wake)
+      : unsent_(std::move(unsent)), wake_(std::move(wake)), queue_(limit) {}
 
-  void Send(Message message) {
+  void Send(const Message& message) {
     {
       absl::MutexLock lock(&mutex_);
       if (full_) return;
       const bool idle = queue_.empty();
-      full_ = !queue_.Push(std::move(message));
-      if (!idle && !full_) return;  // it is being read
+      full_ = !queue_.Push(message);
+      if (!full_) {
+        texts_.push_back(unsent_->Count(message));
+        bytes_ += message->size();
+      }
+      if (!idle && !full_ && !unsent_->exceeded()) return;  // it is being read
     }
     wake_();
   }
@@ -33,6 +41,11 @@ class Mailbox {
   bool full() const {
     absl::MutexLock lock(&mutex_);
     return full_;
+  }
+  // Returns the bytes of all messages.
+  size_t bytes() const {
+    absl::MutexLock lock(&mutex_);
+    return bytes_;
   }
   // Returns the first message; nullptr if there is none. It stays until Pop().
   Message Front() const {
@@ -42,13 +55,26 @@ class Mailbox {
   // Requires that there is a message.
   void Pop() {
     absl::MutexLock lock(&mutex_);
+    bytes_ -= queue_.Front()->size();
     queue_.Pop();
+    texts_.pop_front();
+  }
+  // Drops all messages, and those that come later.
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    full_ = true;
+    while (!queue_.empty()) queue_.Pop();
+    texts_.clear();
+    bytes_ = 0;
   }
 
  private:
+  const std::shared_ptr<Unsent> unsent_;
   const std::function<void()> wake_;
   mutable absl::Mutex mutex_;
   StreamQueue queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Unsent::Text> texts_ ABSL_GUARDED_BY(mutex_);  // of the queue
+  size_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   bool full_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -100,6 +100,18 @@ class Server::Loop final : public ConnectionHost {
   const Limits& limits() const override { return options_.limits; }
   Handler& handler() override { return handler_; }
   FeedSource& feed() override { return *feed_; }
+  const std::shared_ptr<Unsent>& unsent() override { return unsent_; }
+  void Relieve() override {
+    while (unsent_->exceeded()) {
+      std::vector<UnsentOf> unsent;
+      for (const auto& [id, connection] : connections_) {
+        unsent.push_back({id, UserOf(connection->uid()), connection->unsent_bytes()});
+      }
+      const std::optional<Seats::Id> worst = WorstOf(unsent);
+      if (!worst.has_value()) return;
+      CloseOne(worst);
+    }
+  }
   void Active(Seats::Id id, std::optional<uid_t> uid) override {
     CloseOne(seats_.Move(id, UserOf(uid)));
   }
@@ -237,6 +249,7 @@ class Server::Loop final : public ConnectionHost {
 
   const Options options_;
   FeedSource* const feed_;
+  const std::shared_ptr<Unsent> unsent_ = std::make_shared<Unsent>(options_.limits.unsent_bytes);
   asio::io_context context_{1};  // one thread
   asio::steady_timer beat_{context_}, idle_{context_};
   std::list<Socket> sockets_;

@@ -26,7 +26,7 @@ class FakeFeed final : public FeedSource {
                                           std::function<void(Message)> send) override {
     absl::MutexLock lock(&mutex_);
     send(std::make_shared<const std::string>(
-        absl::StrCat("event: snapshot\ndata: {\"uid\":", viewer.uid, "}\n\n")));
+        absl::StrCat("event: snapshot\ndata: {\"uid\":", viewer.uid, "}", padding_, "\n\n")));
     readers_[++last_] = std::move(send);
     return std::make_unique<Reader>(this, last_);
   }
@@ -81,6 +81,11 @@ class FakeFeed final : public FeedSource {
     absl::MutexLock lock(&mutex_);
     large_ = std::move(snapshot);
   }
+  // Makes the snapshots of streams longer.
+  void Pad(size_t bytes) {
+    absl::MutexLock lock(&mutex_);
+    padding_.assign(bytes, ' ');
+  }
   // Makes Snapshot() and History() block, or go on.
   void Hold(bool hold) {
     absl::MutexLock lock(&mutex_);
@@ -111,6 +116,7 @@ class FakeFeed final : public FeedSource {
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
   Message large_ ABSL_GUARDED_BY(mutex_);
   bool hold_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string padding_ ABSL_GUARDED_BY(mutex_);
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
