@@ -135,6 +135,13 @@ void Connection::ReadRequest() {
 }
 
 void Connection::ReadBody() {
+  // The parser takes any coding before "chunked", and reads a body to the connection's end, or
+  // none, if it does not know the coding. What comes between two programs might count it
+  // differently.
+  const std::optional<std::string> coding = FieldOf(parser_->get(), "Transfer-Encoding");
+  if (coding.has_value() && *coding != "chunked") {
+    return Refuse(http::error::bad_transfer_encoding);
+  }
   http::async_read(stream_, buffer_, *parser_,
                    [self = shared_from_this()](const Error& error, size_t) {
                      if (!self->open_) return;

@@ -24,8 +24,10 @@
 namespace gpumem::web {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kSnapshot[] = "GET /api/v1/snapshot HTTP/1.1\r\nHost: localhost\r\n\r\n";
@@ -331,6 +333,30 @@ TEST_F(ServerTest, TooLarge) {
         std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")}) {
     EXPECT_THAT(ask(wrong), StartsWith("HTTP/1.1 400 ")) << wrong;
   }
+}
+
+// What another program takes for a body must not be a request here (RFC 9112, section 6.1).
+TEST_F(ServerTest, OtherTransferCodings) {
+  Serve();
+  const auto ask = [this](const std::string& fields) {
+    RawClient client = Unix();
+    client.Say(absl::StrCat("POST /api/v1/links HTTP/1.1\r\nHost: localhost\r\n", fields,
+                            "\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n",
+                            "Connection: close\r\n\r\n"));
+    return client.HearAll();
+  };
+  for (const char* coding : {"gzip", "identity", "gzip, chunked", "chunked, gzip", "xchunked",
+                             "chunked;q=1", "Chunked", "chunked, chunked", ""}) {
+    const std::string answers = ask(absl::StrCat("Transfer-Encoding: ", coding, "\r\n"));
+    EXPECT_THAT(answers, StartsWith("HTTP/1.1 400 ")) << coding;
+    EXPECT_THAT(answers, Not(HasSubstr("200 OK"))) << coding;
+  }
+  EXPECT_THAT(ask("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n"),
+              StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(ask("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"),
+              StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(ask("Transfer-Encoding: chunked\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200 "), HasSubstr("<!doctype html>")));
 }
 
 TEST_F(ServerTest, RequestsInRandomFragments) {
