@@ -54,10 +54,10 @@ std::string Logins::Secrets::Add(const Viewer& viewer, absl::Time ends) {
   return entries.back().secret;
 }
 
-std::list<Logins::Entry>::iterator Logins::Secrets::Find(absl::string_view secret) {
+std::list<Logins::Entry>::iterator Logins::Secrets::Find(absl::string_view secret, absl::Time now) {
   auto found = entries.end();
   for (auto entry = entries.begin(); entry != entries.end(); ++entry) {
-    if (IsSame(entry->secret, secret)) found = entry;
+    if (IsSame(entry->secret, secret) && entry->ends > now) found = entry;
   }
   return found;
 }
@@ -76,7 +76,7 @@ std::optional<std::string> Logins::Redeem(absl::string_view token) {
   const absl::Time now = now_();
   links_.Expire(now);
   keys_.Expire(now);
-  const auto link = links_.Find(token);
+  const auto link = links_.Find(token, now);
   if (link == links_.entries.end()) return std::nullopt;
   const Viewer viewer = link->viewer;
   links_.entries.erase(link);
@@ -89,8 +89,9 @@ std::optional<std::string> Logins::Redeem(absl::string_view token) {
 }
 
 std::optional<Viewer> Logins::Find(absl::string_view key) {
-  keys_.Expire(now_());
-  const auto found = keys_.Find(key);
+  const absl::Time now = now_();
+  keys_.Expire(now);
+  const auto found = keys_.Find(key, now);
   if (found == keys_.entries.end()) return std::nullopt;
   return found->viewer;
 }

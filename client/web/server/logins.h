@@ -28,6 +28,7 @@ class Logins {
   static constexpr size_t kLinksOfUser = 8;
   static constexpr size_t kKeysOfUser = 16;
 
+  // `now` should be a clock that cannot be set, and that goes on while the machine sleeps.
   // `user_of`: the user that a uid counts as.
   explicit Logins(
       std::function<absl::Time()> now,
@@ -51,13 +52,14 @@ class Logins {
     Viewer viewer;
     absl::Time ends;
   };
-  // Entries that live equally long: the first ends first.
+  // Entries that live equally long: the first ends first, unless the clock was put back.
   struct Secrets {
     std::list<Entry> entries;
 
     void Expire(absl::Time now);
     std::string Add(const Viewer& viewer, absl::Time ends);
-    std::list<Entry>::iterator Find(absl::string_view secret);
+    // Returns the entry that has not ended.
+    std::list<Entry>::iterator Find(absl::string_view secret, absl::Time now);
   };
 
   // True if both count as the same user.

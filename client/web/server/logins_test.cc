@@ -64,6 +64,20 @@ TEST_F(LoginsTest, KeysExpire) {
   EXPECT_FALSE(logins_.Find(key).has_value());
 }
 
+TEST_F(LoginsTest, AnEarlierEntryThatLivesLongerKeepsNoOtherAlive) {
+  now_ += absl::Hours(1);
+  const std::string first = Link(1000);
+  now_ += absl::Hours(1);
+  const std::string first_key = Key(1000);
+  now_ -= absl::Hours(2);
+  const std::string link = Link(1000), key = Key(1000);
+  now_ += Logins::kLinkLives;
+  EXPECT_FALSE(logins_.Redeem(link).has_value());
+  now_ += Logins::kKeyLives - Logins::kLinkLives;
+  EXPECT_FALSE(logins_.Find(key).has_value());
+  EXPECT_TRUE(logins_.Find(first_key).has_value());
+}
+
 TEST_F(LoginsTest, AUserHasEightLinks) {
   for (size_t i = 0; i < Logins::kLinksOfUser; ++i) Link(1000);
   EXPECT_TRUE(absl::IsResourceExhausted(logins_.NewLink({.uid = 1000}).status()));

@@ -11,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <ctime>
 #include <future>
 #include <list>
 #include <map>
@@ -264,6 +265,12 @@ class Server::Loop final : public ConnectionHost {
   std::map<Seats::Id, std::shared_ptr<Connection>> connections_;  // open
   std::thread thread_;
 };
+
+absl::Time BootTime() {
+  timespec now = {};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return absl::TimeFromTimespec(now);
+}
 
 Server::Server(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
 Server::~Server() = default;

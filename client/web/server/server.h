@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "client/web/feed/feed_source.h"
 #include "client/web/server/limits.h"
@@ -22,15 +21,19 @@
 
 namespace gpumem::web {
 
+// Returns the time since boot, as one since 1970 (CLOCK_BOOTTIME): that clock cannot be set, and it
+// goes on while the machine sleeps.
+absl::Time BootTime();
+
 class Server {
  public:
   struct Options {
     Limits limits;
-    std::vector<std::string> hosts;      // names of this server beside those of loopback
-    std::vector<gid_t> groups;           // whose members see all
-    std::string node;                    // the node's name
-    std::function<std::string()> peers;  // the document of other nodes. Must not block
-    std::function<absl::Time()> now = [] { return absl::Now(); };  // the clock of logins
+    std::vector<std::string> hosts;              // names of this server beside those of loopback
+    std::vector<gid_t> groups;                   // whose members see all
+    std::string node;                            // the node's name
+    std::function<std::string()> peers;          // the document of other nodes. Must not block
+    std::function<absl::Time()> now = BootTime;  // the clock of logins
     // Called once if there was no connection for so long, and no login lives.
     absl::Duration idle = absl::InfiniteDuration();
     std::function<void()> on_idle;

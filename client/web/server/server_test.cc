@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "client/web/server/testing/server_fixture.h"
 
 namespace gpumem::web {
@@ -155,6 +157,15 @@ TEST_F(ServerTest, Logins) {
   EXPECT_THAT(tcp.HearAnswer(), StartsWith("HTTP/1.1 403 "));
   Advance(absl::Hours(12));
   EXPECT_THAT(tcp.Get("/api/v1/me", bearer), StartsWith("HTTP/1.1 401 "));
+}
+
+TEST(ServerOptionsTest, LoginsUseAClockThatCannotBeSet) {
+  timespec before = {}, after = {};
+  clock_gettime(CLOCK_BOOTTIME, &before);
+  const absl::Time now = Server::Options().now();
+  clock_gettime(CLOCK_BOOTTIME, &after);
+  EXPECT_LE(absl::TimeFromTimespec(before), now);
+  EXPECT_LE(now, absl::TimeFromTimespec(after));
 }
 
 TEST_F(ServerTest, LinksNeedAPortAndAreFew) {
