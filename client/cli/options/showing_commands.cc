@@ -97,7 +97,9 @@ void AddShowingCommands(CommandSet* commands) {
       "warnings leave it at 0.");
   const auto web = commands->Add<WebCommand>(
       kShowing, "web", "Print a link to this node's page in a browser.",
-      "Examples:\n  gpumemctl web\n  xdg-open $(gpumemctl web)\n"
+      "Example: gpumemctl web\n"
+      "Open the link by hand, or paste it: in a command line, as of xdg-open, other\n"
+      "users can read it, and use it first.\n"
       "The link logs you in. It works once, for 60 seconds, on this machine. If\n"
       "gpumem-web listens on no port, the command of ssh is printed that leads your\n"
       "browser to its socket. Without --socket it is this user's own, else\n"

@@ -116,7 +116,7 @@ TEST_F(ServerTest, ManyUidsWithoutAnAccountAreOneUser) {
     streams.push_back(ClientOf(Path(), i % 2 == 0 ? kAlice : 0));
     EXPECT_THAT(streams.back()->Get("/api/v1/stream"), StartsWith("HTTP/1.1 200 "));
   }
-  // Once the links of those without an account are used up, Alice gets one as a user of her own.
+  // Once the links of those without an account are used up, Alice gets one as another user.
   for (size_t i = 0; i < Logins::kLinksOfUser; ++i) {
     EXPECT_THAT(ClientOf(Path(), kFirst)->Post("/api/v1/links", ""), HasSubstr("200 OK"));
   }
@@ -177,7 +177,7 @@ TEST_F(ServerTest, ASlowReaderLosesTheStreamAndHoldsUpNoOther) {
   EXPECT_TRUE(quick.IsOpen());
 }
 
-// Each has a snapshot of its own, which is not read.
+// Each has another snapshot, which is not read.
 TEST_F(ServerTest, SlowStreamsHoldFewBytesInAll) {
   constexpr size_t kSnapshotBytes = 4 * 1024 * 1024, kStreams = 60;
   Limits limits;

@@ -13,7 +13,7 @@
 namespace gpumem::web {
 
 // Returns the user that connected a unix socket, as the kernel says. Root, the user of this process
-// and the members of `groups` see all, if the process that connected lives and is in the PID
+// and the members of `groups` see all. For that, the process that connected has to live in the PID
 // namespace of this one: root of a container is not root here. Before Linux 6.5 the process is
 // identified by its pid alone.
 //   others  as the operating system says
