@@ -22,7 +22,7 @@
 #include "client/web/peers/peers.h"
 #include "client/web/server/listener.h"
 #include "client/web/server/server.h"
-#include "client/web/server/viewer_of_peer.h"
+#include "client/web/server/users/viewer_of_peer.h"
 #include "common/version.h"
 
 namespace gpumem::web {

@@ -19,8 +19,8 @@
 #include "client/web/server/handler.h"
 #include "client/web/server/limits.h"
 #include "client/web/server/mailbox.h"
-#include "client/web/server/seats.h"
 #include "client/web/server/unsent.h"
+#include "client/web/server/users/seats.h"
 
 namespace gpumem::web {
 

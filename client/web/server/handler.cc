@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "client/web/server/bundle.h"
-#include "client/web/server/viewer_of_peer.h"
+#include "client/web/server/users/viewer_of_peer.h"
 #include "common/version.h"
 
 namespace gpumem::web {

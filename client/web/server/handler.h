@@ -10,8 +10,8 @@
 #include "client/web/feed/feed_source.h"
 #include "client/web/server/answer.h"
 #include "client/web/server/calls.h"
-#include "client/web/server/logins.h"
 #include "client/web/server/routes.h"
+#include "client/web/server/users/logins.h"
 
 namespace gpumem::web {
 

@@ -17,9 +17,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "client/web/server/logins.h"
 #include "client/web/server/server.h"
 #include "client/web/server/testing/server_fixture.h"
+#include "client/web/server/users/logins.h"
 
 namespace gpumem::web {
 namespace {

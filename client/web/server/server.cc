@@ -21,13 +21,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "client/web/server/accounts.h"
 #include "client/web/server/calls.h"
 #include "client/web/server/connection.h"
 #include "client/web/server/handler.h"
-#include "client/web/server/logins.h"
-#include "client/web/server/seats.h"
-#include "client/web/server/viewer_of_peer.h"
+#include "client/web/server/users/accounts.h"
+#include "client/web/server/users/logins.h"
+#include "client/web/server/users/seats.h"
+#include "client/web/server/users/viewer_of_peer.h"
 #include "common/start_thread.h"
 #include "common/unique_fd.h"
 

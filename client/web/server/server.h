@@ -17,7 +17,7 @@
 #include "client/web/feed/feed_source.h"
 #include "client/web/server/limits.h"
 #include "client/web/server/listener.h"
-#include "client/web/server/viewer_of_peer.h"
+#include "client/web/server/users/viewer_of_peer.h"
 
 namespace gpumem::web {
 

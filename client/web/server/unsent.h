@@ -12,7 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "client/web/feed/feed_source.h"
-#include "client/web/server/seats.h"
+#include "client/web/server/users/seats.h"
 
 namespace gpumem::web {
 

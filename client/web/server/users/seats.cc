@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/web/server/seats.h"
+#include "client/web/server/users/seats.h"
 
 namespace gpumem::web {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/web/server/seats.h"
+#include "client/web/server/users/seats.h"
 
 #include <gtest/gtest.h>
 
@@ -69,9 +69,9 @@ struct Model {
 };
 
 TEST(SeatsTest, BehavesAsTheModel) {
-  constexpr size_t kLimit = 12, kLimitOfUser = 5;
+  constexpr size_t kSeats = 12, kLimitOfUser = 5;
   std::mt19937 random(7);
-  Seats seats(kLimit, kLimitOfUser);
+  Seats seats(kSeats, kLimitOfUser);
   Model model;
   const auto user_of = [](size_t n) {
     return n == 0 ? Seats::User() : Seats::User(static_cast<uid_t>(n));
@@ -99,7 +99,7 @@ TEST(SeatsTest, BehavesAsTheModel) {
         break;
       default:
         closed = seats.Add(next, user);
-        ASSERT_EQ(closed.has_value(), own == kLimitOfUser || all == kLimit);
+        ASSERT_EQ(closed.has_value(), own == kLimitOfUser || all == kSeats);
         if (own == kLimitOfUser) {
           ASSERT_EQ(closed, model.First(user));
         } else if (closed.has_value()) {
@@ -117,7 +117,7 @@ TEST(SeatsTest, BehavesAsTheModel) {
         }
     }
     ASSERT_EQ(seats.size(), model.seats.size());
-    ASSERT_LE(seats.size(), kLimit);
+    ASSERT_LE(seats.size(), kSeats);
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/web/server/viewer_of_peer.h"
+#include "client/web/server/users/viewer_of_peer.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/web/server/logins.h"
+#include "client/web/server/users/logins.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/web/server/accounts.h"
+#include "client/web/server/users/accounts.h"
 
 namespace gpumem::web {
 
