@@ -94,12 +94,17 @@ std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
   // Memory of another tenant on which the viewer's process has a lease; a limit of a tenant above.
   const bool others_memory = names_foreign("owner");
   const bool others_limit = names_foreign("limited");
+  // What is used of a limit includes tenants under the one that has it.
+  const std::string* limited = ValueOf(record, "limited");
+  const bool others_use =
+      others_limit || visible.has_hidden(limited != nullptr ? *limited : *tenant);
   const std::string* publication = ValueOf(record, "publication");
   const bool others_publication =
       publication != nullptr && is_foreign(publication->substr(0, publication->rfind('/')));
   const auto is_visible = [&](absl::string_view field) {
     if (field == "owner" || field == "segment") return !others_memory;
-    if (field == "limited" || field == "used" || field == "limit") return !others_limit;
+    if (field == "used") return !others_use;
+    if (field == "limited" || field == "limit") return !others_limit;
     if (field == "publication" || field == "version") return !others_publication;
     return absl::c_linear_search(kHarmless, field);
   };

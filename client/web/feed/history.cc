@@ -12,7 +12,11 @@ std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTena
                                   ",\"now_ms\":", history.now_unix_ms(), ",\"series\":[");
   bool first = true;
   for (const v1::TenantHistory& series : history.series()) {
-    if (visible != nullptr && !visible->contains(series.tenant())) continue;
+    // A series includes the tenants under it.
+    if (visible != nullptr &&
+        (!visible->contains(series.tenant()) || visible->has_hidden(series.tenant()))) {
+      continue;
+    }
     absl::StrAppend(&json, first ? "" : ",", "{\"tenant\":");
     first = false;
     AppendQuoted(series.tenant(), &json);

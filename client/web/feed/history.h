@@ -14,7 +14,7 @@ namespace gpumem::web {
 // Returns {"interval_ms", "since_ms", "now_ms", "series": [{"tenant", "device_uuid", "cut",
 // "points":
 // [[time_ms, charged, limit, guarantee, waiting, leased], …]}]} on one line, without tenants that
-// are not visible. `visible` null: all are.
+// are not visible, or have such under them. `visible` null: all are visible.
 std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTenants* visible);
 
 // Checks that each is visible. NOT_FOUND: the same error as for tenants that do not exist.

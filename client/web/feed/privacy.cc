@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/web/feed/privacy.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "client/cli/views/holdings.h"
 
 namespace gpumem::web {
 namespace {
@@ -15,6 +15,37 @@ constexpr int kMostLevels = 64;
 const std::string& ParentOf(const v1::TenantInfo& tenant) {
   return tenant.quota().parent().empty() ? tenant.made().parent() : tenant.quota().parent();
 }
+
+uint64_t Less(uint64_t from, uint64_t what) { return from - std::min(from, what); }
+
+v1::DeviceUsage& OnDevice(v1::Usage& usage, const std::string& device) {
+  for (v1::DeviceUsage& each : *usage.mutable_devices()) {
+    if (each.device_uuid() == device) return each;
+  }
+  v1::DeviceUsage& added = *usage.add_devices();
+  added.set_device_uuid(device);
+  return added;
+}
+
+// Changes each sum of `usage` by that of `other`. A usage has sums of the tenants under it, too, in
+// these fields alone: what else it has is no sum, or of other moments.
+template <typename Change>
+void ChangeSums(v1::Usage& usage, const v1::Usage& other, const Change& change) {
+  for (const v1::DeviceUsage& theirs : other.devices()) {
+    v1::DeviceUsage& ours = OnDevice(usage, theirs.device_uuid());
+    ours.set_leased_bytes(change(ours.leased_bytes(), theirs.leased_bytes()));
+    ours.set_retained_bytes(change(ours.retained_bytes(), theirs.retained_bytes()));
+    ours.set_lingering_bytes(change(ours.lingering_bytes(), theirs.lingering_bytes()));
+    ours.set_charged_bytes(change(ours.charged_bytes(), theirs.charged_bytes()));
+  }
+  const auto count = [&](uint32_t a, uint32_t b) { return static_cast<uint32_t>(change(a, b)); };
+  usage.set_charged_bytes(change(usage.charged_bytes(), other.charged_bytes()));
+  usage.set_segments(count(usage.segments(), other.segments()));
+  usage.set_sessions(count(usage.sessions(), other.sessions()));
+  usage.set_publications(count(usage.publications(), other.publications()));
+}
+
+constexpr auto kPlus = [](uint64_t a, uint64_t b) { return a + b; };
 
 // True if the publication "TENANT/NAME" is of a visible tenant.
 bool IsOfVisible(absl::string_view publication, const VisibleTenants& visible) {
@@ -41,15 +72,12 @@ Privacy::Privacy(const cli::Snapshot& snapshot) : snapshot_(snapshot) {
   for (const v1::TenantInfo& tenant : snapshot.tenants.tenants()) {
     if (!ParentOf(tenant).empty()) parents_[tenant.usage().tenant()] = ParentOf(tenant);
   }
-  const auto& devices = snapshot.status.devices();
-  for (int i = 0; i < devices.size(); ++i) {
-    for (const cli::Holding& each : cli::HoldingsOn(devices[i], snapshot.tenants).tenants) {
-      held_[each.tenant].push_back({.device = static_cast<size_t>(i),
-                                    .leased = each.leased,
-                                    .retained = each.retained,
-                                    .lingering = each.lingering,
-                                    .charged = each.held()});
-    }
+  for (const v1::TenantInfo& tenant : snapshot.tenants.tenants()) {
+    ChangeSums(own_[tenant.usage().tenant()], tenant.usage(), kPlus);
+  }
+  for (const v1::TenantInfo& tenant : snapshot.tenants.tenants()) {
+    const auto above = own_.find(ParentOf(tenant));
+    if (above != own_.end()) ChangeSums(above->second, tenant.usage(), Less);
   }
   for (const v1::SessionInfo& session : snapshot.sessions.sessions()) {
     sessions_[session.session_id()] = session.tenant();
@@ -78,7 +106,18 @@ VisibleTenants Privacy::Visible(Sees sees, uid_t uid) const {
       visible.tenants_.insert(tenant.usage().tenant());
     }
   }
-  if (sees == Sees::kNone || visible.tenants_.empty()) return visible;
+  if (visible.tenants_.empty()) return visible;
+  if (sees == Sees::kNone) {
+    for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
+      if (visible.contains(tenant.usage().tenant())) continue;
+      auto above = parents_.find(tenant.usage().tenant());
+      for (int i = 0; i < kMostLevels && above != parents_.end(); ++i) {
+        if (visible.contains(above->second)) visible.with_hidden_.insert(above->second);
+        above = parents_.find(above->second);
+      }
+    }
+    return visible;
+  }
   absl::flat_hash_set<std::string> tops;
   for (const std::string& own : visible.tenants_) tops.insert(TopOf(own));
   for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
@@ -129,37 +168,58 @@ v1::GetStatusResponse Privacy::Status() const {
 }
 
 v1::TenantInfo Privacy::Others(const VisibleTenants& visible) const {
-  std::vector<Held> sums(static_cast<size_t>(snapshot_.status.devices_size()));
-  for (const auto& [tenant, held] : held_) {
-    if (visible.contains(tenant)) continue;
-    for (const Held& each : held) {
-      Held& sum = sums[each.device];
-      sum.leased += each.leased;
-      sum.retained += each.retained;
-      sum.lingering += each.lingering;
-      sum.charged += each.charged;
-    }
+  v1::Usage sums;
+  for (const auto& [tenant, own] : own_) {
+    if (!visible.contains(tenant)) ChangeSums(sums, own, kPlus);
   }
   v1::TenantInfo others;
   others.mutable_usage()->set_tenant(kOthers);
-  for (size_t i = 0; i < sums.size(); ++i) {
-    if (sums[i].charged == 0) continue;
-    v1::DeviceUsage& usage = *others.mutable_usage()->add_devices();
-    usage.set_device_uuid(snapshot_.status.devices(static_cast<int>(i)).device_uuid());
-    usage.set_leased_bytes(sums[i].leased);
-    usage.set_retained_bytes(sums[i].retained);
-    usage.set_lingering_bytes(sums[i].lingering);
-    usage.set_charged_bytes(sums[i].charged);
+  for (const v1::Device& device : snapshot_.status.devices()) {
+    const v1::DeviceUsage& sum = OnDevice(sums, device.device_uuid());
+    if (sum.charged_bytes() > 0) *others.mutable_usage()->add_devices() = sum;
   }
   return others;
 }
 
+// Returns the usage of each visible tenant that has a hidden one under it: its own part, and those
+// of tenants below to which a way of visible ones leads, so that a tenant is in one sum at the top.
+absl::flat_hash_map<std::string, v1::Usage> Privacy::UsageWithoutHidden(
+    const VisibleTenants& visible) const {
+  absl::flat_hash_map<std::string, v1::Usage> result;
+  if (visible.with_hidden_.empty()) return result;
+  for (const auto& [tenant, own] : own_) {
+    const std::string* at = &tenant;
+    for (int i = 0; i < kMostLevels && visible.contains(*at); ++i) {
+      if (visible.has_hidden(*at)) ChangeSums(result[*at], own, kPlus);
+      const auto parent = parents_.find(*at);
+      if (parent == parents_.end()) break;
+      at = &parent->second;
+    }
+  }
+  for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
+    const auto shown = result.find(tenant.usage().tenant());
+    if (shown == result.end()) continue;
+    // Settings of the tenant itself.
+    shown->second.set_tenant(tenant.usage().tenant());
+    shown->second.set_preload(tenant.usage().preload());
+    for (const v1::DeviceUsage& each : tenant.usage().devices()) {
+      v1::DeviceUsage& usage = OnDevice(shown->second, each.device_uuid());
+      usage.set_limit_bytes(each.limit_bytes());
+      usage.set_guarantee_bytes(each.guarantee_bytes());
+    }
+  }
+  return result;
+}
+
 v1::ListTenantsResponse Privacy::Tenants(const VisibleTenants& visible) const {
   v1::ListTenantsResponse tenants;
+  auto usage = UsageWithoutHidden(visible);
   for (const v1::TenantInfo& each : snapshot_.tenants.tenants()) {
     if (!visible.contains(each.usage().tenant())) continue;
     v1::TenantInfo& tenant = *tenants.add_tenants();
     tenant = each;
+    const auto shown = usage.find(each.usage().tenant());
+    if (shown != usage.end()) *tenant.mutable_usage() = std::move(shown->second);
     if (!visible.contains(tenant.quota().parent())) tenant.mutable_quota()->clear_parent();
     if (!tenant.has_made()) continue;
     v1::MadeTenant& made = *tenant.mutable_made();
@@ -261,10 +321,15 @@ v1::Denial Privacy::Denied(const v1::Denial& all, const VisibleTenants& visible)
     denial.clear_limit();
     names_others = true;
   }
+  if (visible.has_hidden(all.limited_tenant().empty() ? all.tenant() : all.limited_tenant())) {
+    denial.clear_used();
+    names_others = true;
+  }
   if (is_foreign(denial.tenant())) denial.clear_tenant();
   denial.clear_holders();
   for (const v1::Denial::Holder& holder : all.holders()) {
-    if (!is_foreign(holder.tenant())) *denial.add_holders() = holder;
+    const bool shown = !is_foreign(holder.tenant()) && !visible.has_hidden(holder.tenant());
+    if (shown) *denial.add_holders() = holder;
   }
   // The sentence names the tenant whose limit is in the way, and amounts of it.
   for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {

@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -35,11 +34,13 @@ class VisibleTenants {
  public:
   bool contains(absl::string_view tenant) const { return tenants_.contains(tenant); }
   const absl::flat_hash_set<std::string>& names() const { return tenants_; }
+  // True of a visible tenant if one under it is not visible: amounts of the whole are not shown.
+  bool has_hidden(absl::string_view tenant) const { return with_hidden_.contains(tenant); }
   uid_t uid() const { return uid_; }
 
  private:
   friend class Privacy;
-  absl::flat_hash_set<std::string> tenants_;
+  absl::flat_hash_set<std::string> tenants_, with_hidden_;
   uid_t uid_ = 0;
 };
 
@@ -61,16 +62,12 @@ class Privacy {
   cli::Snapshot WithoutOperatorsFacts() const;
 
  private:
-  // Of a tenant on one device, without tenants under it.
-  struct Held {
-    size_t device = 0;  // in status.devices
-    uint64_t leased = 0, retained = 0, lingering = 0, charged = 0;
-  };
-
   const std::string& TopOf(const std::string& tenant) const;
   v1::GetStatusResponse Status() const;
   v1::ListTenantsResponse Tenants(const VisibleTenants& visible) const;
   v1::TenantInfo Others(const VisibleTenants& visible) const;
+  absl::flat_hash_map<std::string, v1::Usage> UsageWithoutHidden(
+      const VisibleTenants& visible) const;
   v1::ListSegmentsResponse Segments(const VisibleTenants& visible) const;
   v1::ListHoldersResponse Holders(const VisibleTenants& visible,
                                   const v1::ListSegmentsResponse& segments) const;
@@ -79,8 +76,8 @@ class Privacy {
 
   const cli::Snapshot& snapshot_;
   absl::flat_hash_map<std::string, std::string> parents_;  // of tenants that have one
-  absl::flat_hash_map<std::string, std::vector<Held>> held_;
-  absl::flat_hash_map<uint64_t, std::string> sessions_;  // their tenants
+  absl::flat_hash_map<std::string, v1::Usage> own_;        // sums without tenants under it
+  absl::flat_hash_map<uint64_t, std::string> sessions_;    // their tenants
 };
 
 }  // namespace gpumem::web

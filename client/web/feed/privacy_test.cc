@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/text/json.h"
+#include "client/cli/views/holdings.h"
 #include "client/web/feed/document.h"
 #include "client/web/feed/events.h"
 #include "client/web/feed/history.h"
@@ -72,7 +73,12 @@ TEST(Privacy, NothingOfOtherTenantsIsInTheText) {
         std::set<std::string> names;
         for (const int tenant : visible) names.insert(PlantedState::NameOf(tenant));
         ASSERT_THAT(tenants.names(), ::testing::UnorderedElementsAreArray(names));
-        Json document = Json::parse(TextOf(privacy.Filtered(tenants)));
+        const cli::Snapshot filtered = privacy.Filtered(tenants);
+        for (const v1::Device& device : filtered.status.devices()) {
+          // Nothing is missing, and nothing counted twice.
+          ASSERT_EQ(cli::HoldingsOn(device, filtered.tenants).all.held(), device.charged_bytes());
+        }
+        Json document = Json::parse(TextOf(filtered));
         TakeOthers(planted, visible, &document);
         ASSERT_THAT(planted.Foreign(document.dump(), visible), IsEmpty()) << document.dump(1);
         // All of the visible ones is there.
@@ -151,6 +157,94 @@ TEST(Privacy, NothingOfOtherTenantsIsInEvents) {
   }
   EXPECT_GT(shown, 1000);
   EXPECT_GT(whole, 10);
+}
+
+// A team of user 5 with 32 bytes of its own, a tenant of another user under it with 100, and under
+// that one a tenant of user 5 with 8.
+cli::Snapshot TeamOfTwoUsers() {
+  cli::Snapshot state;
+  v1::Device& device = *state.status.add_devices();
+  device.set_device_uuid("GPU-0");
+  device.set_capacity_bytes(1000);
+  device.set_charged_bytes(140);
+  const auto add = [&](const char* name, const char* parent, uid_t user, uint64_t bytes) {
+    v1::TenantInfo& tenant = *state.tenants.add_tenants();
+    tenant.mutable_made()->set_parent(parent);
+    tenant.mutable_made()->set_user(user);
+    v1::Usage& usage = *tenant.mutable_usage();
+    usage.set_tenant(name);
+    usage.set_charged_bytes(bytes);
+    usage.set_segments(static_cast<uint32_t>(bytes / 4));
+    usage.set_waiting(9);
+    v1::DeviceUsage& on_device = *usage.add_devices();
+    on_device.set_device_uuid("GPU-0");
+    on_device.set_leased_bytes(bytes);
+    on_device.set_charged_bytes(bytes);
+    on_device.set_peak_bytes(bytes);
+    on_device.set_byte_seconds(bytes);
+    on_device.set_limit_bytes(500);
+  };
+  add("team", "", 5, 140);
+  add("theirs", "team", 6, 108);
+  add("deep", "theirs", 5, 8);
+  add("beside", "team", 5, 0);
+  return state;
+}
+
+TEST(Privacy, TenantsAboveHiddenOnesShowTheirOwnPart) {
+  const cli::Snapshot state = TeamOfTwoUsers();
+  const Privacy privacy(state);
+  const Json tenants =
+      Json::parse(TextOf(privacy.Filtered(privacy.Visible(Sees::kNone, 5))))["tenants"];
+  ASSERT_EQ(tenants.size(), 4u);
+  EXPECT_EQ(tenants[0]["usage"].dump(),
+            R"({"tenant":"team","devices":[{"device_uuid":"GPU-0","leased_bytes":32,)"
+            R"("charged_bytes":32,"limit_bytes":500}],"charged_bytes":32,"segments":8})");
+  EXPECT_EQ(tenants[1]["usage"]["devices"][0]["charged_bytes"], 8);
+  EXPECT_EQ(tenants[1]["usage"]["devices"][0]["peak_bytes"], 8) << "nothing is under it";
+  EXPECT_EQ(tenants[3]["usage"]["tenant"], kOthers);
+  EXPECT_EQ(tenants[3]["usage"]["devices"][0]["charged_bytes"], 100);
+  // With all of the team, nothing is left out.
+  const Json team =
+      Json::parse(TextOf(privacy.Filtered(privacy.Visible(Sees::kOwn, 5))))["tenants"];
+  EXPECT_EQ(team[0]["usage"]["devices"][0]["peak_bytes"], 140);
+}
+
+TEST(Privacy, AmountsOfHiddenTenantsAreInNoDenialEventOrHistory) {
+  cli::Snapshot state = TeamOfTwoUsers();
+  v1::WaitingInfo& waiting = *state.waiting.add_waiting();
+  waiting.set_tenant("team");
+  v1::Denial& denial = *waiting.mutable_blocked_by();
+  denial.set_cause(v1::Denial::CAUSE_DEVICE_LIMIT);
+  denial.set_tenant("team");
+  denial.set_used(140);
+  denial.set_limit(500);
+  denial.set_help("140 of 500 bytes are in use");
+  v1::Denial::Holder& holder = *denial.add_holders();
+  holder.set_tenant("team");
+  holder.set_used(140);
+  const Privacy privacy(state);
+  const VisibleTenants five = privacy.Visible(Sees::kNone, 5);
+  const v1::Denial shown = privacy.Filtered(five).waiting.waiting(0).blocked_by();
+  EXPECT_EQ(shown.limit(), 500u);
+  EXPECT_THAT(shown.DebugString(), Not(HasSubstr("140")));
+
+  v1::EventRecord record;
+  record.set_event("denied");
+  record.set_text("denied to tenant team, 140 of 500 bytes are in use");
+  for (const auto& [name, value] : {std::pair("tenant", "team"), std::pair("used", "140")}) {
+    v1::EventField& field = *record.add_fields();
+    field.set_name(name);
+    field.add_values(value);
+  }
+  EXPECT_THAT(EventText(*FilteredEvent(record, &five)), Not(HasSubstr("140")));
+
+  v1::GetHistoryResponse history;
+  for (const char* tenant : {"team", "deep"}) history.add_series()->set_tenant(tenant);
+  const Json series = Json::parse(HistoryText(history, &five))["series"];
+  ASSERT_EQ(series.size(), 1u);
+  EXPECT_EQ(series[0]["tenant"], "deep");
+  EXPECT_TRUE(CheckVisible({"team"}, &five).ok());
 }
 
 TEST(Privacy, EventsOfTheViewersProcessesStayAfterTheTenantsEnd) {
