@@ -35,19 +35,45 @@ HistorySampler::~HistorySampler() {
   if (thread_.joinable()) thread_.join();
 }
 
+std::shared_ptr<const HistorySampler::Measured> HistorySampler::Measure(absl::Duration age) {
+  absl::MutexLock lock(&measure_mutex_);
+  const absl::Time now = absl::Now();
+  const bool is_young = last_ != nullptr && last_->time <= now && now - last_->time < age;
+  if (!is_young) {
+    last_ = std::make_shared<const Measured>(
+        Measured{.time = now, .measures = broker_.views().Measure()});
+  }
+  return last_;
+}
+
 void HistorySampler::Run() {
   while (true) {
-    const Measures measures = broker_.views().Measure();
+    const std::shared_ptr<const Measured> measured = Measure(absl::ZeroDuration());
     absl::MutexLock lock(&mutex_);
     if (ends_) return;
-    history_.Add(absl::Now(), measures);
+    history_.Add(measured->time, measured->measures);
     if (mutex_.AwaitWithTimeout(absl::Condition(&ends_), kInterval)) return;
   }
 }
 
 absl::StatusOr<v1::GetHistoryResponse> HistorySampler::Read(const v1::GetHistoryRequest& request) {
-  const Measures measures = broker_.views().Measure();
-  const absl::Time now = absl::Now();
+  std::shared_ptr<const Measured> measured = Measure(kReuse);
+  const std::set<std::string> tenants(request.tenants().begin(), request.tenants().end());
+  const auto is_there = [&](const std::string& name) {
+    const auto& present = measured->measures.tenants;  // by name
+    const auto found =
+        std::lower_bound(present.begin(), present.end(), name,
+                         [](const LedgerMeasures::Tenant& tenant, const std::string& wanted) {
+                           return tenant.name < wanted;
+                         });
+    return found != present.end() && found->name == name;
+  };
+  // A tenant may have been made since.
+  if (!std::all_of(tenants.begin(), tenants.end(), is_there)) {
+    measured = Measure(absl::ZeroDuration());
+  }
+  const Measures& measures = measured->measures;
+  const absl::Time now = measured->time;
   std::optional<size_t> device;
   if (!request.device_uuid().empty()) {
     const auto& infos = measures.device_infos;
@@ -60,9 +86,6 @@ absl::StatusOr<v1::GetHistoryResponse> HistorySampler::Read(const v1::GetHistory
     }
     device = static_cast<size_t>(found - infos.begin());
   }
-  std::set<std::string> present;
-  for (const LedgerMeasures::Tenant& tenant : measures.tenants) present.insert(tenant.name);
-  const std::set<std::string> tenants(request.tenants().begin(), request.tenants().end());
 
   v1::GetHistoryResponse response;
   response.set_interval_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(kInterval)));
@@ -71,7 +94,7 @@ absl::StatusOr<v1::GetHistoryResponse> HistorySampler::Read(const v1::GetHistory
   {
     absl::MutexLock lock(&mutex_);
     for (const std::string& name : tenants) {
-      if (present.contains(name) || history_.Knows(name)) continue;
+      if (is_there(name) || history_.Knows(name)) continue;
       return absl::NotFoundError(absl::StrCat("there is no tenant \"", name,
                                               "\", and none of this name in the last hour"));
     }

@@ -18,6 +18,8 @@ namespace {
 constexpr absl::Duration kSnapshotAge = absl::Milliseconds(100);
 constexpr absl::Duration kOverviewAge = absl::Seconds(2);
 constexpr absl::Duration kHistoryTime = absl::Seconds(5);
+// Of the daemon, for an answer without it.
+constexpr absl::Duration kHistoryInterval = absl::Seconds(10), kHistoryKept = absl::Hours(1);
 
 class Handle final : public Subscription {
  public:
@@ -27,6 +29,14 @@ class Handle final : public Subscription {
  private:
   const std::shared_ptr<Subscriber> subscriber_;
 };
+
+v1::GetHistoryResponse EmptyHistory(absl::Time now) {
+  v1::GetHistoryResponse history;
+  history.set_interval_ms(static_cast<uint64_t>(absl::ToInt64Milliseconds(kHistoryInterval)));
+  history.set_since_unix_ms(absl::ToUnixMillis(now - kHistoryKept));
+  history.set_now_unix_ms(absl::ToUnixMillis(now));
+  return history;
+}
 
 // Appends the members of an overview that need a state.
 void AppendTotals(const cli::Snapshot& state, std::string* json) {
@@ -79,22 +89,33 @@ absl::StatusOr<Message> Feed::Snapshot(const Viewer& viewer) {
 absl::StatusOr<std::string> Feed::History(const Viewer& viewer, const std::string& device,
                                           const std::vector<std::string>& tenants) {
   std::optional<VisibleTenants> visible;
+  absl::Time asked;
   absl::Status status = engine_->WithState(kOverviewAge, [&](Views& views) {
     const absl::StatusOr<View*> view = views.Of(viewer);
     if (view.ok() && (*view)->visible() != nullptr) visible = *(*view)->visible();
+    asked = views.time();
     return view.status();
   });
   const VisibleTenants* of_these = visible ? &*visible : nullptr;
   if (status.ok()) status = CheckVisible(tenants, of_these);
   if (!status.ok()) return status;
 
+  v1::GetHistoryRequest request;
+  request.set_device_uuid(device);
+  // A viewer who sees little costs the daemon little.
+  const std::vector<std::string> named = visible ? TenantsWithHistory(tenants, *visible) : tenants;
+  if (visible && named.empty()) return HistoryText(EmptyHistory(asked), of_these);
+  *request.mutable_tenants() = {named.begin(), named.end()};
+
   // A connection for each call: an hour of all tenants may take long, and holds up no other.
   auto admin = ConnectDaemon(options_.runtime_dir, kHistoryTime);
   if (!admin.ok()) return admin.status();
-  v1::GetHistoryRequest request;
-  request.set_device_uuid(device);
-  *request.mutable_tenants() = {tenants.begin(), tenants.end()};
-  const auto history = cli::Call(**admin, &v1::Admin::Stub::GetHistory, request);
+  auto history = cli::Call(**admin, &v1::Admin::Stub::GetHistory, request);
+  if (absl::IsNotFound(history.status()) && tenants.empty() && !named.empty()) {
+    // One of them has ended since.
+    request.clear_tenants();
+    history = cli::Call(**admin, &v1::Admin::Stub::GetHistory, request);
+  }
   if (absl::IsUnimplemented(history.status())) {
     return absl::UnimplementedError(
         "this gpumemd keeps no history: it is older than gpumem-web; update it");

@@ -1,10 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/web/feed/history.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "client/web/feed/compact.h"
 
 namespace gpumem::web {
+namespace {
+
+// A series includes the tenants under its own.
+bool IsShown(const std::string& tenant, const VisibleTenants& visible) {
+  return visible.contains(tenant) && !visible.has_hidden(tenant);
+}
+
+}  // namespace
 
 std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTenants* visible) {
   std::string json = absl::StrCat("{\"interval_ms\":", history.interval_ms(),
@@ -12,11 +22,7 @@ std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTena
                                   ",\"now_ms\":", history.now_unix_ms(), ",\"series\":[");
   bool first = true;
   for (const v1::TenantHistory& series : history.series()) {
-    // A series includes the tenants under it.
-    if (visible != nullptr &&
-        (!visible->contains(series.tenant()) || visible->has_hidden(series.tenant()))) {
-      continue;
-    }
+    if (visible != nullptr && !IsShown(series.tenant(), *visible)) continue;
     absl::StrAppend(&json, first ? "" : ",", "{\"tenant\":");
     first = false;
     AppendQuoted(series.tenant(), &json);
@@ -33,6 +39,15 @@ std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTena
     json += "]}";
   }
   return json + "]}";
+}
+
+std::vector<std::string> TenantsWithHistory(const std::vector<std::string>& wanted,
+                                            const VisibleTenants& visible) {
+  std::vector<std::string> tenants = wanted;
+  if (wanted.empty()) tenants.assign(visible.names().begin(), visible.names().end());
+  std::erase_if(tenants, [&](const std::string& each) { return !IsShown(each, visible); });
+  std::sort(tenants.begin(), tenants.end());
+  return tenants;
 }
 
 absl::Status CheckVisible(const std::vector<std::string>& tenants, const VisibleTenants* visible) {

@@ -17,6 +17,11 @@ namespace gpumem::web {
 // are not visible, or have such under them. `visible` null: all are visible.
 std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTenants* visible);
 
+// Returns those of `wanted`, of all visible tenants if it is empty, that HistoryText() shows.
+// Sorted.
+std::vector<std::string> TenantsWithHistory(const std::vector<std::string>& wanted,
+                                            const VisibleTenants& visible);
+
 // Checks that each is visible. NOT_FOUND: the same error as for tenants that do not exist.
 absl::Status CheckVisible(const std::vector<std::string>& tenants, const VisibleTenants* visible);
 

@@ -22,6 +22,7 @@ namespace gpumem::web {
 namespace {
 
 using cli::Json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -245,6 +246,8 @@ TEST(Privacy, AmountsOfHiddenTenantsAreInNoDenialEventOrHistory) {
   ASSERT_EQ(series.size(), 1u);
   EXPECT_EQ(series[0]["tenant"], "deep");
   EXPECT_TRUE(CheckVisible({"team"}, &five).ok());
+  EXPECT_THAT(TenantsWithHistory({}, five), ElementsAre("beside", "deep"));
+  EXPECT_THAT(TenantsWithHistory({"team"}, five), IsEmpty());
 }
 
 TEST(Privacy, EventsOfTheViewersProcessesStayAfterTheTenantsEnd) {

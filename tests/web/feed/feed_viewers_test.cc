@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,6 +105,46 @@ TEST_F(FeedOfDaemon, HasTheHistoryOfVisibleTenants) {
   EXPECT_EQ(series[0]["device_uuid"], held.device_uuid());
   EXPECT_TRUE(absl::IsNotFound(feed_->History(kOperator, "", {"nobody"}).status()));
   EXPECT_TRUE(absl::IsNotFound(feed_->History(kNobody, "", {"one"}).status()));
+}
+
+TEST_F(FeedOfDaemon, AsksNoHistoryOfNoTenants) {
+  const auto one = Connect("one");
+  const Segment held = Acquire(*one, {.bytes = 4 * kMiB});
+  ASSERT_TRUE(feed_->Snapshot(kNobody).ok());
+  // The feed has its connection for the state; another one is not possible.
+  for (const char* const name : {kAdminSocket, kViewSocket}) {
+    std::filesystem::rename(daemon_->Socket(name), std::string(daemon_->Socket(name)) + ".aside");
+  }
+  const auto none = feed_->History(kNobody, "", {});
+  ASSERT_TRUE(none.ok()) << none.status();
+  const Json history = Json::parse(*none);
+  EXPECT_TRUE(history["series"].empty());
+  EXPECT_EQ(history["interval_ms"], 10'000);
+  EXPECT_NEAR(history["now_ms"].get<double>(), static_cast<double>(absl::ToUnixMillis(absl::Now())),
+              60'000);
+  EXPECT_LT(history["since_ms"], history["now_ms"]);
+  EXPECT_TRUE(absl::IsNotFound(feed_->History(kNobody, "", {"one"}).status()));
+  EXPECT_FALSE(feed_->History({.uid = getuid()}, "", {}).ok());
+  for (const char* const name : {kAdminSocket, kViewSocket}) {
+    std::filesystem::rename(std::string(daemon_->Socket(name)) + ".aside", daemon_->Socket(name));
+  }
+}
+
+TEST_F(FeedOfDaemon, MeasuresForHistoriesOnceASecond) {
+  const auto one = Connect("one");
+  const absl::Time begin = absl::Now();
+  std::set<int64_t> measured;
+  for (int i = 0; i < 30; ++i) {
+    const auto text = feed_->History(kOperator, "", {});
+    ASSERT_TRUE(text.ok()) << text.status();
+    measured.insert(Json::parse(*text)["now_ms"].get<int64_t>());
+  }
+  const absl::Duration took = absl::Now() - begin;
+  // And for its own samples.
+  EXPECT_LE(static_cast<int64_t>(measured.size()),
+            2 + took / absl::Seconds(1) + 1 + took / absl::Seconds(10));
+  // A tenant that is made meanwhile is found all the same.
+  EXPECT_TRUE(feed_->History(kOperator, "", {"stranger"}).ok());
 }
 
 TEST_F(FeedOfDaemon, NeedsOneOfTheTwoSockets) {
