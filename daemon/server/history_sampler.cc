@@ -48,10 +48,16 @@ std::shared_ptr<const HistorySampler::Measured> HistorySampler::Measure(absl::Du
 
 void HistorySampler::Run() {
   while (true) {
-    const std::shared_ptr<const Measured> measured = Measure(absl::ZeroDuration());
+    const absl::Time now = absl::Now();
+    const Measures measures = broker_.views().Measure();
+    {
+      // A reader compares the sample with a later measurement, not with one from before it.
+      absl::MutexLock lock(&measure_mutex_);
+      last_.reset();
+    }
     absl::MutexLock lock(&mutex_);
     if (ends_) return;
-    history_.Add(measured->time, measured->measures);
+    history_.Add(now, measures);
     if (mutex_.AwaitWithTimeout(absl::Condition(&ends_), kInterval)) return;
   }
 }

@@ -41,7 +41,7 @@ class HistorySampler {
   explicit HistorySampler(const Broker* broker) : broker_(*broker) {}
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Returns the last measurement if it is younger than `age`, or a new one.
+  // Returns the last measurement for readers if it is younger than `age`, or a new one.
   std::shared_ptr<const Measured> Measure(absl::Duration age) ABSL_LOCKS_EXCLUDED(measure_mutex_);
 
   const Broker& broker_;
