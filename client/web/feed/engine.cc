@@ -22,10 +22,6 @@ constexpr absl::Duration kCallTime = absl::Seconds(5);
 constexpr absl::Duration kTick = absl::Seconds(5);
 // After this time without subscribers and calls, connections are closed and the state is forgotten.
 constexpr absl::Duration kIdle = absl::Seconds(10);
-constexpr absl::Duration kLeastPause = absl::Milliseconds(100);
-constexpr absl::Duration kMostPause = absl::Seconds(2);
-// A query takes at most this share of the time: the next begins so many times its duration later.
-constexpr int kRest = 4;
 constexpr size_t kPastEvents = 200;  // to a new subscriber
 
 Message MakeMessage(absl::string_view name, absl::string_view json) {
@@ -69,7 +65,7 @@ bool Subscriber::ended() const {
 }
 
 Engine::Engine(Options options)
-    : options_(std::move(options)), pause_(kLeastPause), thread_([this] { Run(); }) {}
+    : options_(std::move(options)), plan_(options_.interval), thread_([this] { Run(); }) {}
 
 Engine::~Engine() {
   {
@@ -142,7 +138,7 @@ bool Engine::Wait(std::vector<Request>* requests) {
 absl::Time Engine::NextDeed() const {
   absl::Time next = absl::InfiniteFuture();
   if (!subscribers_.empty()) {
-    next = next_poll_;
+    next = plan_.next();
     if (!views_.empty()) next = std::min(next, next_tick_);
   } else if (!views_.empty() || admin_ != nullptr || events_ != nullptr) {
     next = used_ + kIdle;
@@ -152,36 +148,23 @@ absl::Time Engine::NextDeed() const {
 
 bool Engine::IsPollDue(const std::vector<Request>& requests) const {
   const absl::Time now = absl::Now();
-  const bool set_back = now < polled_;  // the clock
-  // After a failure, callers share the attempt of the last moments.
-  const auto is_old = [&](absl::Duration age) {
-    return set_back || polled_ + (views_.empty() ? kLeastPause : age) < now;
-  };
   for (const Request& each : requests) {
-    if (is_old(each.age)) return true;
+    if (plan_.IsDueForRequest(each.age, now)) return true;
   }
-  return !subscribers_.empty() && (set_back || now >= next_poll_);
+  return !subscribers_.empty() && plan_.IsDue(now);
 }
 
 void Engine::Poll() {
   const absl::Time begin = absl::Now();
   const absl::Status status = ReadState();
-  polled_ = absl::Now();
-  if (status.ok()) {
-    loss_ = absl::OkStatus();
-    pause_ = kLeastPause;
-    const absl::Time rested = polled_ + kRest * (polled_ - begin);
-    next_poll_ = std::max(begin + options_.interval, rested);
-    earliest_poll_ = std::max(begin + options_.interval / 4, rested);
-    return;
+  const absl::Time end = absl::Now();
+  plan_.Done(begin, end, status.ok());
+  if (!status.ok()) {
+    if (loss_.ok()) lost_since_ = end;
+    admin_.reset();
+    views_.Clear();
   }
-  if (loss_.ok()) lost_since_ = polled_;
   loss_ = status;
-  admin_.reset();
-  views_.Clear();
-  next_poll_ = polled_ + pause_;
-  earliest_poll_ = polled_ + kLeastPause;
-  pause_ = std::min(pause_ * 2, kMostPause);
 }
 
 absl::Status Engine::ReadState() {
@@ -207,7 +190,7 @@ void Engine::TakeEvents() {
   EventStream::Batch batch = events_->Take();
   if (batch.empty()) return;
   // Something has happened, or the daemon has ended or begun.
-  next_poll_ = std::min(next_poll_, earliest_poll_);
+  plan_.Hasten();
   if (!batch.past.empty()) new_events_.past = std::move(batch.past);
   auto& later = new_events_.later;
   later.insert(later.end(), std::make_move_iterator(batch.later.begin()),
@@ -303,6 +286,7 @@ void Engine::CloseIfIdle(bool asked) {
   past_events_.clear();
   admin_.reset();
   views_.Clear();
+  plan_.Forget();
   loss_ = absl::OkStatus();
 }
 

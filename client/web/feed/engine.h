@@ -18,6 +18,7 @@
 #include "client/cli/commands/connection.h"
 #include "client/web/feed/event_stream.h"
 #include "client/web/feed/feed_source.h"
+#include "client/web/feed/poll_plan.h"
 #include "client/web/feed/viewer.h"
 #include "client/web/feed/views.h"
 
@@ -62,8 +63,9 @@ class Engine {
 
   void Add(std::shared_ptr<Subscriber> subscriber);
 
-  // Calls `use` on the engine's thread with a state that is not older than `age`, and waits for
-  // that. Returns why there is no state, or what `use` returns.
+  // Calls `use` on the engine's thread with a state that is not older than `age`, as far as the
+  // share of queries allows (PollPlan), and waits for that. Returns why there is no state, or what
+  // `use` returns.
   absl::Status WithState(absl::Duration age, const std::function<absl::Status(Views&)>& use);
 
  private:
@@ -106,10 +108,7 @@ class Engine {
   Views views_;
   absl::Status loss_;  // why there is no state, after a query
   absl::Time lost_since_;
-  absl::Duration pause_;                      // before the next attempt
-  absl::Time polled_ = absl::InfinitePast();  // the end of the last query
-  absl::Time next_poll_ = absl::InfinitePast();
-  absl::Time earliest_poll_ = absl::InfinitePast();  // also if there are events
+  PollPlan plan_;
   absl::Time next_tick_ = absl::InfinitePast();
   absl::Time used_ = absl::InfinitePast();
 

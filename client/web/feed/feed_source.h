@@ -36,7 +36,7 @@ class FeedSource {
                                                   std::function<void(Message)> send) = 0;
 
   // Returns the state as a JSON document. Blocks for a query of the daemon if the last is older
-  // than 100 ms.
+  // than 100 ms, and queries have not taken their share of the time.
   //   UNAVAILABLE        there is no daemon
   //   PERMISSION_DENIED  the daemon does not admit this program
   virtual absl::StatusOr<Message> Snapshot(const Viewer& viewer) = 0;
