@@ -65,7 +65,10 @@ bool Subscriber::ended() const {
 }
 
 Engine::Engine(Options options)
-    : options_(std::move(options)), plan_(options_.interval), thread_([this] { Run(); }) {}
+    : options_(std::move(options)),
+      views_(options_.has_account),
+      plan_(options_.interval),
+      thread_([this] { Run(); }) {}
 
 Engine::~Engine() {
   {

@@ -56,6 +56,7 @@ class Engine {
   struct Options {
     std::string runtime_dir;
     absl::Duration interval;
+    Views::HasAccount has_account;  // called on the engine's thread
   };
 
   explicit Engine(Options options);

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "client/cli/commands/connection.h"
+#include "client/web/feed/accounts.h"
 #include "client/web/feed/compact.h"
 #include "client/web/feed/connect.h"
 #include "client/web/feed/engine.h"
@@ -62,8 +63,10 @@ void AppendTotals(const cli::Snapshot& state, std::string* json) {
 
 Feed::Feed(Options options)
     : options_(std::move(options)),
-      engine_(std::make_unique<Engine>(
-          Engine::Options{.runtime_dir = options_.runtime_dir, .interval = options_.interval})) {}
+      engine_(std::make_unique<Engine>(Engine::Options{
+          .runtime_dir = options_.runtime_dir,
+          .interval = options_.interval,
+          .has_account = options_.has_account ? options_.has_account : AccountsOfSystem()})) {}
 
 Feed::~Feed() = default;
 

@@ -24,6 +24,8 @@ class Feed final : public FeedSource {
     std::string runtime_dir;                     // the daemon's
     absl::Duration interval = absl::Seconds(1);  // between queries while there are subscriptions
     std::string node;                            // the node's name, for Overview()
+    // True of uids of this system's users; null: asks the system.
+    std::function<bool(uid_t)> has_account = nullptr;
   };
 
   explicit Feed(Options options);

@@ -335,6 +335,19 @@ TEST(Views, AreSharedAndBounded) {
   EXPECT_TRUE(views.Of({.uid = most}).ok());
 }
 
+TEST(Views, UidsWithoutAccountLeaveRoomForUsers) {
+  Views views([](uid_t uid) { return uid < 1000; });
+  views.Set(cli::Snapshot(), kNow);
+  const uid_t without = 100'000, most = Views::kMostWithoutAccount;
+  for (uid_t i = 0; i < most; ++i) EXPECT_TRUE(views.Of({.uid = without + i}).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(views.Of({.uid = without + most}).status()));
+  EXPECT_TRUE(views.Of({.uid = without}).ok()) << "it has its view";
+  for (uid_t uid = 0; uid < Views::kMost - most; ++uid) {
+    EXPECT_TRUE(views.Of({.uid = uid}).ok()) << uid;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(views.Of({.uid = 999}).status()));
+}
+
 TEST(Views, CountTheirChanges) {
   Views views;
   cli::Snapshot state;

@@ -65,16 +65,26 @@ absl::StatusOr<View*> Views::Of(const Viewer& viewer) {
   auto found = views_.find(key);
   if (found == views_.end()) {
     ForgetUnused();
-    if (views_.size() >= kMost && (key.sees == Sees::kOwn || key.sees == Sees::kNone)) {
+    const bool of_uid = key.sees == Sees::kOwn || key.sees == Sees::kNone;
+    const bool has_account = !of_uid || has_account_(key.uid);
+    if (of_uid && !HasRoomFor(has_account)) {
       return absl::ResourceExhaustedError(
           "too many users look at this node at the same time; try again later");
     }
-    found = views_.try_emplace(key, key).first;
+    found = views_.try_emplace(key, key, has_account).first;
   }
   View& view = found->second;
   view.used_ = times_.now();
   if (view.state_ != state_number_) Update(view);
   return &view;
+}
+
+bool Views::HasRoomFor(bool with_account) const {
+  if (views_.size() >= kMost) return false;
+  if (with_account) return true;
+  size_t others = 0;
+  for (const auto& [key, view] : views_) others += view.has_account_ ? 0 : 1;
+  return others < kMostWithoutAccount;
 }
 
 void Views::Update(View& view) {

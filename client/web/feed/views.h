@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -37,7 +39,7 @@ ViewKey KeyOf(const Viewer& viewer, v1::HoldersShown shown);
 // A document, as it changes.
 class View {
  public:
-  explicit View(ViewKey key) : key_(key) {}
+  explicit View(ViewKey key, bool has_account) : key_(key), has_account_(has_account) {}
 
   const ViewKey& key() const { return key_; }
   // One more for each change; 0 before the first document.
@@ -56,6 +58,7 @@ class View {
   void Set(Document document, absl::Time now);
 
   const ViewKey key_;
+  const bool has_account_;  // Views::HasAccount
   uint64_t number_ = 0;
   uint64_t state_ = 0;  // the number of the state that it shows
   absl::Time time_;     // of that state
@@ -69,8 +72,15 @@ class Views {
  public:
   // The maximum number of views that depend on the uid. Each costs a pass over the state.
   static constexpr size_t kMost = 64;
+  // Of these, the maximum for uids without an account: one user may have thousands of those.
+  static constexpr size_t kMostWithoutAccount = 16;
   // A view without use for so long is forgotten when others are added.
   static constexpr absl::Duration kKept = absl::Seconds(10);
+
+  // Returns true if the uid is that of a user of this system.
+  using HasAccount = std::function<bool(uid_t)>;
+  explicit Views(HasAccount has_account = [](uid_t) { return true; })
+      : has_account_(std::move(has_account)) {}
 
   // Replaces the state by the daemon's answer of `now`.
   void Set(cli::Snapshot state, absl::Time now);
@@ -89,7 +99,9 @@ class Views {
  private:
   void Update(View& view);
   void ForgetUnused();
+  bool HasRoomFor(bool with_account) const;
 
+  const HasAccount has_account_;
   std::unique_ptr<const cli::Snapshot> state_;
   uint64_t state_number_ = 0;
   std::optional<Privacy> privacy_;  // of state_, when first needed

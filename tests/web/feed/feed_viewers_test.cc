@@ -169,6 +169,8 @@ TEST_F(FeedOfDaemon, SaysWhyThereIsNoState) {
 
 TEST_F(FeedOfDaemon, TellsUsersWhoAreTooMany) {
   constexpr uid_t kMost = 64;
+  feed_ = std::make_unique<web::Feed>(web::Feed::Options{
+      .runtime_dir = daemon_->runtime_dir(), .has_account = [](uid_t) { return true; }});
   std::vector<std::unique_ptr<Reader>> readers;
   for (uid_t uid = 1000; uid < 1000 + kMost; ++uid) {
     readers.push_back(std::make_unique<Reader>(*feed_, web::Viewer{.uid = uid}));
@@ -184,6 +186,18 @@ TEST_F(FeedOfDaemon, TellsUsersWhoAreTooMany) {
   // Their views are forgotten after some seconds.
   late.Await("snapshot");
   EXPECT_EQ(late.events()[1].data["state"], "ok");
+}
+
+// A user has thousands of uids for containers.
+TEST_F(FeedOfDaemon, UidsWithoutAccountLeaveRoomForUsers) {
+  constexpr uid_t kMost = 16, kOfContainers = 700'000;
+  std::vector<std::unique_ptr<Reader>> readers;
+  for (uid_t uid = kOfContainers; uid < kOfContainers + kMost; ++uid) {
+    readers.push_back(std::make_unique<Reader>(*feed_, web::Viewer{.uid = uid}));
+    readers.back()->Await("snapshot");
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(feed_->Snapshot(kNobody).status()));
+  EXPECT_TRUE(feed_->Snapshot({.uid = 0}).ok()) << "the system has this user";
 }
 
 }  // namespace
