@@ -112,6 +112,7 @@ void Engine::Run() {
     for (const Request& each : requests) each.answer();
     SendStates();
     SendEvents();
+    SendEventsFailed();
     SendTick();
     CloseIfIdle(!requests.empty());
     requests.clear();
@@ -162,6 +163,7 @@ void Engine::Poll() {
   const absl::Status status = ReadState();
   const absl::Time end = absl::Now();
   plan_.Done(begin, end, status.ok());
+  events_due_ = status.ok();
   if (!status.ok()) {
     if (loss_.ok()) lost_since_ = end;
     admin_.reset();
@@ -190,17 +192,12 @@ void Engine::TakeEvents() {
       woken_ = true;
     });
   }
-  EventStream::Batch batch = events_->Take();
+  EventBatch batch = events_->Take();
   if (batch.empty()) return;
   // Something has happened, or the daemon has ended or begun.
   plan_.Hasten();
-  if (!batch.past.empty()) new_events_.past = std::move(batch.past);
-  auto& later = new_events_.later;
-  later.insert(later.end(), std::make_move_iterator(batch.later.begin()),
-               std::make_move_iterator(batch.later.end()));
-  if (later.size() > 2 * EventStream::kMost) {
-    later.erase(later.begin(), later.end() - EventStream::kMost);
-  }
+  new_events_.Append(std::move(batch));
+  events_due_ = false;
 }
 
 void Engine::SendStates() {
@@ -238,12 +235,19 @@ void Engine::SendLoss(Subscriber& subscriber, absl::string_view why) {
 
 void Engine::SendEvents() {
   if (views_.empty()) return;  // the state says who may see them
-  std::vector<v1::EventRecord> past = std::exchange(new_events_.past, {});
-  std::vector<v1::EventRecord> later = std::exchange(new_events_.later, {});
-  for (auto* records : {&past, &later}) {
+  EventBatch news;
+  // An event may be of a tenant that the state does not have yet.
+  if (events_due_) news = std::exchange(new_events_, {});
+  const std::vector<v1::EventRecord>&past = news.past, &later = news.later;
+  for (const auto* records : {&past, &later}) {
     past_events_.insert(past_events_.end(), records->begin(), records->end());
   }
-  while (past_events_.size() > EventStream::kMost) past_events_.pop_front();
+  while (past_events_.size() > EventBatch::kMost) past_events_.pop_front();
+  if (news.state) {
+    // Without a connection the stream begins again soon, or the state is lost, too.
+    const bool is_told = !absl::IsUnavailable(*news.state) && !absl::IsCancelled(*news.state);
+    events_failed_ = is_told ? *news.state : absl::OkStatus();
+  }
 
   std::map<ViewKey, std::vector<Message>> messages;  // null: not for this view
   for (const auto& each : subscribers_) {
@@ -268,6 +272,20 @@ void Engine::SendEvents() {
   }
 }
 
+// Tells each subscriber once that events are missing. They follow when they can be read again.
+void Engine::SendEventsFailed() {
+  Message message;
+  for (const auto& each : subscribers_) {
+    if (events_failed_.ok()) each->sent.failed = false;
+    if (events_failed_.ok() || each->sent.failed || !each->sent.key) continue;
+    if (message == nullptr) {
+      message = MakeMessage("event", EventsFailedText(events_failed_, absl::Now()));
+    }
+    each->sent.failed = true;
+    each->Send(message);
+  }
+}
+
 void Engine::SendTick() {
   const absl::Time now = absl::Now();
   const bool set_back = now + kTick < next_tick_;  // the clock
@@ -286,6 +304,7 @@ void Engine::CloseIfIdle(bool asked) {
   if (now < used_ + kIdle) return;
   events_.reset();
   new_events_ = {};
+  events_failed_ = absl::OkStatus();
   past_events_.clear();
   admin_.reset();
   views_.Clear();

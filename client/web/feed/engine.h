@@ -42,6 +42,7 @@ class Subscriber {
     uint64_t number = 0;
     bool lost = false;    // it was told that there is no state
     bool events = false;  // it has got past events
+    bool failed = false;  // it was told that events are not read
   } sent;
 
  private:
@@ -89,6 +90,7 @@ class Engine {
   void SendState(Subscriber& subscriber);
   void SendLoss(Subscriber& subscriber, absl::string_view why);
   void SendEvents();
+  void SendEventsFailed();
   void SendTick();
   void CloseIfIdle(bool asked);
 
@@ -104,7 +106,9 @@ class Engine {
   std::vector<std::shared_ptr<Subscriber>> subscribers_;
   std::unique_ptr<cli::AdminConnection> admin_;
   std::unique_ptr<EventStream> events_;
-  EventStream::Batch new_events_;
+  EventBatch new_events_;       // not sent yet
+  bool events_due_ = false;     // the state was read after them
+  absl::Status events_failed_;  // why events are not read, although there is a state
   std::deque<v1::EventRecord> past_events_;
   Views views_;
   absl::Status loss_;  // why there is no state, after a query

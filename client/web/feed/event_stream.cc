@@ -30,7 +30,7 @@ EventStream::~EventStream() {
   thread_.join();
 }
 
-EventStream::Batch EventStream::Take() {
+EventBatch EventStream::Take() {
   absl::MutexLock lock(&mutex_);
   return std::exchange(batch_, {});
 }
@@ -39,10 +39,10 @@ void EventStream::Run() {
   absl::Duration back_off = kLeastBackOff;
   while (true) {
     const uint64_t before = last_number_;
-    (void)ReadAll();  // the reader of the state says why there is no daemon
+    const absl::Status end = ReadAll();
     back_off = last_number_ == before ? std::min(back_off * 2, kMostBackOff) : kLeastBackOff;
     absl::MutexLock lock(&mutex_);
-    batch_.ended = true;
+    batch_.state = end.ok() ? absl::UnavailableError("the daemon ended the stream") : end;
     wake_();
     if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), back_off)) return;
   }
@@ -66,32 +66,37 @@ absl::Status EventStream::ReadAll() {
       return;
     }
     past.push_back(std::move(record));
-    if (past.size() > kMost) past.pop_front();
+    if (past.size() > EventBatch::kMost) past.pop_front();
   });
   if (!read.ok()) return read;
   if (!same_daemon) last_number_ = 0;
   if (!past.empty()) {
     last_number_ = past.back().number();
     last_time_ = past.back().time_unix_ns();
+    EventBatch news;
+    news.past.assign(std::make_move_iterator(past.begin()), std::make_move_iterator(past.end()));
     absl::MutexLock lock(&mutex_);
-    batch_.past.assign(std::make_move_iterator(past.begin()), std::make_move_iterator(past.end()));
+    batch_.Append(std::move(news));
     wake_();
   }
 
   request.set_follow(true);
+  bool admitted = false;
   return Read(**admin, request, [&](v1::EventRecord record) {
+    EventBatch news;
+    if (!std::exchange(admitted, true)) news.state = absl::OkStatus();
     // Records about missing ones have no number.
-    if (record.number() != 0 && record.number() <= last_number_) return;
-    if (record.number() != 0) {
-      last_number_ = record.number();
-      last_time_ = record.time_unix_ns();
+    if (record.number() == 0 || record.number() > last_number_) {
+      if (record.number() != 0) {
+        last_number_ = record.number();
+        last_time_ = record.time_unix_ns();
+      }
+      news.later.push_back(std::move(record));
     }
+    if (news.empty()) return;
     absl::MutexLock lock(&mutex_);
-    const bool first = batch_.later.empty();
-    batch_.later.push_back(std::move(record));
-    if (batch_.later.size() >= 2 * kMost) {
-      batch_.later.erase(batch_.later.begin(), batch_.later.begin() + kMost);
-    }
+    const bool first = batch_.empty();
+    batch_.Append(std::move(news));
     if (first) wake_();
   });
 }

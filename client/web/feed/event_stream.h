@@ -9,12 +9,12 @@
 #include <functional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cli/commands/connection.h"
+#include "client/web/feed/event_batch.h"
 #include "proto/gpumem/v1/admin.pb.h"
 
 namespace gpumem::web {
@@ -22,23 +22,12 @@ namespace gpumem::web {
 // One WatchEvents stream, which begins again with back-off when it ends. Thread-safe.
 class EventStream {
  public:
-  // Past records of a daemon at most, and later ones that wait for Take().
-  static constexpr size_t kMost = 2000;
-
-  struct Batch {
-    std::vector<v1::EventRecord> past;   // of a daemon, in order; not told before
-    std::vector<v1::EventRecord> later;  // as they came
-    bool ended = false;                  // the stream has ended since the last Take()
-
-    bool empty() const { return past.empty() && later.empty() && !ended; }
-  };
-
   // Runs until it is destroyed. `wake` is called on the stream's thread when there is news.
   EventStream(std::string runtime_dir, std::function<void()> wake);
   // Cancels a call in progress; may block for a connection in progress (kConnectTime).
   ~EventStream();
 
-  Batch Take();
+  EventBatch Take();
 
  private:
   void Run();
@@ -56,7 +45,7 @@ class EventStream {
   absl::Mutex mutex_;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;  // in progress
-  Batch batch_ ABSL_GUARDED_BY(mutex_);
+  EventBatch batch_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // last
 };
 

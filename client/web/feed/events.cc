@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/web/feed/events.h"
 
+#include <algorithm>
 #include <array>
 
 #include "absl/algorithm/container.h"
@@ -72,6 +73,18 @@ std::string EventText(const v1::EventRecord& record) {
     json += ']';
   }
   return json + "}}";
+}
+
+std::string EventsFailedText(const absl::Status& why, absl::Time now) {
+  v1::EventRecord record;
+  record.set_time_unix_ns(static_cast<uint64_t>(std::max<int64_t>(0, absl::ToUnixNanos(now))));
+  record.set_event("events-unavailable");
+  record.set_text(absl::StrCat("events are missing: ",
+                               absl::IsResourceExhausted(why)
+                                   ? "the daemon has too many readers of events"
+                                   : "the daemon does not send them",
+                               "; gpumem-web tries again"));
+  return EventText(record);
 }
 
 std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,

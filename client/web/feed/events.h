@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "client/web/feed/privacy.h"
 #include "proto/gpumem/v1/event_record.pb.h"
 
@@ -13,6 +15,9 @@ namespace gpumem::web {
 // Returns {"number", "time_ms", "event", "text", "tenant"?, "missed"?, "fields": {name: value or
 // [values]}} on one line. "missed" is the number of records before it that are gone.
 std::string EventText(const v1::EventRecord& record);
+
+// Returns a record for readers of a stream that says that events cannot be read for now.
+std::string EventsFailedText(const absl::Status& why, absl::Time now);
 
 // Returns the record as a viewer of these tenants sees it: without reasons, operators and other
 // tenants' names and numbers. nullopt: it is about none of them, and not about the viewer's

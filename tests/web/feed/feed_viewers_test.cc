@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What viewers of a feed may see, beside a real daemon.
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
 #include "gpumem/client.h"
+#include "proto/gpumem/v1/admin.grpc.pb.h"
 #include "tests/support/child.h"
 #include "tests/web/feed/feed_fixture.h"
 
@@ -186,6 +188,58 @@ TEST_F(FeedOfDaemon, TellsUsersWhoAreTooMany) {
   // Their views are forgotten after some seconds.
   late.Await("snapshot");
   EXPECT_EQ(late.events()[1].data["state"], "ok");
+}
+
+TEST_F(FeedOfDaemon, SaysThatThereIsNoRoomForItsEvents) {
+  const auto channel = grpc::CreateChannel("unix:" + std::string(daemon_->Socket(kViewSocket)),
+                                           grpc::InsecureChannelCredentials());
+  const auto stub = v1::Admin::NewStub(channel);
+  struct Stream {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::EventRecord>> reader;
+  };
+  v1::WatchEventsRequest request;
+  request.set_past(true);
+  request.set_follow(true);
+  std::vector<std::unique_ptr<Stream>> streams;
+  v1::EventRecord record;
+  for (int i = 0; i < 16; ++i) {
+    auto& stream = *streams.emplace_back(std::make_unique<Stream>());
+    stream.reader = stub->WatchEvents(&stream.context, request);
+    ASSERT_TRUE(stream.reader->Read(&record)) << i;
+  }
+  const auto is = [](const std::string& name) {
+    return [name](const Reader::Event& event) {
+      return event.name == "event" && event.data["event"] == name;
+    };
+  };
+  Reader operators(*feed_, kOperator), nobody(*feed_, kNobody);
+  for (Reader* each : {&operators, &nobody}) {
+    EXPECT_THAT(each->Await(is("events-unavailable")).data["text"].get<std::string>(),
+                ::testing::HasSubstr("too many readers"));
+  }
+  const auto one = Connect("one");
+  const Segment held = Acquire(*one, {.bytes = kMiB});
+  for (const auto& stream : streams) stream->context.TryCancel();
+  streams.clear();
+  operators.Await(is("started"));
+  operators.Await(is("granted"));
+  int notices = 0;
+  for (const auto& event : operators.events()) notices += is("events-unavailable")(event) ? 1 : 0;
+  EXPECT_EQ(notices, 1);
+}
+
+// The state that says who may see an event is read after it.
+TEST_F(FeedOfDaemon, ShowsTheFirstEventsOfANewTenant) {
+  Reader reader(*feed_, {.uid = getuid()});
+  reader.Await("snapshot");
+  reader.Await("tick", reader.size());  // the stream of events goes on
+  const auto one = Connect("one", "first");
+  const Segment held = Acquire(*one, {.bytes = kMiB});
+  reader.Await([](const Reader::Event& event) {
+    return event.name == "event" && event.data["event"] == "granted" &&
+           event.data.value("tenant", "") == "one";
+  });
 }
 
 // A user has thousands of uids for containers.
