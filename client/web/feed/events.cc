@@ -95,11 +95,13 @@ std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
   const VisibleTenants& visible = *shown;
   const std::string* uid = ValueOf(record, "uid");
   const bool by_viewer = uid != nullptr && *uid == absl::StrCat(visible.uid());
-  if (!visible.contains(*tenant) && !by_viewer) return std::nullopt;
-
-  const auto is_foreign = [&](absl::string_view name) {
-    return name != *tenant && !visible.contains(name);
+  const auto time_ms = static_cast<int64_t>(record.time_unix_ns() / 1'000'000);
+  const auto is_own = [&](absl::string_view name) {
+    return visible.contains(name) && time_ms >= visible.since_ms(name);
   };
+  if (!is_own(*tenant) && !by_viewer) return std::nullopt;
+
+  const auto is_foreign = [&](absl::string_view name) { return name != *tenant && !is_own(name); };
   const auto names_foreign = [&](absl::string_view field) {
     const std::string* name = ValueOf(record, field);
     return name != nullptr && is_foreign(*name);

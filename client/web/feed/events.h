@@ -20,9 +20,9 @@ std::string EventText(const v1::EventRecord& record);
 std::string EventsFailedText(const absl::Status& why, absl::Time now);
 
 // Returns the record as a viewer of these tenants sees it: without reasons, operators and other
-// tenants' names and numbers. nullopt: it is about none of them, and not about the viewer's
-// processes. `visible` null: the viewer sees all tenants' records as they are, but not the
-// daemon's.
+// tenants' names and numbers. nullopt: it is about none of them, or from before they were made, and
+// not about the viewer's processes. `visible` null: the viewer sees all tenants' records as they
+// are, but not the daemon's.
 std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
                                              const VisibleTenants* visible);
 

@@ -14,6 +14,16 @@ bool IsShown(const std::string& tenant, const VisibleTenants& visible) {
   return visible.contains(tenant) && !visible.has_hidden(tenant);
 }
 
+// Returns the first point of a tenant that was made at that time. If there is none since then, the
+// last before has the tenant's present values.
+int FirstSince(const v1::TenantHistory& series, int64_t since_ms) {
+  int first = 0;
+  while (first + 1 < series.points_size() && series.points(first).time_unix_ms() < since_ms) {
+    ++first;
+  }
+  return first;
+}
+
 }  // namespace
 
 std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTenants* visible) {
@@ -29,10 +39,12 @@ std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTena
     json += ",\"device_uuid\":";
     AppendQuoted(series.device_uuid(), &json);
     absl::StrAppend(&json, ",\"cut\":", series.cut() ? "true" : "false", ",\"points\":[");
-    for (int i = 0; i < series.points_size(); ++i) {
+    const int64_t since_ms = visible != nullptr ? visible->since_ms(series.tenant()) : 0;
+    const int begin = FirstSince(series, since_ms);
+    for (int i = begin; i < series.points_size(); ++i) {
       const v1::HistoryPoint& point = series.points(i);
-      absl::StrAppend(&json, i == 0 ? "[" : ",[", point.time_unix_ms(), ",", point.charged_bytes(),
-                      ",", point.limit_bytes(), ",");
+      absl::StrAppend(&json, i == begin ? "[" : ",[", std::max(since_ms, point.time_unix_ms()), ",",
+                      point.charged_bytes(), ",", point.limit_bytes(), ",");
       absl::StrAppend(&json, point.guarantee_bytes(), ",", point.waiting_bytes(), ",",
                       point.leased_bytes(), "]");
     }

@@ -108,23 +108,37 @@ VisibleTenants Privacy::Visible(Sees sees, uid_t uid) const {
   }
   if (visible.tenants_.empty()) return visible;
   if (sees == Sees::kNone) {
-    for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
-      if (visible.contains(tenant.usage().tenant())) continue;
-      auto above = parents_.find(tenant.usage().tenant());
-      for (int i = 0; i < kMostLevels && above != parents_.end(); ++i) {
-        if (visible.contains(above->second)) visible.with_hidden_.insert(above->second);
-        above = parents_.find(above->second);
-      }
-    }
-    return visible;
+    FindHidden(&visible);
+  } else {
+    AddTeams(&visible);
   }
-  absl::flat_hash_set<std::string> tops;
-  for (const std::string& own : visible.tenants_) tops.insert(TopOf(own));
   for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
     const std::string& name = tenant.usage().tenant();
-    if (tops.contains(TopOf(name))) visible.tenants_.insert(name);
+    if (tenant.made().created_ms() > 0 && visible.contains(name)) {
+      visible.since_ms_[name] = tenant.made().created_ms();
+    }
   }
   return visible;
+}
+
+void Privacy::AddTeams(VisibleTenants* visible) const {
+  absl::flat_hash_set<std::string> tops;
+  for (const std::string& own : visible->tenants_) tops.insert(TopOf(own));
+  for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
+    const std::string& name = tenant.usage().tenant();
+    if (tops.contains(TopOf(name))) visible->tenants_.insert(name);
+  }
+}
+
+void Privacy::FindHidden(VisibleTenants* visible) const {
+  for (const v1::TenantInfo& tenant : snapshot_.tenants.tenants()) {
+    if (visible->contains(tenant.usage().tenant())) continue;
+    auto above = parents_.find(tenant.usage().tenant());
+    for (int i = 0; i < kMostLevels && above != parents_.end(); ++i) {
+      if (visible->contains(above->second)) visible->with_hidden_.insert(above->second);
+      above = parents_.find(above->second);
+    }
+  }
 }
 
 cli::Snapshot Privacy::Filtered(const VisibleTenants& visible) const {

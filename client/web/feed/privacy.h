@@ -36,11 +36,18 @@ class VisibleTenants {
   const absl::flat_hash_set<std::string>& names() const { return tenants_; }
   // True of a visible tenant if one under it is not visible: amounts of the whole are not shown.
   bool has_hidden(absl::string_view tenant) const { return with_hidden_.contains(tenant); }
+  // The Unix time at which a visible tenant was made; 0: not at run time. Before it the name may
+  // have been of another user's tenant.
+  int64_t since_ms(absl::string_view tenant) const {
+    const auto since = since_ms_.find(tenant);
+    return since == since_ms_.end() ? 0 : since->second;
+  }
   uid_t uid() const { return uid_; }
 
  private:
   friend class Privacy;
   absl::flat_hash_set<std::string> tenants_, with_hidden_;
+  absl::flat_hash_map<std::string, int64_t> since_ms_;
   uid_t uid_ = 0;
 };
 
@@ -62,6 +69,8 @@ class Privacy {
   cli::Snapshot WithoutOperatorsFacts() const;
 
  private:
+  void AddTeams(VisibleTenants* visible) const;
+  void FindHidden(VisibleTenants* visible) const;
   const std::string& TopOf(const std::string& tenant) const;
   v1::GetStatusResponse Status() const;
   v1::ListTenantsResponse Tenants(const VisibleTenants& visible) const;

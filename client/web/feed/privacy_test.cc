@@ -250,6 +250,56 @@ TEST(Privacy, AmountsOfHiddenTenantsAreInNoDenialEventOrHistory) {
   EXPECT_THAT(TenantsWithHistory({"team"}, five), IsEmpty());
 }
 
+// A name may have been another user's until a moment ago.
+TEST(Privacy, NothingOfAFormerTenantOfTheNameIsShown) {
+  cli::Snapshot state;
+  for (const char* name : {"again", "mine"}) {
+    v1::TenantInfo& tenant = *state.tenants.add_tenants();
+    tenant.mutable_usage()->set_tenant(name);
+    tenant.mutable_made()->set_user(5);
+    tenant.mutable_made()->set_created_ms(1000);
+  }
+  const Privacy privacy(state);
+  for (const Sees sees : {Sees::kOwn, Sees::kNone}) {
+    const VisibleTenants five = privacy.Visible(sees, 5);
+    v1::EventRecord record;
+    const auto add = [&](const char* name, const char* value) {
+      v1::EventField& field = *record.add_fields();
+      field.set_name(name);
+      field.add_values(value);
+    };
+    record.set_text("granted 77 bytes");
+    add("tenant", "again");
+    record.set_time_unix_ns(999'999'999);
+    EXPECT_FALSE(FilteredEvent(record, &five));
+    EXPECT_TRUE(FilteredEvent(record, nullptr));
+    record.set_time_unix_ns(1'000'000'000);
+    EXPECT_TRUE(FilteredEvent(record, &five));
+    // Of the viewer's process, in memory of the former tenant.
+    record.set_time_unix_ns(999'999'999);
+    add("uid", "5");
+    add("owner", "mine");
+    add("segment", "77");
+    EXPECT_THAT(EventText(*FilteredEvent(record, &five)), Not(HasSubstr("77")));
+
+    v1::GetHistoryResponse history;
+    v1::TenantHistory& series = *history.add_series();
+    series.set_tenant("again");
+    for (const auto& [time, bytes] : {std::pair(800, 77), std::pair(900, 78)}) {
+      v1::HistoryPoint& point = *series.add_points();
+      point.set_time_unix_ms(time);
+      point.set_charged_bytes(bytes);
+    }
+    // No point since: the last one is the tenant's, too.
+    EXPECT_EQ(Json::parse(HistoryText(history, &five))["series"][0]["points"].dump(),
+              "[[1000,78,0,0,0,0]]");
+    series.add_points()->set_time_unix_ms(1000);
+    EXPECT_EQ(Json::parse(HistoryText(history, &five))["series"][0]["points"].dump(),
+              "[[1000,0,0,0,0,0]]");
+    EXPECT_EQ(Json::parse(HistoryText(history, nullptr))["series"][0]["points"].size(), 3u);
+  }
+}
+
 TEST(Privacy, EventsOfTheViewersProcessesStayAfterTheTenantsEnd) {
   v1::EventRecord record;
   const auto add = [&](const char* name, const char* value) {
