@@ -23,8 +23,8 @@ bool IsInSystem(uid_t uid) {
   passwd* found = nullptr;
   std::vector<char> buffer(kEntryBytes);
   const int error = getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found);
-  // ERANGE: there is a long entry. Other errors: a directory does not answer; nobody is locked out
-  // for that.
+  // ERANGE: there is a long entry. Other errors: a directory does not answer, which locks no user
+  // out.
   return found != nullptr || (error != 0 && error != ENOENT && error != ESRCH);
 }
 

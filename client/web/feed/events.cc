@@ -109,7 +109,7 @@ std::optional<v1::EventRecord> FilteredEvent(const v1::EventRecord& record,
   // Memory of another tenant on which the viewer's process has a lease; a limit of a tenant above.
   const bool others_memory = names_foreign("owner");
   const bool others_limit = names_foreign("limited");
-  // What is used of a limit includes tenants under the one that has it.
+  // The use of a limit includes tenants under the one that has it.
   const std::string* limited = ValueOf(record, "limited");
   const bool others_use =
       others_limit || visible.has_hidden(limited != nullptr ? *limited : *tenant);

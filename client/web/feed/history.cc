@@ -9,7 +9,7 @@
 namespace gpumem::web {
 namespace {
 
-// A series includes the tenants under its own.
+// A series includes the tenants under its tenant.
 bool IsShown(const std::string& tenant, const VisibleTenants& visible) {
   return visible.contains(tenant) && !visible.has_hidden(tenant);
 }

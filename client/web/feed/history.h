@@ -13,9 +13,9 @@ namespace gpumem::web {
 
 // Returns {"interval_ms", "since_ms", "now_ms", "series": [{"tenant", "device_uuid", "cut",
 // "points":
-// [[time_ms, charged, limit, guarantee, waiting, leased], …]}]} on one line, without tenants that
-// are not visible, or have such under them, and without points from before a visible
-// one was made. `visible` null: all are visible.
+// [[time_ms, charged, limit, guarantee, waiting, leased], …]}]} on one line. Tenants
+// that are not visible, or have such under them, are left out, and so are points from before a
+// visible one was made. `visible` null: all are visible.
 std::string HistoryText(const v1::GetHistoryResponse& history, const VisibleTenants* visible);
 
 // Returns those of `wanted`, of all visible tenants if it is empty, that HistoryText() shows.

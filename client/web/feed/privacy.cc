@@ -195,8 +195,9 @@ v1::TenantInfo Privacy::Others(const VisibleTenants& visible) const {
   return others;
 }
 
-// Returns the usage of each visible tenant that has a hidden one under it: its own part, and those
-// of tenants below to which a way of visible ones leads, so that a tenant is in one sum at the top.
+// Returns the usage of each visible tenant that has a hidden one under it: of itself, and of
+// tenants below to which a way of visible ones leads. So the topmost of what is shown sum up to
+// all.
 absl::flat_hash_map<std::string, v1::Usage> Privacy::UsageWithoutHidden(
     const VisibleTenants& visible) const {
   absl::flat_hash_map<std::string, v1::Usage> result;

@@ -160,8 +160,8 @@ TEST(Privacy, NothingOfOtherTenantsIsInEvents) {
   EXPECT_GT(whole, 10);
 }
 
-// A team of user 5 with 32 bytes of its own, a tenant of another user under it with 100, and under
-// that one a tenant of user 5 with 8.
+// A team of user 5 that holds 32 bytes itself, a tenant of another user under it with 100, and
+// under that one a tenant of user 5 with 8.
 cli::Snapshot TeamOfTwoUsers() {
   cli::Snapshot state;
   v1::Device& device = *state.status.add_devices();

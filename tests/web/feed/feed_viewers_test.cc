@@ -142,7 +142,7 @@ TEST_F(FeedOfDaemon, MeasuresForHistoriesOnceASecond) {
     measured.insert(Json::parse(*text)["now_ms"].get<int64_t>());
   }
   const absl::Duration took = absl::Now() - begin;
-  // And for its own samples.
+  // And for each sample.
   EXPECT_LE(static_cast<int64_t>(measured.size()),
             2 + took / absl::Seconds(1) + 1 + took / absl::Seconds(10));
   // A tenant that is made meanwhile is found all the same.
