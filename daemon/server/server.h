@@ -108,6 +108,8 @@ class Server final {
   // Takes over the state of the previous daemon.
   absl::Status Inherit();
   absl::Status Listen(std::vector<NamedFd> handed_over);
+  // Returns the hooks of the calls that show something.
+  AdminService::Hooks ShowingHooks(EventStreams* events);
   // Make the services of the admin and view sockets, and their listeners.
   void ListenForOperators();
   void ListenForViewers();

@@ -160,21 +160,22 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   return absl::OkStatus();
 }
 
+AdminService::Hooks Server::ShowingHooks(EventStreams* events) {
+  return {
+      .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
+      .history =
+          [this](const gpumem::v1::GetHistoryRequest& request) { return history_->Read(request); },
+      .events = events,
+      .pods = &pods_};
+}
+
 void Server::ListenForOperators() {
-  admin_service_ = std::make_unique<AdminService>(
-      broker_.get(), quotas_.get(),
-      AdminService::Hooks{
-          .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
-          .history =
-              [this](const gpumem::v1::GetHistoryRequest& request) {
-                return history_->Read(request);
-              },
-          .reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); },
-          .check_reload = [this] { return CheckReload(); },
-          .who = [this](const std::string& peer) { return admin_peers_.Find(peer); },
-          .audit = audit_->sink(),
-          .events = &event_streams_,
-          .pods = &pods_});
+  AdminService::Hooks hooks = ShowingHooks(&event_streams_);
+  hooks.reload = [this](const std::vector<AuditOperator>& by) { return Reload(by); };
+  hooks.check_reload = [this] { return CheckReload(); };
+  hooks.who = [this](const std::string& peer) { return admin_peers_.Find(peer); };
+  hooks.audit = audit_->sink();
+  admin_service_ = std::make_unique<AdminService>(broker_.get(), quotas_.get(), std::move(hooks));
   admin_listener_ = std::make_unique<GrpcListener>(
       std::move(listeners_.admin),
       [service = admin_service_.get()](grpc::ServerBuilder& builder) {
@@ -195,16 +196,8 @@ void Server::ListenForOperators() {
 }
 
 void Server::ListenForViewers() {
-  view_service_ = std::make_unique<ViewService>(
-      broker_.get(), quotas_.get(),
-      AdminService::Hooks{
-          .fill_status = [this](gpumem::v1::GetStatusResponse& status) { FillStatus(status); },
-          .history =
-              [this](const gpumem::v1::GetHistoryRequest& request) {
-                return history_->Read(request);
-              },
-          .events = &view_streams_,
-          .pods = &pods_});
+  view_service_ =
+      std::make_unique<ViewService>(broker_.get(), quotas_.get(), ShowingHooks(&view_streams_));
   // Viewers share no limit with operators.
   view_listener_ = std::make_unique<GrpcListener>(
       std::move(listeners_.view),
