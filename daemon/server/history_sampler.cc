@@ -74,8 +74,13 @@ absl::StatusOr<v1::GetHistoryResponse> HistorySampler::Read(const v1::GetHistory
                          });
     return found != present.end() && found->name == name;
   };
-  // A tenant may have been made since.
-  if (!std::all_of(tenants.begin(), tenants.end(), is_there)) {
+  // A tenant may have been made since. One that has ended needs no measurement.
+  const auto is_known = [&](const std::string& name) {
+    if (is_there(name)) return true;
+    absl::MutexLock lock(&mutex_);
+    return history_.Knows(name);
+  };
+  if (!std::all_of(tenants.begin(), tenants.end(), is_known)) {
     measured = Measure(absl::ZeroDuration());
   }
   const Measures& measures = measured->measures;

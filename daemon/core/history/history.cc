@@ -93,7 +93,6 @@ void History::DropOlderThan(int64_t ms) {
     for (size_t left = family->second.intervals;
          left > 0 && intervals_[family->second.oldest].end_ms <= ms; --left) {
       DropOldest(family, /*for_room=*/false);
-      if (left == 1) break;
     }
   }
 }
@@ -165,7 +164,6 @@ void History::Set(int64_t now_ms, Tenants::value_type& tenant, Series& series,
   intervals_[place] = {
       .values = before, .end_ms = now_ms, .tenant = &tenant, .device = series.device};
   ++tenant.second.intervals;
-  by_units_.erase({family->second.units, family->first});
   Family& of = family->second;
   if (of.intervals == 0) {
     of.oldest = place;
@@ -227,7 +225,6 @@ void History::DropOldest(Families::iterator family, bool for_room) {
   series.begin_ms = std::max(series.begin_ms, dropped.end_ms);
   series.cut |= for_room;
 
-  by_units_.erase({family->second.units, family->first});
   family->second.oldest = dropped.next;
   --family->second.intervals;
   Charge(family, -1);

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -130,8 +129,7 @@ class History {
   void End(int64_t now_ms, Tenants::iterator tenant);
   void Remove(Tenants::iterator tenant);
   void Move(Tenant& tenant, const std::string& family);
-  // Adds to a family's units, and to those in use. After a change of its number of intervals, the
-  // caller has removed it from by_units_.
+  // Adds to a family's units, and to those in use.
   void Charge(Families::iterator family, int64_t units);
   // Makes room for units of the family. False if only smaller families could give it.
   bool MakeRoom(Families::iterator family, size_t units);

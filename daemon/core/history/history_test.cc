@@ -209,6 +209,33 @@ TEST(HistoryBoundTest, TheGreediestFamilyLosesItsOldest) {
 }
 
 // As many as the daemon admits, each a family, on eight devices, while all of them change.
+// A small family that would need the room keeps what it has, and so does the large one that asks.
+TEST(HistoryBoundTest, ALargerFamilyTakesNothingFromOthers) {
+  constexpr size_t kMost = 60;
+  History history({.most = kMost});
+  Node node;
+  node.tenants["small"].leased[0] = 1;
+  for (int i = 0; i < 10; ++i) {
+    ++node.tenants["small"].leased[0];
+    history.Add(At(i), node.Measure());
+  }
+  const auto before = history.Read(At(10), node.Measure(), {"small"}, size_t{0});
+  ASSERT_THAT(before, SizeIs(1));
+  // Tenants without a change have no interval that they could lose.
+  for (int i = 0; i < 20; ++i) {
+    node.tenants["large"];
+    Node::Tenant& member = node.tenants[absl::StrCat("member-", i)];
+    member.parent = "large";
+    member.leased[0] = 1;
+  }
+  history.Add(At(11), node.Measure());
+  EXPECT_LE(history.used(), kMost);
+  const auto after = history.Read(At(12), node.Measure(), {"small"}, size_t{0});
+  ASSERT_THAT(after, SizeIs(1));
+  EXPECT_FALSE(after[0].cut);
+  EXPECT_EQ(after[0].points.size(), before[0].points.size());
+}
+
 TEST(HistoryBoundTest, FourThousandTenantsOnEightDevicesTakeFourMiB) {
   const size_t before = mallinfo2().uordblks;
   LedgerMeasures measures;
