@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/web/feed/document.h"
 
-#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>

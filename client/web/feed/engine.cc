@@ -187,10 +187,13 @@ absl::Status Engine::ReadState() {
 void Engine::TakeEvents() {
   if (events_ == nullptr) {
     if (subscribers_.empty()) return;
-    events_ = std::make_unique<EventStream>(options_.runtime_dir, [this] {
+    auto started = EventStream::Start(options_.runtime_dir, [this] {
       absl::MutexLock lock(&mutex_);
       woken_ = true;
     });
+    // Tried again at the next turn.
+    if (!started.ok()) return;
+    events_ = *std::move(started);
   }
   EventBatch batch = events_->Take();
   if (batch.empty()) return;

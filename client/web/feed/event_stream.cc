@@ -2,12 +2,14 @@
 #include "client/web/feed/event_stream.h"
 
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/web/feed/connect.h"
 #include "common/grpc_status.h"
+#include "common/start_thread.h"
 
 namespace gpumem::web {
 namespace {
@@ -18,8 +20,14 @@ constexpr absl::Duration kMostBackOff = absl::Seconds(5);
 
 }  // namespace
 
-EventStream::EventStream(std::string runtime_dir, std::function<void()> wake)
-    : runtime_dir_(std::move(runtime_dir)), wake_(std::move(wake)), thread_([this] { Run(); }) {}
+absl::StatusOr<std::unique_ptr<EventStream>> EventStream::Start(std::string runtime_dir,
+                                                                std::function<void()> wake) {
+  std::unique_ptr<EventStream> stream(new EventStream(std::move(runtime_dir), std::move(wake)));
+  absl::StatusOr<std::thread> thread = StartThread([stream = stream.get()] { stream->Run(); });
+  if (!thread.ok()) return thread.status();
+  stream->thread_ = *std::move(thread);
+  return stream;
+}
 
 EventStream::~EventStream() {
   {
@@ -27,7 +35,7 @@ EventStream::~EventStream() {
     stop_ = true;
     if (call_ != nullptr) call_->TryCancel();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 EventBatch EventStream::Take() {

@@ -5,13 +5,14 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "client/cli/commands/connection.h"
 #include "client/web/feed/event_batch.h"
@@ -23,13 +24,18 @@ namespace gpumem::web {
 class EventStream {
  public:
   // Runs until it is destroyed. `wake` is called on the stream's thread when there is news.
-  EventStream(std::string runtime_dir, std::function<void()> wake);
-  // Cancels a call in progress; may block for a connection in progress (kConnectTime).
+  //   RESOURCE_EXHAUSTED  the system starts no further thread
+  static absl::StatusOr<std::unique_ptr<EventStream>> Start(std::string runtime_dir,
+                                                            std::function<void()> wake);
+  // Cancels a call in progress; may block for a connection in progress: 10 s, and longer if the
+  // daemon hangs up.
   ~EventStream();
 
   EventBatch Take();
 
  private:
+  EventStream(std::string runtime_dir, std::function<void()> wake)
+      : runtime_dir_(std::move(runtime_dir)), wake_(std::move(wake)) {}
   void Run();
   // Reads until the stream ends, or this does.
   absl::Status ReadAll();
@@ -46,7 +52,7 @@ class EventStream {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::ClientContext* call_ ABSL_GUARDED_BY(mutex_) = nullptr;  // in progress
   EventBatch batch_ ABSL_GUARDED_BY(mutex_);
-  std::thread thread_;  // last
+  std::thread thread_;
 };
 
 }  // namespace gpumem::web

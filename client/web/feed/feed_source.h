@@ -39,6 +39,7 @@ class FeedSource {
   // than 100 ms, and queries have not taken their share of the time.
   //   UNAVAILABLE        there is no daemon
   //   PERMISSION_DENIED  the daemon does not admit this program
+  //   RESOURCE_EXHAUSTED  too many users look at different parts of the state
   virtual absl::StatusOr<Message> Snapshot(const Viewer& viewer) = 0;
 
   // Returns the last hour of these tenants, of all that the viewer may see if `tenants` is empty,

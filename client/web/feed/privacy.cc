@@ -157,14 +157,6 @@ cli::Snapshot Privacy::Filtered(const VisibleTenants& visible) const {
   return result;
 }
 
-cli::Snapshot Privacy::WithoutOperatorsFacts() const {
-  cli::Snapshot result = snapshot_;
-  result.status.clear_config_file();
-  result.status.clear_notices();
-  for (v1::ForeignProcess& each : *result.status.mutable_foreign_processes()) each.clear_command();
-  return result;
-}
-
 v1::GetStatusResponse Privacy::Status() const {
   const v1::GetStatusResponse& all = snapshot_.status;
   // An allow-list: a field that is added to the message later is not told until it is added here.
@@ -354,6 +346,15 @@ v1::Denial Privacy::Denied(const v1::Denial& all, const VisibleTenants& visible)
   }
   if (names_others) denial.clear_help();
   return denial;
+}
+
+cli::Snapshot WithoutOperatorsFacts(cli::Snapshot snapshot) {
+  snapshot.status.clear_config_file();
+  snapshot.status.clear_notices();
+  for (v1::ForeignProcess& each : *snapshot.status.mutable_foreign_processes()) {
+    each.clear_command();
+  }
+  return snapshot;
 }
 
 }  // namespace gpumem::web

@@ -64,10 +64,6 @@ class Privacy {
   // proportion to the snapshot's objects.
   cli::Snapshot Filtered(const VisibleTenants& visible) const;
 
-  // Returns the snapshot without facts for operators: the configuration's path, notices, and names
-  // of processes without a session.
-  cli::Snapshot WithoutOperatorsFacts() const;
-
  private:
   void AddTeams(VisibleTenants* visible) const;
   void FindHidden(VisibleTenants* visible) const;
@@ -88,5 +84,9 @@ class Privacy {
   absl::flat_hash_map<std::string, v1::Usage> own_;        // sums without tenants under it
   absl::flat_hash_map<uint64_t, std::string> sessions_;    // their tenants
 };
+
+// Returns the snapshot without facts for operators: the configuration's path, notices, and names of
+// processes without a session.
+cli::Snapshot WithoutOperatorsFacts(cli::Snapshot snapshot);
 
 }  // namespace gpumem::web

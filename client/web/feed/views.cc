@@ -66,7 +66,8 @@ absl::StatusOr<View*> Views::Of(const Viewer& viewer) {
   if (found == views_.end()) {
     ForgetUnused();
     const bool of_uid = key.sees == Sees::kOwn || key.sees == Sees::kNone;
-    const bool has_account = !of_uid || has_account_(key.uid);
+    // The look-up may take long: not where the answer makes no difference.
+    const bool has_account = !of_uid || views_.size() >= kMost || has_account_(key.uid);
     if (of_uid && !HasRoomFor(has_account)) {
       return absl::ResourceExhaustedError(
           "too many users look at this node at the same time; try again later");
@@ -93,10 +94,10 @@ void Views::Update(View& view) {
   if (view.key().sees == Sees::kOperator) {
     return view.Set(MakeDocument(*state_, sees, times_), times_.now());
   }
-  if (!privacy_) privacy_.emplace(*state_);
   if (view.key().sees == Sees::kAll) {
-    return view.Set(MakeDocument(privacy_->WithoutOperatorsFacts(), sees, times_), times_.now());
+    return view.Set(MakeDocument(WithoutOperatorsFacts(*state_), sees, times_), times_.now());
   }
+  if (!privacy_) privacy_.emplace(*state_);
   view.visible_ = privacy_->Visible(view.key().sees, view.key().uid);
   view.Set(MakeDocument(privacy_->Filtered(*view.visible_), sees, times_), times_.now());
 }

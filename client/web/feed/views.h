@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The documents of all viewers. Viewers that see the same share one. Pure.
+// The documents of all viewers. Viewers that see the same share one. Without I/O but for
+// the look-up of accounts that it is given.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +71,8 @@ class View {
 
 class Views {
  public:
-  // The maximum number of views that depend on the uid. Each costs a pass over the state.
+  // The maximum number of views; those that do not depend on the uid always get in. Each costs a
+  // pass over the state.
   static constexpr size_t kMost = 64;
   // Of these, the maximum for uids without an account: one user may have thousands of those.
   static constexpr size_t kMostWithoutAccount = 16;

@@ -59,7 +59,9 @@ class Peers::Loop {
       const nlohmann::json url = options_.peers[i].url, message = state.error;
       absl::StrAppend(&document, i == 0 ? "" : ",", "{\"url\":", url.dump(), ",\"state\":\"",
                       state.state, "\"");
-      if (!state.error.empty()) absl::StrAppend(&document, ",\"error\":", message.dump());
+      if (!state.error.empty())
+        absl::StrAppend(&document, ",\"error\":",
+                        message.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
       if (state.seen != absl::InfinitePast()) {
         absl::StrAppend(&document, ",\"seen_ms\":", absl::ToUnixMillis(state.seen));
       }
