@@ -21,7 +21,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -62,7 +61,7 @@ std::string SocketOf(const WebCommand& command, const GlobalOptions& options) {
 // Returns all that gpumem-web answers.
 absl::StatusOr<std::string> Ask(const std::string& path, absl::Time deadline) {
   const absl::StatusOr<UniqueFd> connected = ConnectUnix(path, SOCK_STREAM, deadline);
-  if (absl::IsUnavailable(connected.status()) || absl::IsNotFound(connected.status())) {
+  if (absl::IsUnavailable(connected.status())) {
     return absl::UnavailableError(absl::StrCat(
         "no gpumem-web listens at ", path,
         "; an administrator starts it: systemctl enable --now gpumem-web.socket; or run "
@@ -154,7 +153,7 @@ absl::Status Run(const WebCommand& command, const GlobalOptions& options) {
   if (options.json) {
     Json json = Json::object();
     json["link"] = no_port ? Json(nullptr) : Json(link);
-    json["expires_s"] = no_port ? Json(nullptr) : Json(60);
+    json["expires_s"] = no_port ? Json(nullptr) : Json(answer->body.value("expires_s", 60));
     json["socket"] = path;
     json["ssh"] = ssh;
     Print(Document(json));

@@ -10,7 +10,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
 #include "client/web/server/bundle.h"
 #include "client/web/server/users/viewer_of_peer.h"
 #include "common/version.h"
