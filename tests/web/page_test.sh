@@ -33,7 +33,7 @@ export HOME
 trap 'rm -rf "$HOME"' EXIT
 
 failed=0
-for name in "${@:-units views use hostile load}"; do
+for name in "${@:-units views contents use hostile load}"; do
   for each in $name; do
     echo "== $each"
     node "$HERE/$each.test.mjs" || failed=1

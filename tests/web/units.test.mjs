@@ -45,6 +45,7 @@ test("ages and shares are those of gpumemctl", () => {
 test("hidden characters show", () => {
   assert.equal(u.shown("a\u0007b\u202ec\n"), "a\\x07b\\u202ec\\x0a");
   assert.equal(u.shown("plain <b>"), "plain <b>");
+  assert.equal(u.shown("\u200b\u2066\ufeff\u00ad"), "\\u200b\\u2066\\ufeff\\xad");
   assert.equal(u.shown("x".repeat(5000)).length, 201);
 });
 
@@ -129,6 +130,8 @@ test("changes lead to the same state as a snapshot", () => {
     assert.equal(u.segmentsOn(store, "d").length, model.size);
   }
   assert.ok(store.version("segments") > 0);
+  store.applySnapshot({ number: 900, time_ms: 900, viewer: { sees: "all" }, segments: [] });
+  assert.equal(store.segments.size, 0, "a snapshot replaces all");
 });
 
 test("the map has what gpumemctl map has, and every byte of the device", () => {
@@ -152,6 +155,18 @@ test("the map has what gpumemctl map has, and every byte of the device", () => {
     node.children.forEach(unique);
   };
   unique(tree);
+  for (const tile of u.layout(tree, { x: 0, y: 0, width: 900, height: 500 }, { header: () => 0, padding: () => 0, least: 0 })) {
+    const wanted = (900 * 500 * tile.node.bytes) / device.capacity_bytes;
+    assert.ok(Math.abs(tile.width * tile.height - wanted) < 1, `${tile.node.key} is as large as its share`);
+  }
+  const all = (node) => [node, ...node.children.flatMap(all)];
+  const flat = all(tree);
+  const outside = tree.children.find((each) => each.kind === "outside");
+  assert.deepEqual(outside.children.map((each) => [each.label, each.bytes / MIB]),
+                   [["blender · pid 8123", 1900], ["contexts and driver", 1392]]);
+  const weights = flat.filter((each) => each.segment?.publications && each.tenant === "serving");
+  assert.ok(weights.length === 12 && weights.every((each) => each.shared), "attached memory is shared");
+  assert.equal(u.placeOf(store, "(others)"), -1);
   assert.deepEqual(u.deviceTree(store, device).children.map((each) => each.key), tree.children.map((each) => each.key));
 });
 
@@ -169,6 +184,8 @@ test("keys reach every tile, and lead back", () => {
   visit(u.moveBy("ArrowRight", tiles, -1));
   assert.equal(seen.size, tiles.length - 1);
   assert.equal(u.moveBy("a", tiles, 1), -1);
+  const first = u.moveBy("ArrowDown", tiles, -1);
+  assert.equal(u.moveBy("ArrowLeft", tiles, u.moveBy("ArrowRight", tiles, first)), first);
 });
 
 test("text on every colour of a tenant can be read", () => {
@@ -212,4 +229,12 @@ test("the search finds by name, pid and number", () => {
   assert.equal(first("segment 100"), "#/segment/100");
   assert.deepEqual(u.find(store, "  "), []);
   assert.ok(u.find(store, "e").length <= 30);
+});
+
+test("a stream that begins anew repeats no event, also of a daemon before", () => {
+  const store = new u.Store();
+  const of = (number, time_ms) => ({ number, time_ms, event: "granted", text: "" });
+  const all = [of(400, 1000), of(401, 1001), of(1, 5000), of(2, 5001)];
+  for (const each of [...all, ...all]) store.addEvent(each);
+  assert.deepEqual(store.events, all);
 });

@@ -55,7 +55,7 @@ export function formatPercent(part: number | undefined, whole: number | undefine
 }
 
 // Characters without a shape, or that turn the direction of the text around them.
-const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0]/g;
 
 /** Returns a name that a process chose, with each invisible character as an escape, cut if it is long. */
 export function shown(text: string | undefined, most = 200): string {

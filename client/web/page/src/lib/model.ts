@@ -32,8 +32,6 @@ const segmentsByDevice = remembered(["segments"], (store) =>
   grouped<Segment, string>(store.segments.values(), (each) => [each.device_uuid]));
 const segmentsByTenant = remembered(["segments"], (store) =>
   grouped<Segment, string>(store.segments.values(), (each) => [each.tenant]));
-const segmentsBySession = remembered(["segments"], (store) =>
-  grouped<Segment, number>(store.segments.values(), (each) => each.session_ids ?? []));
 const sessionsByTenant = remembered(["sessions"], (store) =>
   grouped<Session, string>(store.sessions.values(), (each) => [each.tenant]));
 const leasesBySegment = remembered(["leases"], (store) =>
@@ -49,7 +47,6 @@ const tenantsByParent = remembered(["tenants"], (store) =>
 
 export const segmentsOn = (store: Store, uuid: string) => segmentsByDevice(store).get(uuid) ?? [];
 export const segmentsOfTenant = (store: Store, name: string) => segmentsByTenant(store).get(name) ?? [];
-export const segmentsOfSession = (store: Store, id: number) => segmentsBySession(store).get(id) ?? [];
 export const sessionsOfTenant = (store: Store, name: string) => sessionsByTenant(store).get(name) ?? [];
 export const leasesOfSegment = (store: Store, id: number) => leasesBySegment(store).get(id) ?? [];
 export const leasesOfSession = (store: Store, id: number) => leasesBySession(store).get(id) ?? [];
@@ -57,7 +54,7 @@ export const leasesOfPublication = (store: Store, key: string) => leasesByPublic
 export const publicationsOfSegment = (store: Store, id: number) => publishedBySegment(store).get(id) ?? [];
 export const tenantsUnder = (store: Store, name: string) => tenantsByParent(store).get(name) ?? [];
 
-/** Returns a parent that is in the list, or "". */
+/** Returns the tenant's parent, which may be hidden or not there, or "". */
 export function parentOf(tenant: Tenant): string {
   return tenant.quota?.parent ?? tenant.made?.parent ?? "";
 }

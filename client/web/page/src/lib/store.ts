@@ -51,7 +51,6 @@ export class Store {
   events: EventRecord[] = []; // the oldest first
   link: Link = { state: "connecting" };
   me: Me | null = null;
-  snapshots = 0; // so far: a new one means that anything may have changed
 
   private readonly versions = new Map<Topic, number>();
   private readonly listeners = new Set<Listener>();
@@ -83,7 +82,6 @@ export class Store {
 
   applySnapshot(snapshot: Snapshot): void {
     this.loaded = true;
-    ++this.snapshots;
     this.sees = snapshot.viewer?.sees ?? "all";
     this.status = snapshot.status ?? {};
     for (const list of LISTS) {
@@ -129,9 +127,8 @@ export class Store {
   }
 
   addEvent(record: EventRecord): void {
-    const last = this.events[this.events.length - 1];
-    // A daemon that begins anew numbers from 1, and a stream that begins anew repeats the past.
-    if (last && record.number <= last.number && record.time_ms <= last.time_ms) return;
+    // A stream that begins anew repeats the past, also of a daemon before, whose numbers are others.
+    if (this.events.some((each) => each.number === record.number && each.time_ms === record.time_ms)) return;
     this.events.push(record);
     if (this.events.length > MAX_EVENTS + 100) this.events = this.events.slice(-MAX_EVENTS);
     this.touch("events");

@@ -105,7 +105,7 @@ export function PublicationView({ tenant, name }: { tenant: string; name: string
           ? `${formatBytes(publication.suspended_bytes)} in the host tier; an attach brings it back` : ""],
         ["Content id", shown(publication.content_id)],
       ]} />
-      <Section title={`Attached sessions`}>
+      <Section title="Attached sessions">
         <Table caption="Attached sessions" rows={attachedTo(key)} rowKey={(row) => row.id} sortBy="Segments"
                empty="No session is attached." columns={[
                  { name: "Session", cell: (row) => <SessionLink id={row.id} label />, order: (row) => row.id },

@@ -2,7 +2,7 @@
 // The last hour as a chart: one tenant with its limit and guarantee, or the biggest of a device.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
-import { formatBytes, formatClock, shown } from "../lib/format";
+import { formatBytes, formatClock, plural, shown } from "../lib/format";
 import { store } from "../lib/instance";
 import { isOthers, parentOf, placeOf, usageOn } from "../lib/model";
 import { coloursOf, mix } from "../lib/palette";
@@ -256,7 +256,7 @@ export function TimelineChart({ device, tenant }: { device: string; tenant?: str
         ? <p class="faint">The daemon has dropped older points, for want of room.</p> : null}
       {tenant === undefined && store.sees !== "all"
         ? <p class="faint">Memory of tenants that you may not see is not in this chart.</p> : null}
-      {left > 0 ? <p class="faint">Without {left} tenants that have ended.</p> : null}
+      {left > 0 ? <p class="faint">Without {plural(left, "tenant")} that {left === 1 ? "has" : "have"} ended.</p> : null}
       <details>
         <summary>As a table</summary>
         <Table caption="The last hour by tenant" rows={rows} rowKey={(row) => row.name}
