@@ -98,9 +98,10 @@ TEST_F(SuspendedAsyncTest, ItComesBackAsAWholeOrNotAtAll) {
 
 // Two programs that do not fit on the device together take turns, each with two pools.
 TEST_F(SuspendedAsyncTest, ProgramsTakeTurns) {
+  // It asks for memory again and again, also while the other one waits before it.
+  environment["GPUMEM_PRELOAD_WAIT_MS"] = "20000";
   Begin("work", "ASYNC_WORK");
   environment["GPUMEM_TENANT"] = "first";
-  environment["GPUMEM_PRELOAD_WAIT_MS"] = "20000";
   const Finished run = Run({Path("BROKERED"), "once", std::to_string(250 * kMiB)});
   EXPECT_EQ(run.value("code"), "0") << run.errors;
   EXPECT_NE(daemon_->Log().find("suspension-asked"), std::string::npos);

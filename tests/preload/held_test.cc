@@ -147,9 +147,10 @@ TEST_F(InjectedTest, AnOperatorSuspendsItsPhysicalMemory) {
 }
 
 TEST_F(InjectedTest, AnotherProgramsRequestSuspendsIt) {
+  // It asks for memory again and again, also while the other one waits before it.
+  environment["GPUMEM_PRELOAD_WAIT_MS"] = "20000";
   Begin("both", "PHYSICAL_WORK");
   environment["GPUMEM_TENANT"] = "first";
-  environment["GPUMEM_PRELOAD_WAIT_MS"] = "20000";
   const Finished run = Run({Path("BROKERED"), "once", std::to_string(250 * kMiB)});
   EXPECT_EQ(run.value("code"), "0") << run.errors;
   ExpectItEndsWell();
