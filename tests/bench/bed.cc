@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/bench/bed.h"
 
+#include <unistd.h>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/cuda/nvml.h"
+#include "tests/bench/latency/process_stats.h"
 #include "tests/support/child.h"
 
 namespace gpumem::bench {
@@ -34,6 +37,10 @@ max_segments = 50000
 name = "waiting"
 max_segments = 1
 [[tenant]]
+name = "limited"
+limit = "2000MiB"
+max_segments = 50000
+[[tenant]]
 name = "first"
 max_retained = 0
 [[rule]]
@@ -47,6 +54,9 @@ tenant = "fresh"
 default = true
 [[rule]]
 tenant = "waiting"
+default = true
+[[rule]]
+tenant = "limited"
 default = true
 )";
 
@@ -86,6 +96,9 @@ void MakeBed(const std::string& backend) {
   }
   bed->owner = std::make_unique<BareOwner>(bed->device.backend, bed->device.uuid);
   OrDie(bed->owner->Ping(), "bare owner");
+  std::cout << "CPUs: client " << AllowedCpus(getpid()) << ", daemon "
+            << AllowedCpus(bed->daemon->pid()) << ", bare owner " << AllowedCpus(bed->owner->pid())
+            << std::endl;
   std::cout << "device: " << bed->device.name << " (" << bed->device.uuid << "), daemon "
             << bed->fresh->daemon_version() << std::endl;
 }
@@ -102,15 +115,28 @@ void Report(benchmark::State& state, const std::string& name) {
   state.counters["max_us"] = samples.Quantile(1);
 }
 
+namespace {
+
+bool IsSettled(Client& client) {
+  for (const DeviceUsage& usage : OrDie(client.GetUsage(), "usage").devices) {
+    // A pool keeps the memory that this process has had of it, as lingering.
+    if (usage.charged_bytes != usage.lingering_bytes) return false;
+  }
+  return true;
+}
+
+const absl::Status kNeverSettled = absl::InternalError("memory does not come back");
+
+}  // namespace
+
 void Settle(Client& client) {
-  if (!Eventually([&] {
-        for (const DeviceUsage& usage : OrDie(client.GetUsage(), "usage").devices) {
-          // A pool keeps the memory that this process has had of it, as lingering.
-          if (usage.charged_bytes != usage.lingering_bytes) return false;
-        }
-        return true;
-      })) {
-    OrDie(absl::InternalError("memory does not come back"), "settle");
+  if (!Eventually([&] { return IsSettled(client); })) OrDie(kNeverSettled, "settle");
+}
+
+void SettleBusily(Client& client) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(20);
+  while (!IsSettled(client)) {
+    if (absl::Now() > deadline) OrDie(kNeverSettled, "settle");
   }
 }
 

@@ -74,6 +74,8 @@ void Add(const std::string& name, int iterations, Function function) {
 // Waits until the client's tenant is charged with nothing, so that no call is timed while the
 // driver is still busy with the one before.
 void Settle(Client& client);
+// The same without a sleep, which would let CPUs fall asleep before the next call.
+void SettleBusily(Client& client);
 // The driver clears large memory after it is free, and a create that comes meanwhile waits
 // for it. Nothing tells when it is done; on an H200 70 GiB take less than a second.
 void WaitForDriver();

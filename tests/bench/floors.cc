@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "common/unix_channel.h"
 #include "daemon/device/devices.h"
+#include "tests/bench/bed.h"
 
 namespace gpumem::bench {
 namespace {
@@ -126,6 +127,8 @@ absl::StatusOr<Handed> BareOwner::Make(Kind kind, uint64_t bytes, int count, boo
                           std::string(KindName(kind))));
 }
 
+absl::StatusOr<Handed> BareOwner::SendAgain() { return Ask("again"); }
+
 absl::StatusOr<UniqueFd> BareOwner::PoolFd() {
   absl::StatusOr<Handed> handed = Ask("pool");
   if (!handed.ok()) return handed.status();
@@ -153,6 +156,8 @@ int RunBareOwner(const std::vector<std::string>& args) {
       if (!fd.ok()) data = fd.status();
       if (fd.ok()) pool = *std::move(fd);
       if (pool.valid()) fds.push_back(pool.get());
+    } else if (words[0] == "again") {
+      fds = owner.fds();
     } else if (words[0] == "make" && absl::SimpleAtoi(words.at(1), &bytes) &&
                absl::SimpleAtoi(words.at(2), &count)) {
       data = owner.Make(words.at(4), bytes, count);
@@ -208,6 +213,21 @@ absl::Status BareImporter::Close() {
   }
   mappings_.clear();
   return absl::OkStatus();
+}
+
+std::function<void()> BareTrip(const DeviceInfo& device, UniqueFd memory, uint64_t bytes) {
+  const bool cuda = device.backend == Backend::kCuda;
+  auto fd = std::make_shared<const UniqueFd>(std::move(memory));
+  MapOptions options;
+  options.range =
+      OrDie(cuda ? ReserveCudaAddresses(bytes) : ReserveHostAddresses(bytes), "reserve");
+  options.address = reinterpret_cast<void*>(options.range->base());
+  if (cuda) options.device_uuids = {device.uuid};
+  return [cuda, fd, options, bytes] {
+    const MapRequest request = {.fd = fd->get(), .bytes = bytes};
+    // The answer's end unmaps it.
+    OrDie(cuda ? MapCuda({request}, options) : MapHost({request}, options), "map");
+  };
 }
 
 }  // namespace gpumem::bench

@@ -3,7 +3,10 @@
 // calls that are compared with them.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,9 +37,13 @@ class BareOwner {
   // Makes `count` segments of `bytes` there; `send` also hands them over, in one message. The
   // former ones are given up first. Kinds ipc and mempool: one at a time.
   absl::StatusOr<Handed> Make(Kind kind, uint64_t bytes, int count, bool send);
+  // Asks for the descriptors that Make made, once more.
+  absl::StatusOr<Handed> SendAgain();
   // Returns the descriptor of its memory pool, for kind mempool on CUDA.
   absl::StatusOr<UniqueFd> PoolFd();
   absl::Status Drop();
+
+  pid_t pid() const { return child_.pid(); }
 
  private:
   absl::StatusOr<Handed> Ask(const std::string& what);
@@ -67,5 +74,9 @@ class BareImporter {
   Mappings mappings_;
   BareCuda::Address address_ = 0;
 };
+
+// Returns a function that imports, maps and unmaps memory of another process, at addresses that are
+// reserved once. Dies of errors.
+std::function<void()> BareTrip(const DeviceInfo& device, UniqueFd memory, uint64_t bytes);
 
 }  // namespace gpumem::bench

@@ -182,24 +182,13 @@ void GrantAfterRelease(benchmark::State& state) {
   Report(state, "grant after release");
 }
 
-// Returns a function that maps and unmaps the memory that the parent sends, at addresses that are
-// reserved once.
-std::function<void()> BareTrip(bool cuda, const std::string& device_uuid) {
+// Returns a function that maps and unmaps the memory that the parent sends.
+std::function<void()> TripOfSentMemory(const DeviceInfo& device) {
   absl::StatusOr<UnixMessage> message =
       ReceiveMessage(kParentChannel, absl::Now() + absl::Seconds(60));
   OrDie(message.status(), "memory");
   if (message->fds.empty()) OrDie(absl::InternalError("no descriptor came"), "memory");
-  auto fd = std::make_shared<const UniqueFd>(std::move(message->fds.front()));
-  MapOptions options;
-  options.range =
-      OrDie(cuda ? ReserveCudaAddresses(kLoadBytes) : ReserveHostAddresses(kLoadBytes), "reserve");
-  options.address = reinterpret_cast<void*>(options.range->base());
-  if (cuda) options.device_uuids = {device_uuid};
-  return [cuda, fd, options] {
-    const MapRequest request = {.fd = fd->get(), .bytes = kLoadBytes};
-    // The answer's end unmaps it.
-    OrDie(cuda ? MapCuda({request}, options) : MapHost({request}, options), "map");
-  };
+  return BareTrip(device, std::move(message->fds.front()), kLoadBytes);
 }
 
 // Returns a pair of `what` with the daemon.
@@ -229,7 +218,10 @@ int RunLoader(const std::vector<std::string>& args) {
   std::unique_ptr<Client> client;
   std::function<void()> pair;
   if (what == "driver") {
-    pair = BareTrip(cuda, device_uuid);
+    DeviceInfo device;
+    device.uuid = device_uuid;
+    device.backend = cuda ? Backend::kCuda : Backend::kHost;
+    pair = TripOfSentMemory(device);
   } else {
     client = OrDie(Client::Connect({.runtime_dir = args.at(0), .tenant = args.at(1)}), "connect");
     pair = BrokeredTrip(*client, what, device_uuid);

@@ -2,16 +2,21 @@
 // gpumem_bench: the cost of brokered memory, beside the cost of the bare machine.
 //
 //   gpumem_bench [--backend auto|cuda|host] [--gpumemd PATH] [--fragmentation-ops N]
-//                [--check-blocks] [--publish-bytes N] [Google Benchmark's flags]
+//                [--check-blocks] [--publish-bytes N] [--cpus LIST] [--quick]
+//                [Google Benchmark's flags]
 //   gpumem_bench --write-trace NAME PATH
 //
 // Starts a daemon for itself. Each benchmark counts one call at a time and reports the median, p99
 // and worst; the floors are the bare calls, measured in the same run. The tables at the end compare
 // the two: ratios are valid on other machines, times are not. To run a part:
 // --benchmark_filter='^Floor(Socket|Rpc)|^Kinds/' (the round trips belong to other floors),
-// '^Peers/', 'TierCopy', '^Reclaim', 'PublishFile|Cat', '^RestartAfterKill', '^Load', '^Pool'
-// (PoolAllocFree is the basic one). --publish-bytes: of the file that is published, a multiple of 4
-// MiB (1 GiB). For machines: --benchmark_out=FILE --benchmark_out_format=json.
+// '^Latency', '^Explain', '^Peers/', 'TierCopy', '^Reclaim', 'PublishFile|Cat',
+// '^RestartAfterKill', '^Load', '^Pool' (PoolAllocFree is the basic one). --publish-bytes: of the
+// file that is published, a multiple of 4 MiB (1 GiB). For machines: --benchmark_out=FILE
+// --benchmark_out_format=json.
+//
+// --cpus 0-3: this program, the daemon and all other processes that it starts run on these CPUs.
+// --quick: '^Latency' and '^Explain' with a few pairs, to see that they work.
 //
 // The client pool's flags: --fragmentation-ops is the number of operations of PoolFragmentation
 // (10^7). --check-blocks checks each allocated block; its times mean nothing. --write-trace writes
@@ -27,6 +32,8 @@
 #include "tests/bench/bed.h"
 #include "tests/bench/benchmarks.h"
 #include "tests/bench/floors.h"
+#include "tests/bench/latency/latency.h"
+#include "tests/bench/latency/process_stats.h"
 #include "tests/bench/pool_results.h"
 #include "tests/bench/trace.h"
 
@@ -35,6 +42,7 @@ namespace gpumem::bench {
 int Main(int argc, char** argv) {
   std::string backend = "auto";
   PoolRun pool;
+  LatencyRun latency;
   uint64_t publish_bytes = kGiB;
   std::vector<char*> rest;
   for (int i = 0; i < argc; ++i) {
@@ -46,6 +54,10 @@ int Main(int argc, char** argv) {
       pool.fragmentation_operations = std::strtoull(argv[++i], nullptr, 10);
     } else if (std::strcmp(argv[i], "--publish-bytes") == 0 && i + 1 < argc) {
       publish_bytes = std::strtoull(argv[++i], nullptr, 10);
+    } else if (std::strcmp(argv[i], "--cpus") == 0 && i + 1 < argc) {
+      OrDie(RunOnCpus(argv[++i]), "--cpus");
+    } else if (std::strcmp(argv[i], "--quick") == 0) {
+      latency.quick = true;
     } else if (std::strcmp(argv[i], "--check-blocks") == 0) {
       pool.check_blocks = true;
     } else if (std::strcmp(argv[i], "--write-trace") == 0 && i + 2 < argc) {
@@ -59,6 +71,12 @@ int Main(int argc, char** argv) {
   benchmark::Initialize(&count, rest.data());
   if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 2;
   MakeBed(backend);
+  // First those that take most of a GPU, last those of many processes.
+  RegisterModelPairs(latency);
+  RegisterSegmentPairs(latency);
+  RegisterReleasesAtLimit(latency);
+  RegisterThroughput(latency);
+  RegisterExplain(latency);
   RegisterSegments();
   RegisterKinds();
   RegisterPeers();
@@ -70,6 +88,10 @@ int Main(int argc, char** argv) {
   RegisterContinuity(backend);
   RegisterPool(pool);
   benchmark::RunSpecifiedBenchmarks(MakeReporter().get());
+  PrintPairs();
+  PrintThroughput();
+  PrintReleasesAtLimit();
+  PrintExplain();
   PrintSegments();
   PrintKinds();
   PrintPeers();
@@ -87,6 +109,8 @@ int RunRole(const std::vector<std::string>& args) {
   const std::vector<std::string> rest(args.begin() + 1, args.end());
   if (args[0] == "bare-owner") return RunBareOwner(rest);
   if (args[0] == "holder") return RunHolder(rest);
+  if (args[0] == "trips") return RunTrips(rest);
+  if (args[0] == "maker") return RunMaker(rest);
   if (args[0] == "loader") return RunLoader(rest);
   if (args[0] == "keeper") return RunKeeper(rest);
   if (args[0] == "copier") return RunCopier(rest);

@@ -15,9 +15,11 @@ namespace gpumem::bench {
 
 class Samples {
  public:
-  void Add(absl::Duration time) { us_.push_back(absl::ToDoubleMicroseconds(time)); }
+  void Add(absl::Duration time) { AddValue(absl::ToDoubleMicroseconds(time)); }
+  void AddValue(double value) { us_.push_back(value); }  // also of another unit
   bool empty() const { return us_.empty(); }
   size_t size() const { return us_.size(); }
+  const std::vector<double>& values() const { return us_; }
 
   // The smallest time that a share `q` of all times does not exceed.
   double Quantile(double q) const {

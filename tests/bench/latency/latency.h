@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmarks of latency, by subject: each call beside its floor, in turn. All use the Bed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/bench/latency/pairs.h"
+
+namespace gpumem::bench {
+
+// One segment at a time.
+void RegisterSegmentPairs(const LatencyRun& run);
+// As many segments as a model has.
+void RegisterModelPairs(const LatencyRun& run);
+
+// Many clients at once, beside as many that map without the broker.
+void RegisterThroughput(const LatencyRun& run);
+void PrintThroughput();
+int RunTrips(const std::vector<std::string>& args);  // --role trips
+
+// An acquire right after a thousand releases that were not waited for, at the tenant's limit.
+void RegisterReleasesAtLimit(const LatencyRun& run);
+void PrintReleasesAtLimit();
+
+// Parts and conditions of making memory, to explain the figures of the others.
+void RegisterExplain(const LatencyRun& run);
+void PrintExplain();
+int RunMaker(const std::vector<std::string>& args);  // --role maker
+
+}  // namespace gpumem::bench
