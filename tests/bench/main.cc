@@ -76,7 +76,9 @@ int Main(int argc, char** argv) {
   RegisterSegmentPairs(latency);
   RegisterReleasesAtLimit(latency);
   RegisterThroughput(latency);
-  RegisterExplain(latency);
+  RegisterExplainCalls(latency);
+  RegisterExplainSteps(latency);
+  RegisterExplainMaking(latency);
   RegisterSegments();
   RegisterKinds();
   RegisterPeers();
@@ -91,7 +93,8 @@ int Main(int argc, char** argv) {
   PrintPairs();
   PrintThroughput();
   PrintReleasesAtLimit();
-  PrintExplain();
+  PrintExplainSteps();
+  PrintExplainMaking();
   PrintSegments();
   PrintKinds();
   PrintPeers();

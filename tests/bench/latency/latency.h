@@ -23,9 +23,13 @@ int RunTrips(const std::vector<std::string>& args);  // --role trips
 void RegisterReleasesAtLimit(const LatencyRun& run);
 void PrintReleasesAtLimit();
 
-// Parts and conditions of making memory, to explain the figures of the others.
-void RegisterExplain(const LatencyRun& run);
-void PrintExplain();
+// To explain the figures of the others: calls after pauses, the steps of mapping, and conditions of
+// making memory.
+void RegisterExplainCalls(const LatencyRun& run);
+void RegisterExplainSteps(const LatencyRun& run);
+void PrintExplainSteps();
+void RegisterExplainMaking(const LatencyRun& run);
+void PrintExplainMaking();
 int RunMaker(const std::vector<std::string>& args);  // --role maker
 
 }  // namespace gpumem::bench

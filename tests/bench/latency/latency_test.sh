@@ -18,7 +18,7 @@ trap 'rm -rf "$WORK"' EXIT
   --benchmark_out="$WORK/host.json" --benchmark_out_format=json > "$WORK/host"
 LD_LIBRARY_PATH=$(dirname "$LIBCUDA") FAKE_CUDA_MEMORY=8589934592 \
   "$BENCH" --backend cuda --gpumemd "$GPUMEMD" --quick \
-  --benchmark_filter='^Latency/(pair|fresh/64|throughput)|^Explain/make/64MiB' \
+  --benchmark_filter='^Latency/(pair|fresh/64|throughput)|^Explain/(map|make/64MiB)' \
   --benchmark_out="$WORK/cuda.json" --benchmark_out_format=json > "$WORK/cuda"
 
 /usr/bin/python3 - "$WORK" "$CPU" <<'END'
@@ -55,6 +55,8 @@ for backend in ("host", "cuda"):
             # Each has its line in the table.
             cells = f"| {row['floor_p50_us']:.1f} | {row['floor_p99_us']:.1f} | {row['p50_us']:.1f} |"
             assert any(cells in line for line in table), (name, cells, output)
+        elif name.startswith("Explain/map"):
+            assert row["import_p50_us"] > 0 and row["access_p50_us"] > 0, (name, row)
         elif name.startswith("Explain/make"):
             assert row["create_p50_us"] > 0 and row["export_p50_us"] > 0, (name, row)
 END

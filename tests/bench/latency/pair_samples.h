@@ -8,7 +8,7 @@
 
 namespace gpumem::bench {
 
-// What is compared may be a time in microseconds or a rate.
+// The compared figures are times in microseconds, or rates.
 class PairSamples {
  public:
   // One of each, from the same moment.

@@ -93,10 +93,7 @@ void Explain(benchmark::State& state, const Experiment& experiment, bool with_co
 
 }  // namespace
 
-void RegisterExplainCalls(const LatencyRun& run);  // explain_calls.cc
-
-void RegisterExplain(const LatencyRun& run) {
-  RegisterExplainCalls(run);
+void RegisterExplainMaking(const LatencyRun& run) {
   const int times = run.quick ? 1 : 10;
   for (const bool with_context : {false, true}) {
     for (const Experiment& experiment : Experiments()) {
@@ -111,7 +108,7 @@ void RegisterExplain(const LatencyRun& run) {
   }
 }
 
-void PrintExplain() {
+void PrintExplainMaking() {
   if (Results().empty()) return;
   std::cout << "\nMedians in microseconds of the bare calls, in a process without a daemon\n\n"
                "| condition | create | worst | export | release of the handle | the free before "
