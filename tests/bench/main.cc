@@ -77,6 +77,7 @@ int Main(int argc, char** argv) {
   RegisterReleasesAtLimit(latency);
   RegisterThroughput(latency);
   RegisterExplainCalls(latency);
+  RegisterExplainParts(latency);
   RegisterExplainSteps(latency);
   RegisterExplainMaking(latency);
   RegisterSegments();
@@ -93,6 +94,7 @@ int Main(int argc, char** argv) {
   PrintPairs();
   PrintThroughput();
   PrintReleasesAtLimit();
+  PrintExplainParts();
   PrintExplainSteps();
   PrintExplainMaking();
   PrintSegments();

@@ -21,12 +21,6 @@ Handed MakeInOwner(uint64_t bytes) {
   return OrDie(bed->owner->Make(DefaultKind(), bytes, 1, true), "make");
 }
 
-Segment AcquireRetained(uint64_t bytes) {
-  Segment segment = OrDie(bed->retained->Acquire({.bytes = bytes}), "acquire");
-  if (!segment.reused()) OrDie(absl::InternalError("not a retained segment"), SizeName(bytes));
-  return segment;
-}
-
 // Lets the tenant retain a segment of that size.
 void Retain(uint64_t bytes) {
   OrDie(OrDie(bed->retained->Acquire({.bytes = bytes}), "acquire").Release(), "release");
@@ -77,8 +71,11 @@ class Retained : public Sides {
   }
   void Call(Stopwatch& watch) override {
     Segment segment;
-    const auto acquire = [&] { segment = AcquireRetained(bytes_); };
+    const auto acquire = [&] {
+      segment = OrDie(bed->retained->Acquire({.bytes = bytes_}), "acquire");
+    };
     part_ == Part::kAcquire ? watch.Run(acquire) : acquire();
+    if (!segment.reused()) OrDie(absl::InternalError("not a retained segment"), SizeName(bytes_));
     const auto release = [&] {
       part_ == Part::kDestroy ? void(segment = Segment()) : OrDie(segment.Release(), "release");
     };
