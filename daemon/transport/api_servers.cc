@@ -92,9 +92,22 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
   }
   if (servers_.size() == 1) look_.Signal();
   server.idle_since = absl::InfiniteFuture();
+  // It keeps the server until `served` is closed.
   server.lines.push_back(connection.line);
-  grpc::AddInsecureChannelFromFd(server.server.get(), served.release());
+  connection.serve = [this, key, served = std::move(served)]() mutable {
+    Serve(key, std::move(served));
+  };
   return connection;
+}
+
+void ApiServers::Serve(const Key& key, UniqueFd served) {
+  absl::MutexLock lock(&mutex_);
+  const auto server = servers_.find(key);
+  if (server == servers_.end() || server->second.server == nullptr) {
+    shutdown(served.get(), SHUT_RDWR);  // the line has a duplicate
+    return;
+  }
+  grpc::AddInsecureChannelFromFd(server->second.server.get(), served.release());
 }
 
 void ApiServers::StopConnecting() {

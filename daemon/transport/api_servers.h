@@ -35,6 +35,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -82,6 +83,11 @@ class ApiServers {
   struct Connection {
     gpumem::UniqueFd client_end;    // a connected STREAM socket, close-on-exec
     std::shared_ptr<ApiLine> line;  // for its session to cut
+    // Hands the daemon's end to gRPC. That takes longer than all of Connect(), so a client that has
+    // its end by then sets it up meanwhile. What it sends before waits in the socket. Ends the
+    // connection if the servers have been shut down. Destroyed without a call, it closes the
+    // daemon's end; cut the line then. Call before the end of the ApiServers.
+    absl::AnyInvocable<void()> serve;
   };
   // Connects a client of this uid and tenant.
   //   RESOURCE_EXHAUSTED  the process has no descriptors left; or too many connections of this uid
@@ -122,6 +128,7 @@ class ApiServers {
   // True if its last flood is no longer ago than its pause.
   static bool HasFlooded(const Server& server, absl::Time now);
 
+  void Serve(const Key& key, gpumem::UniqueFd served) ABSL_LOCKS_EXCLUDED(mutex_);
   void Guard() ABSL_LOCKS_EXCLUDED(mutex_);
   // Resumes reads of held sockets where there is room again. True if some are still held.
   bool ResumeHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

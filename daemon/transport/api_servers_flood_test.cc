@@ -54,6 +54,7 @@ TEST_F(ApiServersTest, APeerThatDoesNotReadIsCut) {
   ApiPeer other = Connect();
   auto connection = servers_->Connect(1, "a");
   ASSERT_TRUE(connection.ok()) << connection.status();
+  connection->serve();
   // Each SETTINGS is acknowledged; the acknowledgements are not read (RFC 9113, 6.5.3).
   const std::string settings("\0\0\0\x04\0\0\0\0\0", 9);
   std::string unsent = absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", settings);
@@ -86,6 +87,7 @@ TEST_F(ApiServersTest, AFloodOfResetsEndsTheConnectionsOfItsUidAndTenant) {
 
   auto flooding = servers_->Connect(1, "a");
   ASSERT_TRUE(flooding.ok()) << flooding.status();
+  flooding->serve();
   std::string unsent = absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Frame(4, 0, 0, ""));
   uint32_t stream = 1;
   fcntl(flooding->client_end.get(), F_SETFL, O_NONBLOCK);
@@ -215,6 +217,8 @@ TEST_F(ApiServersTest, AFloodOfFramesIsCutAtTheFrameThatIsTooMuch) {
   auto other = servers_->Connect(1, "a");
   auto flooding = servers_->Connect(1, "a");
   ASSERT_TRUE(flooding.ok() && other.ok());
+  other->serve();
+  flooding->serve();
   const std::string settings = Frame(4, 0, 0, "");
   std::string flood = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
   for (int i = 0; i < 20000; ++i) flood += settings;

@@ -30,11 +30,53 @@ TEST_F(ApiServersTest, ASessionThatEndsTakesItsConnectionAlong) {
   Start();
   auto connection = servers_->Connect(1, "a");
   ASSERT_TRUE(connection.ok()) << connection.status();
+  connection->serve();
   ApiPeer other = Connect();
   connection->line->Cut();
   EXPECT_TRUE(Ends(connection->client_end));
   EXPECT_TRUE(Eventually([&] { return connection->line->Closed(); }));
   EXPECT_TRUE(other.Call().ok());
+}
+
+TEST_F(ApiServersTest, WhatAClientSendsBeforeItIsServedWaits) {
+  Start();
+  auto connection = servers_->Connect(1, "a");
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const auto stub = gpumem::v1::Broker::NewStub(
+      grpc::CreateInsecureChannelFromFd("gpumemd", connection->client_end.release()));
+  grpc::CompletionQueue queue;
+  grpc::ClientContext context;
+  const auto reader = stub->AsyncWhoAmI(&context, {}, &queue);
+  gpumem::v1::WhoAmIResponse response;
+  grpc::Status status;
+  reader->Finish(&response, &status, nullptr);
+  connection->serve();
+  void* tag = nullptr;
+  bool ok = false;
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST_F(ApiServersTest, AConnectionThatIsNeverServedKeepsNoServer) {
+  Start({.linger = absl::Milliseconds(1), .guard_interval = absl::Milliseconds(5)});
+  auto connection = servers_->Connect(1, "a");
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  EXPECT_FALSE(connection->line->Closed());
+  connection->serve = nullptr;
+  EXPECT_TRUE(connection->line->Closed());
+  connection->line->Cut();
+  EXPECT_TRUE(Ends(connection->client_end));
+  EXPECT_TRUE(Eventually([&] { return servers_->server_count() == 0; }));
+}
+
+TEST_F(ApiServersTest, AConnectionIsNotServedOnceTheServersHaveEnded) {
+  Start();
+  auto connection = servers_->Connect(1, "a");
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  servers_->StopConnecting();
+  servers_->Shutdown(absl::InfinitePast());
+  connection->serve();
+  EXPECT_TRUE(Ends(connection->client_end));
 }
 
 TEST_F(ApiServersTest, AServerWithoutConnectionsEnds) {

@@ -13,8 +13,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/endpoints.h"
 #include "common/denial.h"
+#include "common/endpoints.h"
 #include "common/unix_channel.h"
 #include "common/version.h"
 #include "daemon/core/broker/tenants.h"
@@ -67,7 +67,7 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
         absl::StrCat("a ", what, "'s name is at most ", most, " printable characters"));
   }
   const bool resumes = !hello.resume_token().empty();
-  UniqueFd api;
+  ApiServers::Connection api;
   absl::StatusOr<Broker::NewSession> session =
       resumes ? Resume(connection, hello.resume_token(), &api) : Open(connection, hello, &api);
   if (!session.ok()) return session.status();
@@ -102,18 +102,21 @@ absl::Status SessionServer::Welcome(const ConnectionPtr& connection, const std::
                 connection->peer.identity.pid, connection->peer.identity.uid, match.tenant,
                 match.rule);
   std::vector<int> fds;
-  if (api.valid()) fds.push_back(api.get());
-  return gpumem::SendMessage(connection->socket->get(), reply.SerializeAsString(), fds,
-                             absl::InfinitePast());
+  if (api.client_end.valid()) fds.push_back(api.client_end.get());
+  absl::Status sent = gpumem::SendMessage(connection->socket->get(), reply.SerializeAsString(), fds,
+                                          absl::InfinitePast());
+  // After that the client works at its end at the same time.
+  if (sent.ok() && api.serve != nullptr) api.serve();
+  return sent;
 }
 
-absl::Status SessionServer::ConnectApi(Connection& connection, UniqueFd* api) {
+absl::Status SessionServer::ConnectApi(Connection& connection, ApiServers::Connection* api) {
   if (options_.connect_api == nullptr) return absl::OkStatus();
   absl::StatusOr<ApiServers::Connection> connected = options_.connect_api(
       connection.peer.identity.uid, broker_->tenants().BooksOf(connection.match.tenant));
   if (!connected.ok()) return connected.status();
-  *api = std::move(connected->client_end);
-  connection.api = std::move(connected->line);
+  *api = *std::move(connected);
+  connection.api = api->line;
   return absl::OkStatus();
 }
 
@@ -139,7 +142,8 @@ absl::StatusOr<TenantMatch> SessionServer::Match(const PeerIdentity& peer,
 }
 
 absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& connection,
-                                                       const v1::Hello& hello, UniqueFd* api) {
+                                                       const v1::Hello& hello,
+                                                       ApiServers::Connection* api) {
   absl::StatusOr<TenantMatch> match = Match(connection->peer.identity, hello.tenant());
   if (absl::IsUnavailable(match.status())) {
     absl::Status undecided = match.status();
@@ -178,7 +182,8 @@ absl::StatusOr<Broker::NewSession> SessionServer::Open(const ConnectionPtr& conn
 }
 
 absl::StatusOr<Broker::NewSession> SessionServer::Resume(const ConnectionPtr& connection,
-                                                         const std::string& token, UniqueFd* api) {
+                                                         const std::string& token,
+                                                         ApiServers::Connection* api) {
   ConnectionPtr old;
   if (const absl::StatusOr<SessionId> id = broker_->SessionOf(token); id.ok()) {
     old = FindSession(*id);

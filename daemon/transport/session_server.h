@@ -163,11 +163,12 @@ class SessionServer {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Both connect the client to gRPC first and leave its end in `api`.
   absl::StatusOr<Broker::NewSession> Open(const ConnectionPtr& connection,
-                                          const gpumem::v1::Hello& hello, gpumem::UniqueFd* api);
+                                          const gpumem::v1::Hello& hello,
+                                          ApiServers::Connection* api);
   // Resumes a session that the client began earlier, with this daemon or another.
   absl::StatusOr<Broker::NewSession> Resume(const ConnectionPtr& connection,
-                                            const std::string& token, gpumem::UniqueFd* api);
-  absl::Status ConnectApi(Connection& connection, gpumem::UniqueFd* api);
+                                            const std::string& token, ApiServers::Connection* api);
+  absl::Status ConnectApi(Connection& connection, ApiServers::Connection* api);
   // Ends the session's previous connection, but not the session.
   void Replace(const ConnectionPtr& old);
   void EndExpiredGreetings();

@@ -76,7 +76,9 @@ struct ApiPeer {
   explicit ApiPeer(ApiServers::Connection connection)
       : line(std::move(connection.line)),
         stub(gpumem::v1::Broker::NewStub(
-            grpc::CreateInsecureChannelFromFd("gpumemd", connection.client_end.release()))) {}
+            grpc::CreateInsecureChannelFromFd("gpumemd", connection.client_end.release()))) {
+    connection.serve();
+  }
   grpc::Status Call(absl::Duration timeout = kLong) {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
