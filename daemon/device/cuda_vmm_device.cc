@@ -16,6 +16,7 @@
 #include "daemon/device/charge_only.h"
 #include "daemon/device/create_check.h"
 #include "daemon/device/cuda_memory.h"
+#include "daemon/device/driver_tidy.h"
 
 namespace gpumemd {
 namespace {
@@ -25,11 +26,19 @@ using gpumem::Nvml;
 
 class VmmAllocation : public Allocation {
  public:
-  explicit VmmAllocation(gpumem::UniqueFd fd) : fd_(std::move(fd)) {}
+  // `tidy` may be null.
+  VmmAllocation(gpumem::UniqueFd fd, uint64_t bytes, std::shared_ptr<DriverTidy> tidy)
+      : fd_(std::move(fd)), bytes_(bytes), tidy_(std::move(tidy)) {}
+  ~VmmAllocation() override {
+    fd_.reset();
+    if (tidy_ != nullptr) tidy_->Freed(bytes_);
+  }
   int fd() const override { return fd_.get(); }
 
  private:
-  const gpumem::UniqueFd fd_;
+  gpumem::UniqueFd fd_;
+  const uint64_t bytes_;
+  const std::shared_ptr<DriverTidy> tidy_;
 };
 
 CUmemLocation LocationOf(CUdevice device) {
@@ -37,6 +46,18 @@ CUmemLocation LocationOf(CUdevice device) {
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   location.id = device;
   return location;
+}
+
+// Allocates and frees the least that the driver gives.
+void AllocateLittle(const CudaDriver& driver, CUdevice device, uint64_t bytes) {
+  CUmemAllocationProp properties = {};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = LocationOf(device);
+  CUmemGenericAllocationHandle handle = 0;
+  // A full device has no memory to give, and does its bookkeeping when it searches for some.
+  if (driver.cuMemCreate(&handle, bytes, &properties, 0) == CUDA_SUCCESS) {
+    driver.cuMemRelease(handle);
+  }
 }
 
 // Returns an exported allocation of host memory that is never used, but always open. The driver
@@ -53,14 +74,19 @@ gpumem::UniqueFd ExportAnchor(const CudaDriver& driver) {
 class CudaVmmDevice : public Device {
  public:
   // `nvml_device` is null if NVML does not know the device.
-  CudaVmmDevice(const CudaDriver& driver, CUdevice device, DeviceInfo info, const Nvml* nvml,
-                Nvml::Device* nvml_device)
+  CudaVmmDevice(const CudaDriver& driver, CUdevice device, DeviceInfo info, bool tidies,
+                const Nvml* nvml, Nvml::Device* nvml_device)
       : driver_(driver),
         device_(device),
         info_(std::move(info)),
         nvml_(nvml),
         nvml_device_(nvml_device),
-        anchor_(ExportAnchor(driver)) {}
+        anchor_(ExportAnchor(driver)) {
+    if (!tidies) return;
+    tidy_ = std::make_shared<DriverTidy>([&driver, device, bytes = info_.granularity_bytes] {
+      AllocateLittle(driver, device, bytes);
+    });
+  }
 
   const DeviceInfo& info() const override { return info_; }
 
@@ -72,7 +98,7 @@ class CudaVmmDevice : public Device {
     absl::StatusOr<gpumem::UniqueFd> fd =
         MakeCudaMemory(driver_, LocationOf(device_), spec.bytes, info_.uuid);
     if (!fd.ok()) return fd.status();
-    return std::make_unique<VmmAllocation>(*std::move(fd));
+    return std::make_unique<VmmAllocation>(*std::move(fd), spec.bytes, tidy_);
   }
 
   absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
@@ -81,7 +107,7 @@ class CudaVmmDevice : public Device {
       return status;
     }
     if (TraitsOf(spec.kind).charge_only) return MakeChargeOnly();
-    return std::make_unique<VmmAllocation>(std::move(fd));
+    return std::make_unique<VmmAllocation>(std::move(fd), spec.bytes, tidy_);
   }
 
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
@@ -99,11 +125,12 @@ class CudaVmmDevice : public Device {
   const Nvml* const nvml_;
   Nvml::Device* const nvml_device_;
   const gpumem::UniqueFd anchor_;
+  std::shared_ptr<DriverTidy> tidy_;  // null: it does not tidy
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo info) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo info, bool tidies) {
   absl::StatusOr<const CudaDriver*> driver = CudaDriver::Get();
   if (!driver.ok()) return driver.status();
   absl::StatusOr<CUdevice> device = (*driver)->FindDevice(info.uuid);
@@ -116,10 +143,11 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo info) {
 
   absl::StatusOr<const Nvml*> nvml = Nvml::Get();
   if (!nvml.ok()) {
-    return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), nullptr, nullptr);
+    return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), tidies, nullptr,
+                                           nullptr);
   }
   absl::StatusOr<Nvml::Device*> nvml_device = (*nvml)->FindDevice(info.uuid);
-  return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), *nvml,
+  return std::make_unique<CudaVmmDevice>(**driver, *device, std::move(info), tidies, *nvml,
                                          nvml_device.ok() ? *nvml_device : nullptr);
 }
 
@@ -129,7 +157,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo info) {
 
 namespace gpumemd {
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaVmmDevice(DeviceInfo, bool) {
   return gpumem::CudaDriver::Get().status();
 }
 

@@ -61,14 +61,14 @@ void CheckPersistence(const std::string& uuid, std::vector<std::string>* notices
   }
 }
 
-absl::StatusOr<Devices> OpenCuda() {
+absl::StatusOr<Devices> OpenCuda(bool tidies) {
   absl::StatusOr<std::vector<std::string>> uuids = CudaDeviceUuids();
   if (!uuids.ok()) return uuids.status();
   Devices cuda;
   cuda.backend = Backend::kCuda;
   absl::Status refused;
   for (const std::string& uuid : *uuids) {
-    absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaDevice(uuid);
+    absl::StatusOr<std::unique_ptr<Device>> device = OpenCudaDevice(uuid, tidies);
     if (device.ok()) {
       cuda.devices.push_back(*std::move(device));
       CheckPersistence(uuid, &cuda.notices);
@@ -85,7 +85,7 @@ absl::StatusOr<Devices> OpenCuda() {
 
 absl::StatusOr<Devices> OpenBackend(const DeviceOptions& options) {
   if (options.backend == Backend::kHost) return OpenHost(options);
-  absl::StatusOr<Devices> cuda = OpenCuda();
+  absl::StatusOr<Devices> cuda = OpenCuda(options.tidies);
   if (cuda.ok() || options.backend == Backend::kCuda) return cuda;
   absl::StatusOr<Devices> host = OpenHost(options);
   if (!host.ok()) return host;
@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenHostDevice(const HostDeviceOptions& 
   return AddContextKinds(*std::move(base), std::move(context));
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid) {
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid, bool tidies) {
   absl::StatusOr<DeviceInfo> info = DescribeCudaDevice(uuid);
   if (!info.ok()) return info.status();
   if (info->kinds.empty()) {
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid) 
                IsContextBound);
   context.copier = std::any_of(info->kinds.begin(), info->kinds.end(),
                                [](Kind kind) { return TraitsOf(kind).suspendable; });
-  absl::StatusOr<std::unique_ptr<Device>> base = OpenCudaVmmDevice(*std::move(info));
+  absl::StatusOr<std::unique_ptr<Device>> base = OpenCudaVmmDevice(*std::move(info), tidies);
   if (!base.ok() || (context.kinds.empty() && !context.copier)) return base;
   return AddContextKinds(*std::move(base), std::move(context));
 }

@@ -22,6 +22,8 @@ struct DeviceOptions {
   std::string runtime_dir;
   // Capacity of the pinned host memory, rounded down to 2 MiB; 0: no such device.
   uint64_t pinned_bytes = 0;
+  // GPUs: lets the driver do its bookkeeping after large frees (driver_tidy.h).
+  bool tidies = false;
   // For the host backend alone.
   uint32_t host_devices = 1;
   uint64_t host_device_bytes = uint64_t{8} << 30;  // of each
@@ -55,9 +57,10 @@ absl::StatusOr<std::unique_ptr<Device>> OpenHostDevice(const HostDeviceOptions& 
 absl::StatusOr<std::unique_ptr<Device>> OpenPinnedDevice(uint64_t bytes, Backend backend,
                                                          std::vector<std::string>* notices);
 
-// Opens one GPU with all kinds that it supports.
+// Opens one GPU with all kinds that it supports. `tidies` as in DeviceOptions.
 //   UNIMPLEMENTED  it supports none
 //   and the statuses of DescribeCudaDevice
-absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid);
+absl::StatusOr<std::unique_ptr<Device>> OpenCudaDevice(const std::string& uuid,
+                                                       bool tidies = false);
 
 }  // namespace gpumemd

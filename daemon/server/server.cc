@@ -146,6 +146,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Relo
   if (!tier_bytes.ok()) return tier_bytes.status();
   DeviceOptions options{.runtime_dir = config.runtime_dir,
                         .pinned_bytes = *pinned_bytes,
+                        .tidies = true,
                         .host_devices = config.host_devices,
                         .host_device_bytes = config.host_device_bytes};
   if (config.backend == BackendChoice::kCuda) options.backend = Backend::kCuda;

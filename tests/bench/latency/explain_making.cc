@@ -39,6 +39,7 @@ std::vector<Experiment> Experiments() {
     const std::string size = SizeName(bytes);
     add(size + ", nothing freed", {.bytes = bytes});
     add(size + ", nothing freed, after 1ms of sleep", {.bytes = bytes, .pause = ms});
+    add(size + ", after 2MiB were made and freed", {.bytes = bytes, .little = true});
     add(size + ", by a new thread", {.bytes = bytes, .new_thread = true});
     add(size + " after a free of as much", after(bytes, Freer::kSelf, none, true));
     add(size + " after a free, 1ms spinning", after(bytes, Freer::kSelf, ms, true));

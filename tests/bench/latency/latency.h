@@ -23,8 +23,8 @@ int RunTrips(const std::vector<std::string>& args);  // --role trips
 void RegisterReleasesAtLimit(const LatencyRun& run);
 void PrintReleasesAtLimit();
 
-// To explain the figures of the others: calls after pauses, the parts of a worker's start, the steps
-// of mapping, and conditions of making memory.
+// To explain the figures of the others: calls after pauses, the parts of a worker's start, the
+// steps of mapping, and conditions of making memory.
 void RegisterExplainCalls(const LatencyRun& run);
 void RegisterExplainParts(const LatencyRun& run);
 void PrintExplainParts();

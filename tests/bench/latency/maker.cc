@@ -128,6 +128,7 @@ void TryOnce(const Conditions& it, const Make& make, bool cuda, Steps& steps) {
   goes = true;
   while (it.freer == Freer::kDuring && !freeing) {
   }
+  if (it.little) make(2 * kMiB).fd.reset();
   Made made;
   if (it.new_thread) {
     std::thread([&] { made = make(it.bytes); }).join();
@@ -146,7 +147,7 @@ void TryOnce(const Conditions& it, const Make& make, bool cuda, Steps& steps) {
 std::string Encode(const Conditions& it, int times) {
   return absl::StrCat(it.bytes, " ", it.freed_bytes, " ", it.freed, " ", static_cast<int>(it.freer),
                       " ", absl::ToInt64Nanoseconds(it.pause), " ", it.spins ? 1 : 0, " ",
-                      it.new_thread ? 1 : 0, " ", times);
+                      it.new_thread ? 1 : 0, " ", it.little ? 1 : 0, " ", times);
 }
 
 absl::StatusOr<std::vector<double>> Numbers(absl::string_view text) {
@@ -170,16 +171,17 @@ int RunMaker(const std::vector<std::string>& args) {
         ReceiveMessage(kParentChannel, absl::InfiniteFuture());
     if (!order.ok()) return 0;
     const std::vector<double> words = OrDie(Numbers(order->bytes), "order");
-    if (words.size() != 8) return 2;
+    if (words.size() != 9) return 2;
     const Conditions conditions = {.bytes = static_cast<uint64_t>(words[0]),
                                    .freed_bytes = static_cast<uint64_t>(words[1]),
                                    .freed = static_cast<int>(words[2]),
                                    .freer = static_cast<Conditions::Freer>(words[3]),
                                    .pause = absl::Nanoseconds(words[4]),
                                    .spins = words[5] != 0,
-                                   .new_thread = words[6] != 0};
+                                   .new_thread = words[6] != 0,
+                                   .little = words[7] != 0};
     Steps steps;
-    for (int i = 0; i < static_cast<int>(words[7]); ++i) TryOnce(conditions, make, cuda, steps);
+    for (int i = 0; i < static_cast<int>(words[8]); ++i) TryOnce(conditions, make, cuda, steps);
     std::string answer;
     for (const Samples* each : {&steps.create, &steps.export_, &steps.release, &steps.free}) {
       absl::StrAppend(&answer, each->size(), " ");

@@ -26,6 +26,7 @@ struct Conditions {
   absl::Duration pause;     // between the free and the creation
   bool spins = false;       // during the pause, so that the CPU does not fall asleep
   bool new_thread = false;  // the memory is made by a thread that has made none before
+  bool little = false;      // 2 MiB are made and freed right before
 };
 
 // Times of the steps.
