@@ -75,6 +75,7 @@ void ReadDaemon(const toml::value& table, const NameLookup& names, Mistakes* mis
   reader.Read("revocation_grace", DurationForm(), &config->revocation_grace);
   reader.Read("revocation_kill_after", DurationForm(), &config->revocation_kill_after);
   reader.Read("suspension_grace", DurationForm(), &config->suspension_grace);
+  reader.Read("spin", SpinForm(), &config->spin);
   config->admin_gid = ReadGroup("admin_group", names, &reader);
   config->view_gid = ReadGroup("view_group", names, &reader);
   reader.Finish();

@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/spin/spin.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/device/device.h"
@@ -208,6 +209,8 @@ struct Config {
   absl::Duration revocation_kill_after = absl::Seconds(5);
   // Time for sessions to suspend when other requests need their memory.
   absl::Duration suspension_grace = absl::Seconds(30);
+  // How gRPC's threads wait for calls.
+  gpumem::SpinOptions spin;
 
   // For the host backend alone.
   uint32_t host_devices = 1;

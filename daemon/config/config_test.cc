@@ -83,6 +83,7 @@ drain_timeout = "1m30s"
 when_store_full = "refuse"
 revocation_grace = "3s"
 suspension_grace = "4s"
+spin = "20,always"
 revocation_kill_after = "0s"
 state_dir = "/var/lib/other"
 [host]
@@ -153,6 +154,7 @@ default = true
   EXPECT_TRUE(config->refuse_when_store_full);
   EXPECT_EQ(config->revocation_grace, absl::Seconds(3));
   EXPECT_EQ(config->suspension_grace, absl::Seconds(4));
+  EXPECT_EQ(config->spin, (gpumem::SpinOptions{.most = absl::Microseconds(20), .always = true}));
   EXPECT_EQ(config->revocation_kill_after, absl::ZeroDuration());
   EXPECT_EQ(config->state_dir, "/var/lib/other");
   EXPECT_EQ(config->host_devices, 2u);

@@ -181,6 +181,16 @@ Form<bool> BoolForm() {
           }};
 }
 
+Form<gpumem::SpinOptions> SpinForm() {
+  return {"a time to spin", "microseconds up to 1000, such as \"50\", or \"50,always\"",
+          [](const toml::value& value) -> std::optional<gpumem::SpinOptions> {
+            if (!value.is_string()) return std::nullopt;
+            absl::StatusOr<gpumem::SpinOptions> parsed = gpumem::ParseSpin(value.as_string().str);
+            if (!parsed.ok()) return std::nullopt;
+            return *parsed;
+          }};
+}
+
 Form<Kind> KindForm() {
   std::vector<std::pair<std::string, Kind>> words;
   for (const gpumem::KindTraits& row : gpumem::kKindTable) {

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/spin/spin.h"
 #include "daemon/config/config.h"
 #include "daemon/config/toml_reader.h"
 #include "daemon/device/device.h"
@@ -31,6 +32,7 @@ Form<int32_t> IntegerForm(int32_t least, int32_t most);
 Form<mode_t> ModeForm();              // "0660"
 Form<absl::Duration> DurationForm();  // "10s"; at most a day
 Form<bool> BoolForm();
+Form<gpumem::SpinOptions> SpinForm();  // as ParseSpin()
 Form<ReleasePolicy> ReleaseForm();
 Form<PreloadMode> PreloadForm();
 Form<Kind> KindForm();  // one that programs can acquire, by its name in common/kind.h

@@ -217,6 +217,9 @@ void WriteDaemon(Exposition& page, const MetricsFacts& facts) {
               "because one user caused too many of a kind.");
   page.Sample({{"cause", "dropped"}}, facts.log_dropped);
   page.Sample({{"cause", "suppressed"}}, facts.log_suppressed);
+  page.Family("gpumem_spin_seconds_total", Type::kCounter,
+              "CPU time that threads have spun while they waited for calls, in seconds.");
+  page.Seconds({}, facts.spun);
   page.Family("gpumem_restarts_total", Type::kCounter,
               "Daemons in succession whose state the next daemon restored, after crashes and after "
               "planned restarts.");

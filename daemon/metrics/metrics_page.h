@@ -29,6 +29,7 @@ struct MetricsFacts {
   uint64_t store_places = 0;    // of the service manager's store; 0: unknown
   uint64_t store_used = 0;      // of them
   uint64_t unkept = 0;          // segments and publications that it had no place for
+  absl::Duration spun;          // by threads that waited for calls
   uint64_t log_dropped = 0;     // lines that standard error did not take
   uint64_t log_suppressed = 0;  // lines beyond what one user may cause
   std::string version;

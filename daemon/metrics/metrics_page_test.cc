@@ -75,6 +75,7 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
   facts.store_places = 64;
   facts.store_used = 62;
   facts.unkept = 508;
+  facts.spun = absl::Milliseconds(5);
   facts.log_dropped = 11;
   facts.log_suppressed = 12;
   facts.started = absl::FromUnixSeconds(1700000000);
@@ -129,6 +130,7 @@ TEST(MetricsPageTest, SaysWhatWasMeasured) {
         std::string("\ngpumem_unkept_segments 508\n"),
         std::string("\ngpumem_log_lines_lost_total{cause=\"dropped\"} 11\n"),
         std::string("\ngpumem_log_lines_lost_total{cause=\"suppressed\"} 12\n"),
+        std::string("\ngpumem_spin_seconds_total 0.005\n"),
         std::string("\ngpumem_restarts_total 2\n"),
         std::string("gpumem_build_info{version=\"1.2\",backend=\"host\"} 1\n"),
         std::string("\nprocess_start_time_seconds 1700000000\n"),

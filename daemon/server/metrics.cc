@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "daemon/server/server.h"
+#include "daemon/transport/polling/callback_queue.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -13,6 +14,7 @@ void Server::StartMetrics() {
   if (!config_.metrics.enabled()) return;
   MetricsSources sources{.broker = broker_.get(),
                          .notices = [this] { return static_cast<uint64_t>(Notices().size()); },
+                         .spun = [] { return GetCallbackThreadsStats().spun; },
                          .generation = continuity_ == nullptr ? 1 : continuity_->generation(),
                          .backend = backend_,
                          .started = started_};

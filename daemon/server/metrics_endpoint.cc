@@ -89,6 +89,7 @@ MetricsFacts Gather(const MetricsSources& sources) {
           .store_places = ask(sources.store_places),
           .store_used = ask(sources.store_used),
           .unkept = ask(sources.unkept),
+          .spun = sources.spun == nullptr ? absl::ZeroDuration() : sources.spun(),
           .log_dropped = log.dropped,
           .log_suppressed = log.suppressed,
           .version = GPUMEM_VERSION,

@@ -25,7 +25,8 @@ struct MetricsSources {
   std::function<uint64_t()> notices;  // how many
   // As in MetricsFacts; null: there is no store.
   std::function<uint64_t()> store_places, store_used, unkept;
-  uint32_t generation = 1;  // of the daemon, from 1
+  std::function<absl::Duration()> spun;  // as in MetricsFacts
+  uint32_t generation = 1;               // of the daemon, from 1
   Backend backend = Backend::kHost;
   absl::Time started;
 };

@@ -44,7 +44,7 @@ bool NeedsRestart(const Config& from, const Config& to) {
                     c.view_socket_mode, c.view_gid, c.host_devices, c.host_device_bytes,
                     c.pinned_capacity.bytes, c.pinned_capacity.percent, c.tier, c.drain_timeout,
                     c.refuse_when_store_full, c.revocation_grace, c.revocation_kill_after,
-                    c.suspension_grace, c.metrics, c.audit);
+                    c.suspension_grace, c.spin, c.metrics, c.audit);
   };
   return fixed(from) != fixed(to);
 }

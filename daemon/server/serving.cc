@@ -2,6 +2,7 @@
 // The server's sockets, sessions and gRPC services, and the limits of these.
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/impl/server_builder_option.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,7 +18,10 @@
 #include "absl/time/clock.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/server/server.h"
+#include "daemon/transport/meter/activity.h"
 #include "daemon/transport/peer/peer.h"
+#include "daemon/transport/polling/callback_queue.h"
+#include "daemon/transport/polling/quiet_grpc.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -58,6 +62,17 @@ void SetLimits(grpc::ServerBuilder& builder, const char* name, size_t transport_
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
 
+// Leaves out the service of reflection, which gRPC's library adds to every server as soon as it is
+// linked. Its methods are synchronous. The server would have a thread that takes its turn in
+// waiting for sockets, and must hand the calls of sessions to other threads.
+class WithoutPlugins final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->clear();
+  }
+};
+
 // GrpcListener::Started of the operators' and the viewers' servers.
 void SetServing(grpc::Server& server) {
   server.GetHealthCheckService()->SetServingStatus(true);
@@ -96,6 +111,8 @@ std::function<void(const PeerIdentity&, const absl::Status&)> AuditsAs(const cha
 }  // namespace
 
 absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
+  TakeOverGrpcTimers();
+  StartCallbackThreads(config_.spin);
   const bool kept = manager_ != nullptr && manager_->keeper_pid() != 0;
   absl::StatusOr<Listeners> listeners = Listeners::Open(config_, std::move(handed_over), kept);
   if (!listeners.ok()) return listeners.status();
@@ -122,10 +139,11 @@ absl::Status Server::Listen(std::vector<NamedFd> handed_over) {
   history_ = *std::move(history);
   hub_.Own(std::make_unique<WatchHub>(broker_.get()));
   grpc::EnableDefaultHealthCheckService(true);
-  // For operators; but gRPC's library adds it to every server as soon as it is linked.
+  // For operators.
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   api_servers_ = std::make_unique<ApiServers>([this](grpc::ServerBuilder& builder) {
     SetLimits(builder, "api", kMaxApiTransportBytes, kMaxRequestBytes);
+    builder.SetOption(std::make_unique<WithoutPlugins>());
     // Whatever a peer has sent, others have their turn after so much of it.
     for (const char* chunk : {GRPC_ARG_TCP_READ_CHUNK_SIZE, GRPC_ARG_TCP_MIN_READ_CHUNK_SIZE,
                               GRPC_ARG_TCP_MAX_READ_CHUNK_SIZE}) {
@@ -217,13 +235,12 @@ void Server::ListenForViewers() {
 
 absl::Status Server::StartMonitor() {
   if (process_memory_ == nullptr) return absl::OkStatus();
-  auto monitor =
-      UnbrokeredMonitor::Start(broker_.get(), process_memory_,
-                               {.config = config_.unbrokered,
-                                .audit = audit_->sink(),
-                                .process_of = [sessions = sessions_.get()](SessionId id) {
-                                  return sessions->ProcessOf(id);
-                                }});
+  auto monitor = UnbrokeredMonitor::Start(
+      broker_.get(), process_memory_,
+      {.config = config_.unbrokered,
+       .audit = audit_->sink(),
+       .process_of = [sessions = sessions_.get()](SessionId id) { return sessions->ProcessOf(id); },
+       .activity = [] { return ActivityWatch::count(); }});
   if (!monitor.ok()) return monitor.status();
   monitor_ = *std::move(monitor);
   return absl::OkStatus();

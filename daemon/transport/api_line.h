@@ -43,6 +43,9 @@ class ApiLine {
   // by calls of this function. Call from one thread only.
   bool Stalled(absl::Time now, absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // True if Stalled() has last seen a full buffer. Call from the thread of that.
+  bool full() const { return full_since_ != absl::InfiniteFuture(); }
+
   // Returns the daemon's duplicate, for polling until Cut(). The caller must not close it.
   int duplicate() const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);

@@ -15,6 +15,7 @@
 #include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/meter/metered_sockets.h"
 #include "daemon/transport/peer/peer_socket.h"
+#include "daemon/transport/polling/quiet_grpc.h"
 
 namespace gpumemd {
 namespace {
@@ -27,10 +28,16 @@ constexpr size_t kMaxClosing = 256;
 // A uid and tenant that has made no call for so long leaves the processors to others.
 constexpr absl::Duration kActive = absl::Seconds(1);
 
+// After so many looks in which nothing has come or gone, the guard sleeps until something does.
+constexpr int kQuietLooks = 3;
+
 }  // namespace
 
 ApiServers::ApiServers(Prepare prepare, ApiServersOptions options)
-    : prepare_(std::move(prepare)), options_(options), guard_([this] { Guard(); }) {}
+    : prepare_(std::move(prepare)),
+      options_(options),
+      activity_([this] { Wake(); }),
+      guard_([this] { Guard(); }) {}
 
 ApiServers::~ApiServers() {
   StopConnecting();
@@ -83,14 +90,14 @@ absl::StatusOr<ApiServers::Connection> ApiServers::Connect(uid_t uid, const std:
   if (server.calls == nullptr) {
     // Metered sockets keep the window, which may outlive `this`. The callback is not called then:
     // no gRPC call is left.
-    server.calls = std::make_shared<CallWindow>(options_.calls, [this] { look_.Signal(); });
-    server.ends = std::make_shared<CallWindow>(options_.ends, [this] { look_.Signal(); });
+    server.calls = std::make_shared<CallWindow>(options_.calls, [this] { Wake(); });
+    server.ends = std::make_shared<CallWindow>(options_.ends, [this] { Wake(); });
   }
   if (absl::Status metered = MeterSocket(served.get(), server.frames, server.calls, server.ends);
       !metered.ok()) {
     return metered;
   }
-  if (servers_.size() == 1) look_.Signal();
+  Wake();
   server.idle_since = absl::InfiniteFuture();
   // It keeps the server until `served` is closed.
   server.lines.push_back(connection.line);
@@ -119,9 +126,10 @@ void ApiServers::Shutdown(absl::Time deadline) {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
-    look_.Signal();
+    Wake();
   }
   if (guard_.joinable()) guard_.join();
+  GiveBackGrpcTimers();
   std::map<Key, Server> ended;
   {
     absl::MutexLock lock(&mutex_);
@@ -148,34 +156,81 @@ size_t ApiServers::server_count() const {
   return servers_.size();
 }
 
+void ApiServers::Wake() {
+  absl::MutexLock lock(&wake_mutex_);
+  woken_ = true;
+}
+
+void ApiServers::AwaitWake(absl::Duration time) {
+  absl::MutexLock lock(&wake_mutex_);
+  wake_mutex_.AwaitWithTimeout(absl::Condition(&woken_), time);
+  woken_ = false;
+}
+
 void ApiServers::Guard() {
   absl::Time next_look = absl::InfinitePast();
   absl::Time next_trim = absl::InfinitePast();
+  uint64_t seen = ActivityWatch::count();
+  int quiet_looks = 0;
   while (true) {
     std::vector<std::unique_ptr<grpc::Server>> ended;
-    bool trim = false;
+    bool trim = false, runs_timers = false;
+    absl::Duration pause;
     {
       absl::MutexLock lock(&mutex_);
-      absl::Time now = absl::Now();
-      while (!stopping_ && (servers_.empty() || now < next_look)) {
-        absl::Duration pause = servers_.empty() ? absl::InfiniteDuration() : next_look - now;
-        if (ResumeHeld()) pause = std::min(pause, options_.calls.patience);
-        look_.WaitWithTimeout(&mutex_, pause);
-        now = absl::Now();
-      }
       if (stopping_) return;
-      Look(now, ended);
-      next_look = now + options_.guard_interval;
+      const absl::Time now = absl::Now();
+      const bool looks = now >= next_look;
+      if (looks) {
+        Look(now, ended);
+        next_look = now + options_.guard_interval;
+        const bool active = std::exchange(seen, ActivityWatch::count()) != seen || Pending();
+        quiet_looks = active ? 0 : quiet_looks + 1;
+      }
       if (closed_some_ && now >= next_trim) {
         trim = true;
         closed_some_ = false;
         next_trim = now + options_.trim_interval;
       }
+      pause = next_look - now;
+      if (ResumeHeld()) pause = std::min(pause, options_.calls.patience);
+      if (quiet_looks >= kQuietLooks) {
+        activity_.Arm();
+        if (ActivityWatch::count() == seen) pause = QuietTime(now);
+      }
+      if (closed_some_) pause = std::min(pause, next_trim - now);
+      runs_timers = looks;
     }
+    if (runs_timers && HasGrpcTimers()) RunGrpcTimers();
     for (auto& server : ended) server->Shutdown(std::chrono::system_clock::now());
     ended.clear();
     if (trim) malloc_trim(0);
+    AwaitWake(pause);
   }
+}
+
+bool ApiServers::Pending() const {
+  for (const auto& [key, server] : servers_) {
+    for (const std::shared_ptr<CallWindow>& window : {server.calls, server.ends}) {
+      if (window != nullptr && window->any_held()) return true;
+    }
+    for (const std::shared_ptr<ApiLine>& line : server.lines) {
+      if (line->is_cut() || line->full()) return true;
+    }
+  }
+  return false;
+}
+
+absl::Duration ApiServers::QuietTime(absl::Time now) const {
+  // gRPC may have timers of servers that this does not know.
+  absl::Duration time =
+      servers_.empty() && !HasGrpcTimers() ? absl::InfiniteDuration() : options_.quiet_interval;
+  for (const auto& [key, server] : servers_) {
+    if (server.server != nullptr && server.lines.empty()) {
+      time = std::min(time, server.idle_since + options_.linger - now);
+    }
+  }
+  return std::max(time, absl::ZeroDuration());
 }
 
 bool ApiServers::ResumeHeld() {

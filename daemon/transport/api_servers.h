@@ -18,6 +18,9 @@
 // call_window.h limits the calls in progress of each uid and tenant. Further calls wait in the
 // sockets of its clients. Connections that end while many calls are open are closed in turn.
 //
+// The guard sleeps while nothing comes or goes on gRPC's sockets. It runs gRPC's timers, if they
+// are taken over (polling/quiet_grpc.h).
+//
 // A server exists while it has connections, and for options.linger after that. Making one takes
 // some 2 ms.
 #pragma once
@@ -42,6 +45,7 @@
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/transport/api_line.h"
+#include "daemon/transport/meter/activity.h"
 #include "daemon/transport/meter/call_window.h"
 #include "daemon/transport/meter/frame_budget.h"
 
@@ -54,8 +58,9 @@ struct ApiServersOptions {
   // Minimum time between returns of the process's free memory to the machine, after connections
   // have ended.
   absl::Duration trim_interval = absl::Seconds(5);
-  // Poll interval of the guard.
+  // Poll interval of the guard; and without activity on gRPC's sockets.
   absl::Duration guard_interval = absl::Milliseconds(100);
+  absl::Duration quiet_interval = absl::Seconds(10);
   FrameBudgetOptions frames;  // of each uid and tenant
   CallWindowOptions calls;    // of each uid and tenant
   // Open calls of connections that are being closed, of each uid and tenant: some 4 ms of gRPC's
@@ -130,6 +135,14 @@ class ApiServers {
 
   void Serve(const Key& key, gpumem::UniqueFd served) ABSL_LOCKS_EXCLUDED(mutex_);
   void Guard() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Has the guard look again. Callable with any lock.
+  void Wake() ABSL_LOCKS_EXCLUDED(wake_mutex_);
+  // Sleeps for a time, or until Wake().
+  void AwaitWake(absl::Duration time) ABSL_LOCKS_EXCLUDED(wake_mutex_);
+  // True if something may change without activity on a socket.
+  bool Pending() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // How long the guard may sleep if nothing wakes it.
+  absl::Duration QuietTime(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Resumes reads of held sockets where there is room again. True if some are still held.
   bool ResumeHeld() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Tells the windows whether more than one of them gets calls.
@@ -149,12 +162,14 @@ class ApiServers {
   const ApiServersOptions options_;
 
   mutable absl::Mutex mutex_;
-  absl::CondVar look_;  // wakes the guard; its interval makes up for a lost signal
   bool connecting_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::map<Key, Server> servers_ ABSL_GUARDED_BY(mutex_);
   Cuts cuts_ ABSL_GUARDED_BY(mutex_);
   bool closed_some_ ABSL_GUARDED_BY(mutex_) = false;  // since memory was last given back
+  absl::Mutex wake_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  bool woken_ ABSL_GUARDED_BY(wake_mutex_) = false;
+  ActivityWatch activity_;
   std::thread guard_;
 };
 

@@ -5,8 +5,8 @@
 // descriptor of the daemon with idle ones. Here the kernel identifies the peer, and each user has a
 // limit.
 //
-// The server exists while it has connections, and for options.linger after that: gRPC's threads
-// wake several times a second even when idle. Making a server takes some 2 ms.
+// The server exists while it has connections, and for options.linger after that: its threads take
+// memory, and its methods are synchronous. Making a server takes some 2 ms.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

@@ -144,6 +144,8 @@ struct UnbrokeredMonitor::State {
   bool stray_pids ABSL_GUARDED_BY(mutex) = false;  // in the last sample
   bool published ABSL_GUARDED_BY(mutex) = false;   // the broker was told of something
   bool nobody ABSL_GUARDED_BY(mutex) = false;      // had a session at the last look
+  bool is_quiet ABSL_GUARDED_BY(mutex) = false;    // no client has used the daemon since
+  uint64_t last_activity ABSL_GUARDED_BY(mutex) = 0;
 
   void Digest(const Before& before, Answer answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   bool PidsAreOurs(const Answer& answer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -212,6 +214,9 @@ void UnbrokeredMonitor::Run(State& state) {
     if (state.config.interval > absl::ZeroDuration()) {
       before = LookAround(*state.broker);
       state.nobody = before.sessions.empty();
+      const uint64_t activity = state.options.activity ? state.options.activity() : 0;
+      state.is_quiet =
+          state.options.activity && std::exchange(state.last_activity, activity) == activity;
       state.mutex.Unlock();
       answer = AskDriver(*state.source, before);
       state.mutex.Lock();
@@ -364,8 +369,8 @@ void UnbrokeredMonitor::State::FollowUp() {
 absl::Duration UnbrokeredMonitor::State::UntilNextLook() {
   absl::Duration wait =
       config.interval > absl::ZeroDuration() ? config.interval : absl::InfiniteDuration();
-  // Then all that is seen is for people to look at: an idle daemon wakes seldom.
-  if (nobody) wait *= 2;
+  // An idle daemon wakes seldom. Without sessions all that is seen is for people to look at.
+  if (nobody || is_quiet) wait *= 2;
   const absl::Time now = absl::Now();
   for (const auto& [process, sentence] : sentences) {
     if (!sentence.killed) wait = std::min(wait, sentence.kill_at - now);

@@ -30,6 +30,8 @@ struct UnbrokeredMonitorOptions {
   AuditSink* audit = nullptr;  // records processes that are ended; may be null
   // Returns a pidfd of a session's process (SessionServer::ProcessOf). Thread-safe; must not block.
   std::function<absl::StatusOr<gpumem::UniqueFd>(SessionId)> process_of;
+  // Returns a number that changes while clients use the daemon; null: they always do. Thread-safe.
+  std::function<uint64_t()> activity;
   absl::Duration kill_after = absl::Seconds(5);  // SIGTERM, SIGKILL
   absl::Duration patience = absl::Seconds(2);    // of the destructor
 };

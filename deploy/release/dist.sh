@@ -43,12 +43,12 @@ dist_programs() {
 
   bazel build --config=dist-bundled //client:libgpumem.so "${PRELOAD_TARGETS[@]}" \
     //tests/preload:{async,async_work,bench,brokered,holder,physical,ways_dlsym} \
-    //tests/bench:gpumem_bench //tests/demo:gpumem_demo //tests/foreign:gpumem_foreign \
-    //tests/gpu:gpumem_gpu_test
+    //tests/bench:gpumem_bench //tests/wakeups:gpumem_handoffs //tests/demo:gpumem_demo \
+    //tests/foreign:gpumem_foreign //tests/gpu:gpumem_gpu_test
   bin=$(bazel_bin --config=dist-bundled)
-  install "$bin/tests/bench/gpumem_bench" "$bin/tests/demo/gpumem_demo" \
-    "$bin/tests/foreign/gpumem_foreign" "$bin/tests/gpu/gpumem_gpu_test" "$DIST/bin/"
-  drop_build_folders "$DIST"/bin/gpumem_{bench,demo,foreign,gpu_test}
+  install "$bin/tests/bench/gpumem_bench" "$bin/tests/wakeups/gpumem_handoffs" \
+    "$bin/tests/demo/gpumem_demo" "$bin/tests/foreign/gpumem_foreign" "$bin/tests/gpu/gpumem_gpu_test" "$DIST/bin/"
+  drop_build_folders "$DIST"/bin/gpumem_{bench,handoffs,demo,foreign,gpu_test}
   install -D -t "$DIST/share/gpumem/preload" "$ROOT"/tests/gpu/preload/*.py \
     "$bin"/tests/preload/{async,async_work,bench,brokered,holder,physical,ways_dlsym}
   drop_build_folders "$DIST"/share/gpumem/preload/{async,async_work,bench,brokered,holder,physical,ways_dlsym}

@@ -21,6 +21,7 @@ Tally AttachMany(const Orders& orders);
 Tally ReleaseFlood(const Orders& orders);
 Tally ReconcileFlood(const Orders& orders);
 Tally Wait(const Orders& orders);
+Tally Tickle(const Orders& orders);
 Tally ReleaseSlowly(const Orders& orders);
 
 // --- Suspended leases (suspend_attacks.cc) -------------------------------------------------------

@@ -52,6 +52,7 @@ Attack FindAttack(const std::string& name) {
       {"tell-pods", TellPods},
       {"tenant-storm", TenantStorm},
       {"view-storm", ViewStorm},
+      {"tickle", Tickle},
       {"wait", Wait},
   };
   const auto found = all.find(name);

@@ -51,6 +51,17 @@ TEST_F(Hostile, RapidReset) { Survive({}, {{.attack = "rapid-reset", .processes 
 
 TEST_F(Hostile, CallStorm) { Survive({}, {{.attack = "call-storm", .processes = 2}}); }
 
+// Clients can keep the daemon's threads from sleeping; for half of a processor's time at most.
+TEST_F(Hostile, SpinningThreads) {
+  const absl::Time start = absl::Now();
+  Survive({.daemon = "spin = \"50,always\"\n", .needs_users = false},
+          {{.attack = "tickle", .processes = 2, .one_user = true}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("tickle", "calls"), 0u);
+  EXPECT_LE(Metric("gpumem_spin_seconds_total "),
+            0.5 * absl::ToDoubleSeconds(absl::Now() - start) + 0.2);
+}
+
 // --- The broker ----------------------------------------------------------------------------------
 
 TEST_F(Hostile, ManyLeases) {

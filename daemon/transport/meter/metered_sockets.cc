@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "daemon/transport/meter/activity.h"
 #include "daemon/transport/meter/http2_meter.h"
 
 namespace gpumemd {
@@ -344,11 +345,15 @@ void ResumeReads(const std::shared_ptr<CallWindow>& window) { Resume(NextTurn(wi
 extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
   gpumemd::MeteredSocket* const metered = gpumemd::Find(socket);
   if (metered == nullptr || (flags & MSG_PEEK) != 0) {
-    return gpumemd::Receive(socket, message, flags);
+    const ssize_t size = gpumemd::Receive(socket, message, flags);
+    if (size >= 0) gpumemd::ActivityWatch::Note();
+    return size;
   }
   std::optional<gpumemd::Turn> turn;
   const ssize_t size = metered->Read(socket, message, flags, turn);
   const int error = errno;
+  if (size > 0) gpumemd::NoteReader(socket);
+  if (size >= 0 || error != EAGAIN) gpumemd::ActivityWatch::Note();
   gpumemd::Resume(std::move(turn));
   errno = error;
   return size;
@@ -356,6 +361,7 @@ extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
 
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
   const ssize_t size = gpumemd::Send(socket, message, flags);
+  if (size > 0) gpumemd::ActivityWatch::Note();
   gpumemd::MeteredSocket* const metered = size > 0 ? gpumemd::Find(socket) : nullptr;
   if (metered != nullptr) {
     gpumemd::Resume(metered->Wrote(*message, static_cast<size_t>(size)));
@@ -375,6 +381,7 @@ extern "C" int close(int descriptor) {
     gpumemd::Turns turns = metered->Closed();
     gpumemd::Resume(std::move(turns.calls));
     gpumemd::Resume(std::move(turns.ends));
+    gpumemd::ActivityWatch::Note();
   }
   // Not by dlsym(): it is called before and after everything else in a program.
   return static_cast<int>(syscall(SYS_close, descriptor));

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "daemon/core/ledger/bounds.h"
 #include "daemon/core/requested_kind.h"
+#include "daemon/transport/polling/inline_work.h"
 #include "daemon/transport/service/convert.h"
 #include "daemon/transport/service/session_call.h"
 #include "daemon/transport/service/unary_call.h"
@@ -204,7 +205,10 @@ class BrokerService::WaitingCall final : public grpc::ServerUnaryReactor {
   void Advance(bool may_block) {
     auto progress = service_->broker_->Advance(record_, may_block);
     if (progress.state == State::kWaits) return;
-    if (progress.state == State::kNeedsAThread) return AdvanceOnWorker();
+    if (progress.state == State::kNeedsAThread) {
+      if (!RunInline([this] { Advance(/*may_block=*/true); })) AdvanceOnWorker();
+      return;
+    }
     if (absl::Status done = Method::Write(std::move(progress), answer_); !done.ok()) {
       return AnswerWith(done);
     }
@@ -212,7 +216,7 @@ class BrokerService::WaitingCall final : public grpc::ServerUnaryReactor {
   }
 
   void AdvanceOnWorker() {
-    service_->workers_.Run([this] { Advance(/*may_block=*/true); });
+    service_->workers_.Run([this] { RunOnWorker([this] { Advance(/*may_block=*/true); }); });
   }
 
   void AnswerWith(const absl::StatusOr<typename Method::Response>& answer) {

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/transport/meter/activity.h"
+
+#include <atomic>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+TEST(ActivityWatchTest, WakesOnceAfterItIsArmed) {
+  int woken = 0;
+  ActivityWatch watch([&] { ++woken; });
+  const uint64_t before = ActivityWatch::count();
+  ActivityWatch::Note();
+  EXPECT_EQ(woken, 0);
+  EXPECT_EQ(ActivityWatch::count(), before + 1);
+  watch.Arm();
+  ActivityWatch::Note();
+  ActivityWatch::Note();
+  EXPECT_EQ(woken, 1);
+}
+
+TEST(ActivityWatchTest, WakesAllThatAreArmed) {
+  int first = 0, second = 0;
+  ActivityWatch a([&] { ++first; });
+  {
+    ActivityWatch b([&] { ++second; });
+    a.Arm();
+    b.Arm();
+    ActivityWatch::Note();
+    EXPECT_EQ(first, 1);
+    EXPECT_EQ(second, 1);
+    b.Arm();
+  }
+  ActivityWatch::Note();
+  EXPECT_EQ(second, 1);
+}
+
+// A thread that arms, looks and sleeps misses no activity.
+TEST(ActivityWatchTest, LosesNoWake) {
+  absl::Mutex mutex;
+  bool woken = false;
+  ActivityWatch watch([&] {
+    absl::MutexLock lock(&mutex);
+    woken = true;
+  });
+  std::atomic<uint64_t> seen = ActivityWatch::count();
+  constexpr int kRounds = 2000;
+  std::thread sleeper([&] {
+    for (int i = 0; i < kRounds; ++i) {
+      watch.Arm();
+      absl::MutexLock lock(&mutex);
+      if (ActivityWatch::count() == seen) {
+        ASSERT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&woken), absl::Seconds(60)));
+      }
+      woken = false;
+      ++seen;
+    }
+  });
+  for (int i = 0; i < kRounds; ++i) {
+    const uint64_t before = ActivityWatch::count();
+    while (seen < before) std::this_thread::yield();
+    ActivityWatch::Note();
+  }
+  sleeper.join();
+}
+
+TEST(NoteReaderTest, TellsHowLongOneSocketIsAlone) {
+  NoteReader(5);
+  NoteReader(6);
+  EXPECT_LT(SinceOtherReader(), absl::Seconds(30));
+  const absl::Time until = absl::Now() + absl::Seconds(60);
+  while (SinceOtherReader() < absl::Milliseconds(20) && absl::Now() < until) NoteReader(6);
+  EXPECT_GE(SinceOtherReader(), absl::Milliseconds(20));
+}
+
+}  // namespace
+}  // namespace gpumemd

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/transport/polling/inline_work.h"
+
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+TEST(InlinePolicyTest, AllowsWhileMostWorkIsShort) {
+  InlinePolicy policy;
+  absl::Time now = absl::UnixEpoch();
+  const auto allows_after = [&](absl::Duration took) {
+    now += absl::Seconds(1);
+    policy.Ended(now, took, /*on_worker=*/true);
+    return policy.Allows(now);
+  };
+  EXPECT_TRUE(policy.Allows(now));
+  EXPECT_TRUE(allows_after(absl::Milliseconds(50)));
+  EXPECT_FALSE(allows_after(absl::Milliseconds(50)));
+  for (int i = 0; i < 6; ++i) EXPECT_FALSE(allows_after(absl::Microseconds(100))) << i;
+  EXPECT_TRUE(allows_after(absl::Microseconds(100)));
+}
+
+TEST(InlinePolicyTest, ForbidsWhileWorkQueues) {
+  InlinePolicy policy;
+  absl::Time now = absl::UnixEpoch();
+  policy.Ended(now, absl::Microseconds(100), /*on_worker=*/false);
+  EXPECT_TRUE(policy.Allows(now + absl::Microseconds(60)));
+  now += absl::Microseconds(100);
+  policy.Ended(now, absl::Microseconds(100), /*on_worker=*/false);
+  EXPECT_FALSE(policy.Allows(now + absl::Microseconds(5)));
+  EXPECT_FALSE(policy.Allows(now + absl::Milliseconds(100)));
+  EXPECT_TRUE(policy.Allows(now + absl::Milliseconds(201)));
+}
+
+TEST(RunInlineTest, OnlyOnThreadsOfTheQueue) {
+  EXPECT_FALSE(RunInline([] { ADD_FAILURE(); }));
+  bool ran = false;
+  RunOnWorker([&] { ran = true; });
+  EXPECT_TRUE(ran);
+}
+
+}  // namespace
+}  // namespace gpumemd

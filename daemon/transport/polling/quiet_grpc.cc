@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/transport/polling/quiet_grpc.h"
+
+#include <grpc/event_engine/event_engine.h>
+#include <grpc/grpc.h>
+
+#include <atomic>
+#include <memory>
+
+#include "daemon/transport/polling/event_engine.h"
+
+// Of gRPC's library; no header of its package declares them.
+void grpc_timer_manager_set_threading(bool enabled);
+void grpc_timer_manager_tick();
+
+namespace gpumemd {
+namespace {
+
+std::atomic<bool> taken_over = false;
+
+}  // namespace
+
+void TakeOverGrpcTimers() {
+  grpc_event_engine::experimental::SetEventEngineFactory(
+      [] { return std::make_unique<QuietEventEngine>(); });
+  // Never undone: with the last user gRPC would stop, and start its threads anew with the next.
+  grpc_init();
+  grpc_timer_manager_set_threading(false);
+  taken_over = true;
+}
+
+bool HasGrpcTimers() { return taken_over; }
+
+void RunGrpcTimers() { grpc_timer_manager_tick(); }
+
+void GiveBackGrpcTimers() {
+  if (taken_over.exchange(false)) grpc_timer_manager_set_threading(true);
+}
+
+}  // namespace gpumemd
