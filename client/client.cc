@@ -71,8 +71,14 @@ Client::Client(std::shared_ptr<internal::Session> session)
     : session_(std::move(session)), opened_(std::make_unique<internal::OpenedSegments>()) {}
 
 Client::~Client() {
-  // A thread that only the parent has may hold its lock.
-  if (session_->forked()) internal::Abandon(std::move(opened_));
+  if (session_->forked()) {
+    // A thread that only the parent has may hold its lock.
+    internal::Abandon(std::move(opened_));
+    return;
+  }
+  opened_.reset();
+  // Segments may keep the session for longer.
+  session_->SendReleases();
 }
 
 absl::StatusOr<Segment> Client::Acquire(const AcquireOptions& options) {
@@ -121,10 +127,11 @@ absl::StatusOr<std::vector<Segment>> Client::AcquireIn(std::shared_ptr<const Add
   request.set_scratch(options.scratch);
   const absl::Time deadline = session_->Deadline(options.timeout) + options.wait;
   const bool waits = request.wait_ms() > 0 || disturbance.interrupt != nullptr;
+  internal::ArrivalMapper mapper(*session_, *placement);
   absl::StatusOr<std::vector<Segment>> segments =
       Mapped(waits ? session_->AcquireWaiting(request, deadline, disturbance)
-                   : session_->Acquire(request, deadline),
-             *placement);
+                   : session_->Acquire(request, deadline, &mapper),
+             mapper);
   if (!segments.ok()) return segments.status();
   for (Segment& segment : *segments) segment.state_->tag = options.tag;
   return segments;
@@ -152,14 +159,14 @@ absl::StatusOr<std::vector<Segment>> Client::OpenMany(absl::Span<const std::stri
     if (!bytes.ok()) return bytes.status();
     request.add_tickets(*std::move(bytes));
   }
-  return Mapped(session_->Open(request, session_->Deadline(options.timeout)), *placement);
+  internal::ArrivalMapper mapper(*session_, *placement);
+  return Mapped(session_->Open(request, session_->Deadline(options.timeout), &mapper), mapper);
 }
 
 absl::StatusOr<std::vector<Segment>> Client::Mapped(absl::StatusOr<internal::Grant> grant,
-                                                    const MapOptions& options) {
+                                                    internal::ArrivalMapper& mapper) {
   if (!grant.ok()) return grant.status();
-  absl::StatusOr<std::vector<internal::MappedLease>> mapped =
-      internal::MapGrant(*grant, *session_, options);
+  absl::StatusOr<std::vector<internal::MappedLease>> mapped = mapper.Take(*grant);
   if (!mapped.ok()) return mapped.status();
   Failpoint("client-mapped");
   grant->Keep();

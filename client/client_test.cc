@@ -68,7 +68,7 @@ TEST(ClientTest, ManySegmentsLieOneAfterAnother) {
   }
   memset(begin, 1, 253 * kBytes);
   segments->clear();
-  EXPECT_EQ(daemon.live_leases(), 0u);
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/0), 0u);
 }
 
 TEST(ClientTest, ASharedSegmentIsTheSameMemory) {
@@ -326,7 +326,7 @@ TEST(ClientTest, SegmentsOutliveTheirClient) {
   EXPECT_TRUE(segment.Share().ok());
   EXPECT_EQ(daemon.live_leases(), 1u);
   segment = Segment();
-  EXPECT_EQ(daemon.live_leases(), 0u);
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/0), 0u);
 }
 
 TEST(ClientTest, AssigningOverASegmentReleasesIt) {
@@ -334,7 +334,7 @@ TEST(ClientTest, AssigningOverASegmentReleasesIt) {
   auto client = ConnectTo(daemon);
   Segment segment = client->Acquire({.bytes = kBytes}).value();
   segment = client->Acquire({.bytes = kBytes}).value();
-  EXPECT_EQ(daemon.live_leases(), 1u);
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/1), 1u);
   Segment moved = std::move(segment);
   EXPECT_FALSE(segment.valid());  // NOLINT(bugprone-use-after-move): it guarantees that
   EXPECT_TRUE(moved.valid());

@@ -49,7 +49,7 @@ TEST_F(DemoteTest, BytesAndAddressesStay) {
   EXPECT_EQ(segments[2].lease_id(), lease);
   EXPECT_EQ(segments[2].Share()->value, ticket);
   segments.clear();
-  EXPECT_EQ(daemon_->live_leases(), 0u);
+  EXPECT_EQ(daemon_->live_leases(/*awaited=*/0), 0u);
 }
 
 TEST_F(DemoteTest, SomeOfARange) {

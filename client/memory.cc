@@ -47,6 +47,11 @@ void OpenMemoryPage(internal::Connection& connection, absl::Time deadline) {
 
 absl::StatusOr<DeviceMemory> Client::GetMemory(absl::string_view device_uuid) {
   if (absl::Status status = session_->CheckProcess(); !status.ok()) return status;
+  if (internal::ReleaseQueue::AnyUnsent()) {
+    // The page shows what the daemon knows.
+    const auto told = session_->Prepare(session_->Deadline(std::nullopt));
+    if (!told.ok()) return told.status();
+  }
   const auto current = session_->reconnector_.current();
   if (const auto figures = current->memory().Read(device_uuid); figures && current->SeemsAlive()) {
     return FromPage(*figures);

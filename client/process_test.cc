@@ -146,7 +146,7 @@ TEST(ClientTest, ThreadsShareAClientWithoutLeaks) {
   work(1);  // gRPC opens its descriptors for that many threads
   const size_t before = OpenFds();
   work(kRounds);
-  EXPECT_EQ(daemon.live_leases(), 0u);
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/0), 0u);
   EXPECT_LE(OpenFds(), before + kThreads);
 }
 

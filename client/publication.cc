@@ -22,7 +22,7 @@ struct Attachment::State {
       : session(std::move(the_session)), segments(std::move(the_segments)) {}
   ~State() {
     std::vector<uint64_t> leases = Unmap();
-    if (!leases.empty()) session->Forget(std::move(leases));
+    if (!leases.empty()) session->ForgetSoon(std::move(leases), size);
   }
 
   // Unmaps all; returns the leases of the mappings, which the caller must end.
@@ -250,18 +250,19 @@ absl::StatusOr<Attachment> Client::Attach(absl::string_view name, const AttachOp
   if (options.cancel.has_value()) disturbance.interrupt = options.cancel->interrupt_;
   const absl::Time deadline =
       session_->Deadline(options.timeout) + (waits ? options.wait : absl::ZeroDuration());
+  internal::ArrivalMapper mapper(*session_, *placement);
   absl::StatusOr<internal::Session::Attached> attached =
-      session_->Attach(request, deadline, disturbance);
+      session_->Attach(request, deadline, disturbance, &mapper);
   if (!attached.ok()) return attached.status();
   std::string content_id = attached->response.content_id();
-  absl::StatusOr<Attachment> mapped = MapAttached(*std::move(attached), *placement);
+  absl::StatusOr<Attachment> mapped = MapAttached(*std::move(attached), mapper);
   if (mapped.ok()) mapped->state_->content_id = std::move(content_id);
   return mapped;
 }
 
 template <typename Answered>
-absl::StatusOr<Attachment> Client::MapAttached(Answered attached, const MapOptions& options) {
-  absl::StatusOr<std::vector<Segment>> segments = Mapped(std::move(attached.grant), options);
+absl::StatusOr<Attachment> Client::MapAttached(Answered attached, internal::ArrivalMapper& mapper) {
+  absl::StatusOr<std::vector<Segment>> segments = Mapped(std::move(attached.grant), mapper);
   if (!segments.ok()) return segments.status();
   auto state = std::make_unique<Attachment::State>(session_, *std::move(segments));
   state->version = attached.response.version();
@@ -310,7 +311,8 @@ absl::StatusOr<AttachedOrClaimed> Client::AttachOrClaim(absl::string_view name,
                                                         std::string(content_id)));
     return result;
   }
-  absl::StatusOr<Attachment> mapped = MapAttached(std::move(answer->answered), *placement);
+  internal::ArrivalMapper mapper(*session_, *placement);
+  absl::StatusOr<Attachment> mapped = MapAttached(std::move(answer->answered), mapper);
   if (!mapped.ok()) return mapped.status();
   mapped->state_->content_id = std::string(content_id);
   result.attachment = *std::move(mapped);

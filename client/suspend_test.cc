@@ -132,7 +132,7 @@ TEST_F(SuspendTest, BytesComeBackToTheirAddresses) {
     EXPECT_EQ(OpenFds(), fds);
   }
   segments.clear();
-  EXPECT_EQ(daemon_->live_leases(), 0u);
+  EXPECT_EQ(daemon_->live_leases(/*awaited=*/0), 0u);
   EXPECT_FALSE(IsReserved(base + kBytes));
 }
 
@@ -369,7 +369,7 @@ TEST_F(SuspendTest, ASuspendedSegmentIsReleased) {
   EXPECT_FALSE(IsReserved(base + kBytes));
   EXPECT_TRUE(IsReserved(base + 2 * kBytes));
   segments.clear();
-  EXPECT_EQ(daemon_->live_leases(), 0u);
+  EXPECT_EQ(daemon_->live_leases(/*awaited=*/0), 0u);
   EXPECT_FALSE(IsReserved(base));
 }
 

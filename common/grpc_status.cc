@@ -30,16 +30,25 @@ grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const auto code = static_cast<grpc::StatusCode>(status.code());
   const std::string message(status.message());
-  const std::optional<v1::Denial> denial = DenialOf(status);
-  if (!denial.has_value()) return grpc::Status(code, message);
+  if (!DenialOf(status).has_value()) return grpc::Status(code, message);
+  return grpc::Status(code, message, ToStatusDetails(status).SerializeAsString());
+}
 
+v1::StatusDetails ToStatusDetails(const absl::Status& status) {
   v1::StatusDetails details;
-  details.set_code(code);
-  details.set_message(message);
-  google::protobuf::Any* any = details.add_details();
-  any->set_type_url(kTypeUrlPrefix + v1::Denial::descriptor()->full_name());
-  any->set_value(denial->SerializeAsString());
-  return grpc::Status(code, message, details.SerializeAsString());
+  details.set_code(static_cast<int32_t>(status.code()));
+  details.set_message(std::string(status.message()));
+  if (const std::optional<v1::Denial> denial = DenialOf(status); denial.has_value()) {
+    google::protobuf::Any* any = details.add_details();
+    any->set_type_url(kTypeUrlPrefix + v1::Denial::descriptor()->full_name());
+    any->set_value(denial->SerializeAsString());
+  }
+  return details;
+}
+
+grpc::Status FromStatusDetails(const v1::StatusDetails& details) {
+  return grpc::Status(static_cast<grpc::StatusCode>(details.code()), details.message(),
+                      details.details().empty() ? "" : details.SerializeAsString());
 }
 
 absl::Status FromGrpcStatus(const grpc::Status& status) {

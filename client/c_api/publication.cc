@@ -220,6 +220,13 @@ int gpumem_attachment_release(gpumem_attachment* attachment) {
   });
 }
 
+int gpumem_attachment_release_async(gpumem_attachment* attachment) {
+  return Call([&]() -> absl::Status {
+    delete attachment;
+    return absl::OkStatus();
+  });
+}
+
 int gpumem_client_list_publications(gpumem_client* client, const char* tenant,
                                     gpumem_publication_list** publications, size_t* count) {
   return Call([&]() -> absl::Status {

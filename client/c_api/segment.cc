@@ -163,6 +163,13 @@ int gpumem_segment_release(gpumem_segment* segment) {
   });
 }
 
+int gpumem_segment_release_async(gpumem_segment* segment) {
+  return Call([&]() -> absl::Status {
+    delete segment;
+    return absl::OkStatus();
+  });
+}
+
 int gpumem_segment_get_info(const gpumem_segment* segment, gpumem_segment_info* info) {
   return Call([&]() -> absl::Status {
     if (AnyNull(segment)) return NullError("segment");

@@ -206,7 +206,7 @@ TEST(CApiWaitingTest, RevocablePoolsAndSegments) {
   EXPECT_EQ(seen.leases.size(), 8u);
   EXPECT_EQ(gpumem_pool_free(pool, &block, nullptr), GPUMEM_OK);
   EXPECT_EQ(gpumem_pool_destroy(pool), GPUMEM_OK);
-  EXPECT_EQ(daemon.live_leases(), 0u);
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/0), 0u);
   EXPECT_EQ(gpumem_client_destroy(client), GPUMEM_OK);
 }
 

@@ -98,7 +98,7 @@ TEST_F(EventTest, AreBesideOnesOwnSegmentsOnly) {
 TEST_F(EventTest, EndsWithItsMaker) {
   { Event made = producer_->CreateEvent({.name = "batch"}).value(); }
   EXPECT_EQ(daemon_.live_events(), 0u);
-  EXPECT_EQ(daemon_.live_leases(), 0u);
+  EXPECT_EQ(daemon_.live_leases(/*awaited=*/0), 0u);
   EXPECT_EQ(consumer_->OpenEvent("batch").status().code(), StatusCode::kNotFound);
   EXPECT_TRUE(producer_->CreateEvent({.name = "batch"}).ok());  // the name is free again
 }
@@ -109,10 +109,10 @@ TEST_F(EventTest, AnOpenedEventIsUsableAfterItsMakersEnd) {
   EXPECT_EQ(daemon_.live_leases(), 2u);
   made = Event();
   EXPECT_EQ(daemon_.live_events(), 0u);
-  EXPECT_EQ(daemon_.live_leases(), 1u);
+  EXPECT_EQ(daemon_.live_leases(/*awaited=*/1), 1u);
   EXPECT_EQ(opened.Wait(nullptr), absl::OkStatus());
   opened = Event();
-  EXPECT_EQ(daemon_.live_leases(), 0u);
+  EXPECT_EQ(daemon_.live_leases(/*awaited=*/0), 0u);
 }
 
 TEST_F(EventTest, RefusalsLeaveNothingBehind) {
@@ -130,7 +130,7 @@ TEST_F(EventTest, RefusalsLeaveNothingBehind) {
             StatusCode::kNotFound);
   EXPECT_EQ(consumer_->CreateEvent({.name = "batch"}).status().code(), StatusCode::kAlreadyExists);
   EXPECT_EQ(daemon_.live_events(), 1u);
-  EXPECT_EQ(daemon_.live_leases(), 2u);
+  EXPECT_EQ(daemon_.live_leases(/*awaited=*/2), 2u);
 }
 
 TEST_F(EventTest, AnEmptyOneSaysSo) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,5 +35,30 @@ struct MappedLease {
 //   INTERNAL             the daemon sent an impossible grant, or the driver failed
 absl::StatusOr<std::vector<MappedLease>> MapGrant(const Grant& grant, Session& session,
                                                   const MapOptions& options);
+
+// Maps a grant when it arrives.
+class ArrivalMapper final : public Recipient {
+ public:
+  // All outlive this.
+  ArrivalMapper(Session& session, const MapOptions& options)
+      : session_(session), options_(options) {}
+
+  void Arrived(const Grant& grant) override {
+    mapped_.emplace(MapGrant(grant, session_, options_));
+  }
+  void Withdrawn() override { mapped_.reset(); }
+
+  // Returns the result of MapGrant, which it calls now if the grant was not announced. Call it
+  // once.
+  absl::StatusOr<std::vector<MappedLease>> Take(const Grant& grant) {
+    if (!mapped_) Arrived(grant);
+    return *std::move(mapped_);
+  }
+
+ private:
+  Session& session_;
+  const MapOptions& options_;
+  std::optional<absl::StatusOr<std::vector<MappedLease>>> mapped_;
+};
 
 }  // namespace gpumem::internal

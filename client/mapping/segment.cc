@@ -57,7 +57,7 @@ Handle HandleOf(const v1::Lease& lease) {
 
 Segment::State::~State() {
   Unmap();
-  if (leased) session->Forget({mapped.lease.lease_id()});
+  if (leased) session->ForgetSoon({mapped.lease.lease_id()}, mapped.lease.size_bytes());
 }
 
 void Segment::State::Unmap() {

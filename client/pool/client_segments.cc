@@ -64,13 +64,12 @@ class ClientSegments : public SegmentSource {
       segments_.erase(found);
     }
     const auto at = reinterpret_cast<uintptr_t>(segment.data());
-    absl::Status released = segment.Release(absl::ZeroDuration());
-    // A thread that frees a block does not wait for an absent daemon: the release follows when a
-    // daemon is back.
-    if (absl::IsUnavailable(released)) released = absl::OkStatus();
+    // A thread that frees a block does not wait for the daemon: the release follows soon, and
+    // before the next call.
+    segment = Segment();
     absl::MutexLock lock(&mutex_);
     taken_.erase(at);  // unmapped by now: the next segment may use the addresses
-    return released;
+    return absl::OkStatus();
   }
 
   absl::Status Move(absl::Span<const uint64_t> ids, uintptr_t at) override {

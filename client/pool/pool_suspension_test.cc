@@ -156,7 +156,7 @@ TEST_F(PoolSuspensionTest, AWaitingResumeIsCancelled) {
   other.join();
   EXPECT_TRUE(pool_->suspended());
   EXPECT_GT(pool_->Trim(0).value(), 0u) << "what was freed meanwhile";
-  EXPECT_EQ(daemon_->live_leases(), 0u);
+  EXPECT_EQ(daemon_->live_leases(/*awaited=*/0), 0u);
   ASSERT_EQ(pool_->Resume(), absl::OkStatus()) << "there is nothing left to resume";
 }
 
@@ -180,7 +180,7 @@ TEST_F(PoolSuspensionTest, ItIsDestroyedWhileItIsSuspended) {
   Filled(4 * kMiB, 1);
   ASSERT_EQ(pool_->Suspend(), absl::OkStatus());
   pool_.reset();
-  EXPECT_EQ(daemon_->live_leases(), 0u);
+  EXPECT_EQ(daemon_->live_leases(/*awaited=*/0), 0u);
 }
 
 TEST_F(PoolSuspensionTest, OnlyKindVmmCanBeSuspended) {

@@ -208,7 +208,7 @@ TEST(PoolTest, RevocableMemoryThatIsTakenBackIsGivenWhenItIsFree) {
   EXPECT_GT(left, absl::Seconds(20));
   EXPECT_LE(left, absl::Seconds(60));
   // The free part has gone by now; the rest goes when it is freed.
-  EXPECT_EQ(daemon.live_leases(), 1u);
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/1), 1u);
   EXPECT_TRUE(pool->Free(used, nullptr).ok());
   go_on.Notify();
   EXPECT_TRUE(Eventually([&] { return daemon.live_leases() == 0; }));

@@ -35,6 +35,7 @@ Connection::Connection(UniqueFd session, UniqueFd api, std::string token)
       channel_(MakeChannel(std::move(api))),
       stub_(v1::Broker::NewStub(channel_)),
       deliveries_(std::move(session)),
+      lane_(stub_.get(), token_, api_.get(), &deliveries_),
       pools_(&deliveries_) {}
 
 void Connection::SetUp(grpc::ClientContext& context, absl::Time deadline) const {

@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "client/session/deliveries.h"
+#include "client/session/lane/lane.h"
 #include "client/session/memory/view.h"
 #include "client/session/pools.h"
 #include "common/unique_fd.h"
@@ -38,6 +39,7 @@ class Connection {
 
   v1::Broker::Stub& stub() { return *stub_; }
   Deliveries& deliveries() { return deliveries_; }
+  Lane& lane() { return lane_; }
   Pools& pools() { return pools_; }
   MemoryView& memory() { return memory_; }
 
@@ -79,6 +81,7 @@ class Connection {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::Broker::Stub> stub_;
   Deliveries deliveries_;
+  Lane lane_;
   Pools pools_;
   MemoryView memory_;
   std::atomic<uint64_t> alive_until_ns_ = 0;  // of the node's clock

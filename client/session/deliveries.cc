@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/deliveries.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <ctime>
 #include <iterator>
 #include <utility>
 
@@ -21,6 +24,11 @@ Deliveries::Call::~Call() { deliveries_->End(number_); }
 absl::StatusOr<std::vector<UniqueFd>> Deliveries::Call::Collect(uint64_t delivery_id,
                                                                 absl::Time deadline) {
   return deliveries_->Collect(number_, delivery_id, deadline);
+}
+
+std::optional<Deliveries::Call::Arrival> Deliveries::Call::TakeArrived(uint64_t request_id,
+                                                                       absl::Time until) {
+  return deliveries_->TakeArrived(number_, request_id, until);
 }
 
 Deliveries::~Deliveries() { ::shutdown(socket_.get(), SHUT_RDWR); }
@@ -67,6 +75,45 @@ absl::StatusOr<std::vector<UniqueFd>> Deliveries::Collect(uint64_t call, uint64_
     }
     return absl::DeadlineExceededError("the daemon did not send the segments' memory in time");
   }
+}
+
+std::optional<Deliveries::Call::Arrival> Deliveries::TakeArrived(uint64_t call, uint64_t request_id,
+                                                                 absl::Time until) {
+  absl::MutexLock lock(&mutex_);
+  while (true) {
+    if (auto arrival = FindArrived(call, request_id)) return arrival;
+    if (!end_.ok()) return std::nullopt;
+    if (!reading_) {
+      if (!ReadOne(absl::InfinitePast())) return std::nullopt;
+      continue;
+    }
+    const auto free = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !reading_; };
+    if (!mutex_.AwaitWithDeadline(absl::Condition(&free), until)) return std::nullopt;
+  }
+}
+
+std::optional<Deliveries::Call::Arrival> Deliveries::FindArrived(uint64_t call,
+                                                                 uint64_t request_id) {
+  for (auto it = parked_.begin(); it != parked_.end(); ++it) {
+    Parked& parked = it->second;
+    const bool is_it = parked.request_id == request_id && parked.newest_call >= call;
+    if (!is_it || parked.described.empty() || !parked.fds.ok()) continue;
+    Call::Arrival arrival = {.delivery_id = it->first,
+                             .leases = std::move(parked.described),
+                             .fds = *std::move(parked.fds)};
+    parked_.erase(it);
+    return arrival;
+  }
+  return std::nullopt;
+}
+
+Deliveries::Readable Deliveries::AwaitReadable(int other, absl::Time until) const {
+  std::array<pollfd, 2> polled = {pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0},
+                                  pollfd{.fd = other, .events = POLLIN, .revents = 0}};
+  const timespec timeout = absl::ToTimespec(std::max(until - absl::Now(), absl::ZeroDuration()));
+  if (::ppoll(polled.data(), polled.size(), &timeout, nullptr) <= 0) return Readable::kNone;
+  if (polled[0].revents == 0) return Readable::kOther;
+  return polled[1].revents == 0 ? Readable::kSession : Readable::kBoth;
 }
 
 absl::Status Deliveries::Poll() {
@@ -214,6 +261,17 @@ void Deliveries::Park(const v1::Delivery& delivery, std::vector<UniqueFd> fds) {
 
 void Deliveries::AddPart(const v1::Delivery& delivery, Parked part) {
   if (delivery.parts() <= 1) {
+    const auto describes = [&] {
+      if (delivery.leases_size() != delivery.lease_ids_size()) return false;
+      for (int i = 0; i < delivery.leases_size(); ++i) {
+        if (delivery.leases(i).lease_id() != delivery.lease_ids(i)) return false;
+      }
+      return true;
+    };
+    if (delivery.request_id() != 0 && describes()) {
+      part.request_id = delivery.request_id();
+      part.described = {delivery.leases().begin(), delivery.leases().end()};
+    }
     parked_[delivery.delivery_id()] = std::move(part);
     return;
   }

@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -51,6 +52,17 @@ class Deliveries {
     //   INTERNAL            its descriptors do not match its description
     absl::StatusOr<std::vector<UniqueFd>> Collect(uint64_t delivery_id, absl::Time deadline);
 
+    // A Delivery that describes its leases (session.proto).
+    struct Arrival {
+      uint64_t delivery_id = 0;
+      std::vector<v1::Lease> leases;
+      std::vector<UniqueFd> fds;  // as of Collect
+    };
+    // Takes the Delivery for this request, if it has arrived whole and describes its leases. Reads
+    // the socket, without blocking; if another thread is reading it, waits for that thread until
+    // then.
+    std::optional<Arrival> TakeArrived(uint64_t request_id, absl::Time until);
+
    private:
     Deliveries* const deliveries_;
     const uint64_t number_;
@@ -70,6 +82,9 @@ class Deliveries {
   absl::Status Poll();
   // As Poll(), but blocks for the end of the session until that time.
   absl::Status AwaitEnd(absl::Time until);
+  // Blocks until the session socket or `other` can be read, or has ended.
+  enum class Readable { kNone, kSession, kOther, kBoth };
+  Readable AwaitReadable(int other, absl::Time until) const;
   // True if the session has ended for good. False after Poll() failed: the daemon is gone, and the
   // next one may know the session.
   bool over();
@@ -99,13 +114,18 @@ class Deliveries {
     absl::StatusOr<std::vector<UniqueFd>> fds;  // by lease
     uint64_t newest_call = 0;                   // the newest call that it can belong to
     absl::Time arrived;
-    uint32_t parts_missing = 0;  // 0: it can be collected
+    uint32_t parts_missing = 0;        // 0: it can be collected
+    uint64_t request_id = 0;           // if it describes its leases
+    std::vector<v1::Lease> described;  // likewise, else empty
   };
 
   uint64_t Begin(bool waits);
   void End(uint64_t call);
   absl::StatusOr<std::vector<UniqueFd>> Collect(uint64_t call, uint64_t delivery_id,
                                                 absl::Time deadline);
+  std::optional<Call::Arrival> TakeArrived(uint64_t call, uint64_t request_id, absl::Time until);
+  std::optional<Call::Arrival> FindArrived(uint64_t call, uint64_t request_id)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Reads one message. Releases the mutex while it blocks; reading_ excludes other readers. False
   // if no message came by the deadline, or none can come any more.
   bool ReadOne(absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,9 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/session/lease_book.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gpumem::internal {
+namespace {
+
+void Append(const std::vector<uint64_t>& from, std::vector<uint64_t>* to) {
+  to->insert(to->end(), from.begin(), from.end());
+}
+
+}  // namespace
 
 uint64_t LeaseBook::Begin() {
   absl::MutexLock lock(&mutex_);
@@ -78,6 +86,17 @@ LeaseBook::PendingRelease LeaseBook::GiveUp(absl::Span<const uint64_t> lease_ids
 void LeaseBook::AddPending(PendingRelease pending) {
   if (pending.empty()) return;
   absl::MutexLock lock(&mutex_);
+  if (!pending_.empty()) {
+    PendingRelease& last = pending_.back();
+    const size_t all = last.lease_ids.size() + last.request_ids.size() + pending.lease_ids.size() +
+                       pending.request_ids.size();
+    if (last.statement == pending.statement && last.claims.empty() && pending.claims.empty() &&
+        all <= kMostTogether) {
+      Append(pending.lease_ids, &last.lease_ids);
+      Append(pending.request_ids, &last.request_ids);
+      return;
+    }
+  }
   pending_.push_back(std::move(pending));
 }
 
@@ -90,6 +109,13 @@ std::vector<LeaseBook::PendingRelease> LeaseBook::TakePending(uint64_t statement
   }
   pending_ = std::move(later);
   return due;
+}
+
+bool LeaseBook::HasPendingAfter(uint64_t statement) const {
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(pending_.begin(), pending_.end(), [statement](const PendingRelease& pending) {
+    return pending.statement > statement;
+  });
 }
 
 LeaseBook::Statement LeaseBook::MakeStatement() {

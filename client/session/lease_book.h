@@ -11,6 +11,7 @@
 // Thread-safe; calls no other object.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -82,11 +83,15 @@ class LeaseBook {
   // Records that these claims have ended by a publication.
   void Published(absl::Span<const uint64_t> claims);
 
-  // Stores a pending release for a later flush.
+  // Stores a pending release for a later flush, together with others of the same statement: so
+  // many leases and requests at most.
+  static constexpr size_t kMostTogether = 512;
   void AddPending(PendingRelease pending);
   // Takes the pending releases to flush to the daemon whose newest statement is `statement`. Drops
   // those that this statement completed.
   std::vector<PendingRelease> TakePending(uint64_t statement);
+  // True if a pending release is for a later daemon than that of `statement`.
+  bool HasPendingAfter(uint64_t statement) const;
 
   Statement MakeStatement();
   // Records that the daemon did not know these leases of a statement. Those still held are lost.

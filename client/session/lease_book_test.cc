@@ -54,6 +54,33 @@ TEST(LeaseBookTest, APendingReleaseOfAStatementInFlightWaitsForItsConnection) {
   EXPECT_EQ(book.TakePending(1).size(), 1u);
 }
 
+TEST(LeaseBookTest, PendingReleasesOfOneStatementAreFlushedTogether) {
+  LeaseBook book;
+  book.AddPending(book.GiveUp({7}));
+  book.AddPending(book.GiveUp({8, 9}));
+  EXPECT_FALSE(book.HasPendingAfter(0));
+  book.MakeStatement();
+  book.AddPending(book.GiveUp({10}));
+  EXPECT_TRUE(book.HasPendingAfter(0));
+  const std::vector<LeaseBook::PendingRelease> due = book.TakePending(0);
+  ASSERT_EQ(due.size(), 1u);
+  EXPECT_THAT(due[0].lease_ids, ElementsAre(7, 8, 9));
+  EXPECT_FALSE(book.HasPendingAfter(1));
+  EXPECT_EQ(book.TakePending(1).size(), 1u);
+}
+
+TEST(LeaseBookTest, ClaimsAndManyLeasesAreFlushedApart) {
+  LeaseBook book;
+  book.AddPending(book.GiveUp({7}));
+  book.AddPending(book.GiveUpUnheard(5));
+  book.AddPending(book.GiveUp({8}));
+  EXPECT_EQ(book.TakePending(0).size(), 3u);
+  for (uint64_t id = 0; id <= LeaseBook::kMostTogether; ++id) book.AddPending(book.GiveUp({id}));
+  const std::vector<LeaseBook::PendingRelease> due = book.TakePending(0);
+  ASSERT_EQ(due.size(), 2u);
+  EXPECT_EQ(due[0].lease_ids.size(), LeaseBook::kMostTogether);
+}
+
 TEST(LeaseBookTest, ARequestGivenUpAfterItsStatementIsAPendingRelease) {
   LeaseBook book;
   { LeaseBook::Request request(&book); }

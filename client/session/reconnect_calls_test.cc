@@ -76,7 +76,7 @@ TEST_P(CrashPointTest, NothingIsGrantedTwice) {
   EXPECT_TRUE(client->GetUsage().ok());
   EXPECT_EQ(daemon.live_leases(), 3u);
   segments->clear();
-  EXPECT_EQ(daemon.live_leases(), 0u);
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/0), 0u);
 }
 
 TEST_P(CrashPointTest, GrantsWithoutACallerAreReleased) {

@@ -76,7 +76,7 @@ TEST(ReconnectTest, TheSessionGoesOnWithTheNextDaemon) {
     ASSERT_TRUE(ticket.ok()) << ticket.status();
     EXPECT_STREQ(static_cast<char*>(client->Open(ticket->value).value().data()), "still here");
     EXPECT_TRUE(client->Acquire({.bytes = kBytes}).ok());
-    EXPECT_EQ(daemon.live_leases(), 1u);
+    EXPECT_EQ(daemon.live_leases(/*awaited=*/1), 1u);
   }
   CrashAndComeBack(daemon);
   EXPECT_TRUE(segment.Release().ok());

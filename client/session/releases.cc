@@ -2,6 +2,7 @@
 // How a session gives back leases and events, at once or later.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "client/session/lease_book.h"
 #include "client/session/session.h"
 #include "common/failpoint.h"
+#include "common/grpc_status.h"
 
 namespace gpumem::internal {
 namespace {
@@ -57,6 +59,29 @@ void Session::Forget(std::vector<uint64_t> lease_ids) {
   if (connection.ok()) FlushPending(**connection, absl::Now() + kTimeout);
 }
 
+Session::~Session() {
+  flusher_.Stop();
+  // First, since memory stays charged to a process that has closed its socket.
+  SendReleases();
+}
+
+void Session::ForgetSoon(std::vector<uint64_t> lease_ids, uint64_t bytes) {
+  if (forked()) return;  // the leases are the parent's
+  const size_t count = lease_ids.size();
+  book_.AddPending(book_.GiveUp(lease_ids));
+  if (!flusher_.Start()) return Forget({});
+  releases_.Add(count, bytes);
+}
+
+void Session::SendReleases() {
+  std::optional<ReleaseQueue::Flush> flush = releases_.TakeAll(absl::Now() + kTimeout);
+  if (!flush.has_value()) return;
+  const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kResumeTimeout);
+  // With the session all its leases have ended.
+  flush->Done(connection.ok() ? FlushAll(**connection, absl::Now() + kTimeout)
+                              : !MayComeBack(connection.status()));
+}
+
 absl::StatusOr<v1::UnregisterIpcEventResponse> Session::UnregisterIpcEvent(uint64_t event_id) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const absl::StatusOr<ConnectionPtr> connection = reconnector_.GetSoon(kResumeTimeout);
@@ -95,17 +120,30 @@ absl::Status Session::Flush(Connection& connection, const LeaseBook::PendingRele
   absl::Status paid = ReleaseOnce(connection, pending, deadline);
   // A lease that the restarted daemon did not know has ended.
   if (!absl::IsNotFound(paid) || connection.statement() == 0) return paid;
-  // All or none failed: retries them one by one.
-  absl::Status others;
-  for (const uint64_t id : pending.lease_ids) {
-    if (pending.lease_ids.size() == 1) break;
-    absl::Status status = ReleaseOnce(
-        connection,
-        {.lease_ids = {id}, .request_ids = {}, .claims = {}, .statement = pending.statement},
-        deadline);
-    if (!absl::IsNotFound(status)) others.Update(status);
+  return ReleaseKnown(connection, pending, deadline);
+}
+
+absl::Status Session::ReleaseKnown(Connection& connection, const LeaseBook::PendingRelease& pending,
+                                   absl::Time deadline) {
+  // All or none failed: tries the halves.
+  const std::vector<uint64_t>& ids = pending.lease_ids;
+  if (ids.size() <= 1) return absl::OkStatus();
+  const auto middle = ids.begin() + static_cast<std::ptrdiff_t>(ids.size() / 2);
+  absl::Status status;
+  for (const LeaseBook::PendingRelease& half :
+       {LeaseBook::PendingRelease{.lease_ids = {ids.begin(), middle},
+       .request_ids = pending.request_ids,
+       .claims = {},
+       .statement = pending.statement},
+        LeaseBook::PendingRelease{.lease_ids = {middle, ids.end()},
+        .request_ids = {},
+        .claims = {},
+        .statement = pending.statement}}) {
+    absl::Status released = ReleaseOnce(connection, half, deadline);
+    if (absl::IsNotFound(released)) released = ReleaseKnown(connection, half, deadline);
+    status.Update(released);
   }
-  return others;
+  return status;
 }
 
 absl::Status Session::ReleaseOnce(Connection& connection, const LeaseBook::PendingRelease& pending,
@@ -118,16 +156,49 @@ absl::Status Session::ReleaseOnce(Connection& connection, const LeaseBook::Pendi
     if (!status.ok()) return status;
   }
   if (pending.lease_ids.empty() && pending.request_ids.empty()) return absl::OkStatus();
-  v1::ReleaseRequest request;
-  request.mutable_lease_ids()->Add(pending.lease_ids.begin(), pending.lease_ids.end());
-  request.mutable_request_ids()->Add(pending.request_ids.begin(), pending.request_ids.end());
+  const v1::ReleaseRequest request = ToRequest(pending);
   Failpoint("client-release-asks");
-  absl::Status status = Call(connection, &v1::Broker::Stub::Release, request, deadline).status();
+  std::optional<absl::Status> status = ReleaseOnLane(connection, request, deadline);
+  if (!status) status = Call(connection, &v1::Broker::Stub::Release, request, deadline).status();
   Failpoint("client-release-heard");
-  return status;
+  return *status;
 }
 
-void Session::FlushPending(Connection& connection, absl::Time deadline) {
+void Session::FlushPending(Connection& connection, absl::Time deadline, CarriedRelease* carried) {
+  // Waits for a flush in progress: the daemon must know of all earlier releases.
+  std::optional<ReleaseQueue::Flush> flush = releases_.TakeAll(deadline);
+  const bool sent =
+      FlushAll(connection, deadline, carried == nullptr ? nullptr : &carried->release);
+  if (!flush.has_value()) return;
+  if (carried == nullptr || carried->release.empty()) return flush->Done(sent);
+  carried->flush.emplace(*std::move(flush));
+  carried->others_sent = sent;
+}
+
+void Session::SettleCarried(Connection& connection, CarriedRelease carried,
+                            const v1::SessionResponse* answer, absl::Time deadline) {
+  if (carried.release.empty()) return;
+  absl::Status status;
+  if (answer == nullptr) {
+    status = Flush(connection, carried.release, deadline);
+  } else if (answer->number() == 0) {
+    status = absl::UnavailableError("no answer");
+  } else if (answer->has_release_status()) {
+    status = FromGrpcStatus(FromStatusDetails(answer->release_status()));
+  }
+  if (absl::IsNotFound(status)) status = ReleaseKnown(connection, carried.release, deadline);
+  const bool sent = !MayStillHold(status);
+  if (!sent) {
+    book_.AddPending(std::move(carried.release));
+    const bool ended = connection.ended();
+    absl::MutexLock lock(&mutex_);
+    if (!ended) flush_after_ = absl::Now() + kTimeout;
+  }
+  if (carried.flush.has_value()) carried.flush->Done(sent && carried.others_sent);
+}
+
+bool Session::FlushAll(Connection& connection, absl::Time deadline,
+                       LeaseBook::PendingRelease* carried) {
   for (std::vector<uint64_t>& abandoned : connection.deliveries().TakeAbandoned()) {
     // A Resume without a caller: its leases are held, suspended or not.
     book_.DropHeld(&abandoned);
@@ -141,7 +212,7 @@ void Session::FlushPending(Connection& connection, absl::Time deadline) {
   std::vector<uint64_t> events;
   {
     absl::MutexLock lock(&mutex_);
-    if (absl::Now() < flush_after_) return;
+    if (absl::Now() < flush_after_) return false;
     events.swap(pending_events_);
   }
   while (!events.empty()) {
@@ -149,17 +220,25 @@ void Session::FlushPending(Connection& connection, absl::Time deadline) {
     events.pop_back();
   }
   std::vector<LeaseBook::PendingRelease> due = book_.TakePending(connection.statement());
+  if (carried != nullptr && due.size() == 1 && due.front().claims.empty()) {
+    *carried = std::move(due.front());
+    due.clear();
+  }
   while (!due.empty()) {
-    if (MayStillHold(Flush(connection, due.back(), deadline))) break;
+    absl::Status flushed = Flush(connection, due.back(), deadline);
+    // A lease that has ended must not keep the others.
+    if (absl::IsNotFound(flushed)) flushed = ReleaseKnown(connection, due.back(), deadline);
+    if (MayStillHold(flushed)) break;
     due.pop_back();
   }
-  if (due.empty() && events.empty()) return;
+  const bool sent = due.empty() && !book_.HasPendingAfter(connection.statement());
+  if (due.empty() && events.empty()) return sent;
   for (LeaseBook::PendingRelease& pending : due) book_.AddPending(std::move(pending));
   const bool ended = connection.ended();  // then the next daemon must be asked
   absl::MutexLock lock(&mutex_);
   pending_events_.insert(pending_events_.end(), events.begin(), events.end());
-  if (ended) return;
-  flush_after_ = absl::Now() + kTimeout;
+  if (!ended) flush_after_ = absl::Now() + kTimeout;
+  return sent;
 }
 
 }  // namespace gpumem::internal

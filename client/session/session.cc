@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a session makes its calls, and those whose answer is leases and a Delivery: Acquire, Open,
-// Attach and Resume.
+// Attach and Resume. lane/calls.cc has their way over the lane.
 #include "client/session/session.h"
 
 #include <algorithm>
@@ -32,12 +32,6 @@ constexpr absl::Duration kReadEvery = absl::Milliseconds(1);
 
 absl::Status Cancelled() { return absl::CancelledError("the wait for memory was cancelled"); }
 
-std::vector<uint64_t> IdsOf(const std::vector<v1::Lease>& leases) {
-  std::vector<uint64_t> ids;
-  for (const v1::Lease& lease : leases) ids.push_back(lease.lease_id());
-  return ids;
-}
-
 // Returns the end of a request's wait.
 absl::Time WaitEnds(uint64_t wait_ms) {
   if (wait_ms >= static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
@@ -57,7 +51,13 @@ Grant::Grant(std::shared_ptr<Session> session, std::shared_ptr<Connection> conne
 Grant::~Grant() {
   // The memory must be unmapped here before its lease ends.
   fds_.clear();
-  if (session_ != nullptr) session_->Forget(IdsOf(leases_));
+  if (session_ != nullptr) session_->Forget(LeaseIds());
+}
+
+std::vector<uint64_t> Grant::LeaseIds() const {
+  std::vector<uint64_t> ids;
+  for (const v1::Lease& lease : leases_) ids.push_back(lease.lease_id());
+  return ids;
 }
 
 bool Session::forked() const { return KnownForkCount() != forks_; }
@@ -82,53 +82,73 @@ void Session::Keep(std::shared_ptr<void> object) {
 
 template <typename Request, typename Response>
 absl::StatusOr<Grant> Session::CallForGrant(Method<Request, Response> method, Request request,
-                                            int count, absl::Time deadline) {
+                                            int count, absl::Time deadline, Recipient* recipient) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   LeaseBook::Request booked(&book_);
   request.set_request_id(booked.id());
   while (true) {
-    const absl::StatusOr<ConnectionPtr> connection = Prepare(deadline);
+    CarriedRelease carried;
+    const absl::StatusOr<ConnectionPtr> connection =
+        Prepare(deadline, TakesLong(request) ? nullptr : &carried);
     if (!connection.ok()) return connection.status();
     Deliveries::Call call(&(*connection)->deliveries());
-    absl::StatusOr<Grant> grant = TakeGrant(
-        *connection, call, booked, Call(**connection, method, request, deadline), count, deadline);
+    v1::SessionRequest message;
+    *PartFor(request, message) = request;
+    if (!carried.release.empty()) *message.mutable_release() = ToRequest(carried.release);
+    v1::SessionResponse answer;
+    absl::StatusOr<Grant> grant = [&] {
+      std::optional<absl::StatusOr<Grant>> made = CallOnLane(
+          *connection, call, booked, std::move(message), count, deadline, recipient, &answer);
+      SettleCarried(**connection, std::move(carried), made ? &answer : nullptr,
+                    std::min(deadline, absl::Now() + kTimeout));
+      if (made) return *std::move(made);
+      absl::StatusOr<Response> response = Call(**connection, method, request, deadline);
+      return TakeGrant(*connection, call, booked, TakeLeases(response), count, deadline);
+    }();
     if (!HasEnded(**connection, grant.status())) return grant;
   }
 }
 
-absl::StatusOr<Grant> Session::Acquire(const v1::AcquireRequest& request, absl::Time deadline) {
+absl::StatusOr<Grant> Session::Acquire(const v1::AcquireRequest& request, absl::Time deadline,
+                                       Recipient* recipient) {
   return CallForGrant(&v1::Broker::Stub::Acquire, request,
-                      static_cast<int>(std::max(request.count(), 1u)), deadline);
+                      static_cast<int>(std::max(request.count(), 1u)), deadline, recipient);
 }
 
-absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline) {
-  return CallForGrant(&v1::Broker::Stub::Open, request, request.tickets_size(), deadline);
+absl::StatusOr<Grant> Session::Open(const v1::OpenRequest& request, absl::Time deadline,
+                                    Recipient* recipient) {
+  return CallForGrant(&v1::Broker::Stub::Open, request, request.tickets_size(), deadline,
+                      recipient);
 }
 
-absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline) {
+absl::StatusOr<Session::ConnectionPtr> Session::Prepare(absl::Time deadline,
+                                                        CarriedRelease* carried) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   absl::StatusOr<ConnectionPtr> connection = reconnector_.Get(deadline);
-  if (connection.ok()) FlushPending(**connection, std::min(deadline, absl::Now() + kTimeout));
+  if (!connection.ok()) return connection;
+  // First: a thread that keeps others from flushing here must not wait for them.
+  Flusher::FlushOthers(*this);
+  FlushPending(**connection, std::min(deadline, absl::Now() + kTimeout), carried);
   return connection;
 }
 
-template <typename Response>
 absl::StatusOr<Grant> Session::TakeGrant(const ConnectionPtr& connection, Deliveries::Call& call,
                                          LeaseBook::Request& request,
-                                         const absl::StatusOr<Response>& response, int count,
+                                         absl::StatusOr<Granted> granted, std::optional<int> count,
                                          absl::Time deadline) {
-  if (!response.ok()) return response.status();
-  absl::StatusOr<std::vector<UniqueFd>> fds = call.Collect(response->delivery_id(), deadline);
+  if (!granted.ok()) return granted.status();
+  absl::StatusOr<std::vector<UniqueFd>> fds = call.Collect(granted->delivery_id, deadline);
   // The memory did not come, and never will over this connection: it must be requested again.
   if (absl::IsUnavailable(fds.status())) return fds.status();
-  Grant grant(shared_from_this(), connection,
-              {response->leases().begin(), response->leases().end()});
-  request.Granted(IdsOf(grant.leases()));
+  Grant grant(shared_from_this(), connection, std::move(granted->leases));
+  request.Granted(grant.LeaseIds());
   if (!fds.ok()) return fds.status();
-  if (response->leases_size() != count || fds->size() != grant.leases().size()) {
-    return absl::InternalError(absl::StrCat("asked for ", count, " segments, the daemon granted ",
-                                            response->leases_size(), " and sent the memory of ",
-                                            fds->size(), "; this is a defect of gpumem"));
+  const size_t leases = grant.leases().size();
+  if (count.value_or(static_cast<int>(leases)) != static_cast<int>(leases) ||
+      fds->size() != leases) {
+    return absl::InternalError(
+        absl::StrCat("asked for ", count.value_or(0), " segments, the daemon granted ", leases,
+                     " and sent the memory of ", fds->size(), "; this is a defect of gpumem"));
   }
   grant.set_fds(*std::move(fds));
   return grant;
@@ -151,6 +171,20 @@ absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
     absl::StatusOr<Response> response = absl::UnknownError("");
     absl::StatusOr<Grant> grant = [&] {
       Deliveries::Call call(&(*connection)->deliveries(), wait.is_long);
+      if constexpr (std::is_same_v<Request, v1::AttachRequest>) {
+        if (!wait.is_long && interrupt == nullptr && !disturbance.look) {
+          v1::SessionRequest message;
+          *PartFor(request, message) = request;
+          v1::SessionResponse answer;
+          auto made = CallOnLane(*connection, call, booked, std::move(message), std::nullopt,
+                                 deadline, wait.recipient, &answer);
+          if (made && made->ok()) {
+            response = std::move(*answer.mutable_attach());
+            heard(*response);
+          }
+          if (made) return *std::move(made);
+        }
+      }
       response = CallWaiting(**connection, method, request, deadline, disturbance, wait.is_long);
       const int count = response.ok() ? heard(*response) : 0;
       if constexpr (requires { response->claimed(); }) {
@@ -160,7 +194,7 @@ absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
         }
       }
       // It was sent before the answer: the end of a long wait does not limit how long it may take.
-      return TakeGrant(*connection, call, booked, response, count,
+      return TakeGrant(*connection, call, booked, TakeLeases(response), count,
                        std::min(deadline, Deadline(std::nullopt)));
     }();
     if (grant.ok()) return Answered<Response>{*std::move(grant), *std::move(response)};
@@ -187,7 +221,8 @@ absl::StatusOr<Grant> Session::AcquireWaiting(const v1::AcquireRequest& request,
 
 absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& request,
                                                   absl::Time deadline,
-                                                  const Disturbance& disturbance) {
+                                                  const Disturbance& disturbance,
+                                                  Recipient* recipient) {
   Failpoint("client-attach-asks");
   const absl::Time ends =
       request.wait_ms() > 0 ? WaitEnds(request.wait_ms()) : absl::InfiniteFuture();
@@ -196,7 +231,8 @@ absl::StatusOr<Session::Attached> Session::Attach(const v1::AttachRequest& reque
       CallWaitingForGrant(&v1::Broker::Stub::AsyncAttach, booked, request,
                           {.is_long = request.wait_for_version() > 0 || request.wait_ms() > 0,
                            .ends = ends,
-                           .least_ms = 1},
+                           .least_ms = 1,
+                           .recipient = recipient},
                           deadline, disturbance, [](const v1::AttachResponse& response) {
                             Failpoint("client-attach-heard");
                             return response.leases_size();
@@ -271,7 +307,9 @@ absl::StatusOr<Session::Resumed> Session::ResumeOnce(Connection& connection,
   Resumed resumed = {.leases = {response->leases().begin(), response->leases().end()},
                      .fds = *std::move(fds)};
   const std::vector<uint64_t> asked(request.lease_ids().begin(), request.lease_ids().end());
-  if (IdsOf(resumed.leases) != asked || resumed.fds.size() != asked.size()) {
+  if (!std::equal(asked.begin(), asked.end(), resumed.leases.begin(), resumed.leases.end(),
+                  [](uint64_t id, const v1::Lease& lease) { return id == lease.lease_id(); }) ||
+      resumed.fds.size() != asked.size()) {
     return absl::InternalError(absl::StrCat("asked to resume ", asked.size(),
                                             " segments, the daemon answered with ",
                                             resumed.leases.size(), " and sent the memory of ",
@@ -290,6 +328,7 @@ absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
   const auto look = [&] {
     if (connection.ended()) return absl::ZeroDuration();  // Explain() says why
     FlushPending(connection, absl::Now() + kTimeout);
+    if (waits) HurryReleases(2 * kLookEvery);
     gave_up = (interrupt != nullptr && interrupt->cancelled()) ||
               (disturbance.look && disturbance.look());
     if (gave_up) return absl::ZeroDuration();
@@ -331,6 +370,7 @@ absl::StatusOr<Session::ConnectionPtr> Session::PrepareUnless(const Disturbance&
     absl::StatusOr<ConnectionPtr> connection =
         reconnector_.Get(std::min(deadline, absl::Now() + kOwnLookEvery));
     if (connection.ok()) {
+      Flusher::FlushOthers(*this);
       FlushPending(**connection, std::min(deadline, absl::Now() + kTimeout));
       return connection;
     }

@@ -34,9 +34,12 @@
 #include "absl/types/span.h"
 #include "client/session/connection.h"
 #include "client/session/interrupt.h"
+#include "client/session/lane_message.h"
 #include "client/session/lease_book.h"
 #include "client/session/pools.h"
 #include "client/session/reconnector.h"
+#include "client/session/release/flusher.h"
+#include "client/session/release/release_queue.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
@@ -58,6 +61,7 @@ class Grant {
   Grant& operator=(Grant&&) = delete;
 
   const std::vector<v1::Lease>& leases() const { return leases_; }
+  std::vector<uint64_t> LeaseIds() const;
   // One descriptor for each lease, in order; not valid() for kinds that have none.
   const std::vector<UniqueFd>& fds() const { return fds_; }
   void set_fds(std::vector<UniqueFd> fds) { fds_ = std::move(fds); }
@@ -76,6 +80,17 @@ class Grant {
   std::vector<UniqueFd> fds_;
 };
 
+// Uses the memory of a grant as soon as it is there.
+class Recipient {
+ public:
+  virtual ~Recipient() = default;
+  // Called when the leases and their memory have arrived, maybe before the daemon's answer and on
+  // the caller's thread. Not every grant is announced.
+  virtual void Arrived(const Grant& grant) = 0;
+  // The daemon has not confirmed the grant. Undoes Arrived(); then the leases are released.
+  virtual void Withdrawn() = 0;
+};
+
 class Session : public std::enable_shared_from_this<Session> {
  public:
   // See Client::Connect.
@@ -91,13 +106,16 @@ class Session : public std::enable_shared_from_this<Session> {
   // Returns the deadline of a call that begins now.
   absl::Time Deadline(std::optional<absl::Duration> timeout) const;
 
-  absl::StatusOr<Grant> Acquire(const v1::AcquireRequest& request, absl::Time deadline);
+  // `recipient` may be null.
+  absl::StatusOr<Grant> Acquire(const v1::AcquireRequest& request, absl::Time deadline,
+                                Recipient* recipient = nullptr);
   // As Acquire, for requests that wait or can be cancelled. Meanwhile the session's other calls
   // proceed, and pending releases are flushed.
   //   CANCELLED  by the interrupt, or by `look`; no lease is kept
   absl::StatusOr<Grant> AcquireWaiting(const v1::AcquireRequest& request, absl::Time deadline,
                                        const Disturbance& disturbance);
-  absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline);
+  absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline,
+                             Recipient* recipient = nullptr);
 
   absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
                                               absl::Time deadline);
@@ -109,7 +127,7 @@ class Session : public std::enable_shared_from_this<Session> {
   // The leases are not in the response, but in the Grant. Waits as AcquireWaiting.
   using Attached = Answered<v1::AttachResponse>;
   absl::StatusOr<Attached> Attach(const v1::AttachRequest& request, absl::Time deadline,
-                                  const Disturbance& disturbance);
+                                  const Disturbance& disturbance, Recipient* recipient = nullptr);
   // As Attach. With response.claimed(), the Grant is empty and the caller has the claim of
   // `request_id`, and must give it to ReleaseClaim or ForgetClaim once. `contents`: what it is for.
   struct AttachedOrClaimed {
@@ -123,8 +141,6 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::Status ReleaseClaim(uint64_t request_id, absl::Time deadline);
   // Releases a claim in a destructor, as Forget.
   void ForgetClaim(uint64_t request_id);
-  absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
-                                                  absl::Time deadline);
   absl::StatusOr<v1::ListPublicationsResponse> ListPublications(
       const v1::ListPublicationsRequest& request, absl::Time deadline);
 
@@ -135,8 +151,6 @@ class Session : public std::enable_shared_from_this<Session> {
       const v1::PrepareSuspendRequest& request, absl::Time deadline);
   absl::StatusOr<v1::SuspendResponse> Suspend(const v1::SuspendRequest& request,
                                               absl::Time deadline);
-  // See Client::ReportActivity.
-  void ReportActivity();
   // For rollbacks: they wait for no absent daemon.
   void CancelSuspend(uint64_t suspension_id);
   absl::Status SuspendAgain(const v1::SuspendRequest& request, absl::Time deadline);
@@ -193,6 +207,11 @@ class Session : public std::enable_shared_from_this<Session> {
   // call it.
   void Forget(std::vector<uint64_t> lease_ids);
 
+  // As Forget, but the session's next call tells the daemon, or soon a thread. `bytes`: of them.
+  void ForgetSoon(std::vector<uint64_t> lease_ids, uint64_t bytes);
+  // For so long ForgetSoon is not to linger: others wait for memory.
+  void HurryReleases(absl::Duration time) { releases_.Hurry(time); }
+
   // The leases that a restarted daemon did not know (SegmentsLost).
   std::set<uint64_t> LostLeases() const { return book_.lost(); }
 
@@ -208,15 +227,23 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   friend class ::gpumem::Client;
+  friend class Flusher;
   friend class OwnTenants;
   using ConnectionPtr = std::shared_ptr<Connection>;
+
+  absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
+                                                  absl::Time deadline);
+  // See Client::ReportActivity.
+  void ReportActivity();
+  // Tells the daemon what ForgetSoon has recorded. Bounded as Forget; the rest is told later.
+  void SendReleases();
 
   // The maximum time that a destructor or a rollback waits for the daemon.
   static constexpr absl::Duration kTimeout = absl::Seconds(1);
 
   Session(v1::Welcome welcome, const ConnectOptions& options, Greeting greeting,
           std::string runtime_dir, ConnectionPtr connection);
-  ~Session() = default;
+  ~Session();
 
   template <typename Request, typename Response>
   using Method = Connection::Method<Request, Response>;
@@ -233,12 +260,40 @@ class Session : public std::enable_shared_from_this<Session> {
   // Makes a call whose answer is leases and a Delivery; its request has a request_id.
   template <typename Request, typename Response>
   absl::StatusOr<Grant> CallForGrant(Method<Request, Response> method, Request request, int count,
-                                     absl::Time deadline);
+                                     absl::Time deadline, Recipient* recipient);
+  // What such calls are answered with.
+  struct Granted {
+    std::vector<v1::Lease> leases;
+    uint64_t delivery_id = 0;
+  };
+  // Takes the leases out of an answer.
   template <typename Response>
+  static Granted TakeLeases(Response& response) {
+    Granted granted = {.leases = {}, .delivery_id = response.delivery_id()};
+    granted.leases.reserve(static_cast<size_t>(response.leases_size()));
+    for (v1::Lease& lease : *response.mutable_leases()) granted.leases.push_back(std::move(lease));
+    return granted;
+  }
+  template <typename Response>
+  static absl::StatusOr<Granted> TakeLeases(absl::StatusOr<Response>& response) {
+    if (!response.ok()) return response.status();
+    return TakeLeases(*response);
+  }
+  static absl::StatusOr<Granted> TakeLeasesOf(v1::SessionResponse& answer);
+  static bool Matches(const Granted& granted, const Grant& grant, std::optional<int> count);
+  // Makes such a call on the connection's lane. Nullopt: it was not made. `count`: how many leases
+  // the answer must have, if that is known.
+  std::optional<absl::StatusOr<Grant>> CallOnLane(
+      const ConnectionPtr& connection, Deliveries::Call& call, LeaseBook::Request& booked,
+      v1::SessionRequest message, std::optional<int> count, absl::Time deadline,
+      Recipient* recipient, v1::SessionResponse* answer);
+  // Makes a Release on the connection's lane. Nullopt: it was not made.
+  std::optional<absl::Status> ReleaseOnLane(Connection& connection,
+                                            const v1::ReleaseRequest& request, absl::Time deadline);
+  // Collects the Delivery that the answer names.
   absl::StatusOr<Grant> TakeGrant(const ConnectionPtr& connection, Deliveries::Call& call,
-                                  LeaseBook::Request& request,
-                                  const absl::StatusOr<Response>& response, int count,
-                                  absl::Time deadline);
+                                  LeaseBook::Request& request, absl::StatusOr<Granted> granted,
+                                  std::optional<int> count, absl::Time deadline);
   // A call during which other calls proceed; `method` is an asynchronous method of the stub.
   // `waits`: true if it may take long. Else it polls the socket so often that the daemon need not
   // wait.
@@ -254,6 +309,7 @@ class Session : public std::enable_shared_from_this<Session> {
     bool is_long = false;                      // `waits` of CallWaiting
     absl::Time ends = absl::InfiniteFuture();  // a repeated request waits for the rest only
     int64_t least_ms = 0;                      // of a repeated request whose wait is over
+    Recipient* recipient = nullptr;
   };
   // As CallForGrant, for calls that may wait or can be cancelled (AcquireWaiting). Calls `heard`
   // with the answer, before the Delivery; it returns the number of leases that the answer must
@@ -276,19 +332,30 @@ class Session : public std::enable_shared_from_this<Session> {
   static bool MayHaveTakenEffect(const absl::Status& failure);
   absl::Status Explain(Connection& connection, const grpc::Status& status, absl::Time deadline);
 
-  // Prepares each call: ensures a living connection and flushes pending releases.
-  absl::StatusOr<ConnectionPtr> Prepare(absl::Time deadline);
+  // Prepares each call: ensures a living connection and flushes pending releases, also those of
+  // this process's other sessions. With `carried`, most are left to the call.
+  absl::StatusOr<ConnectionPtr> Prepare(absl::Time deadline, CarriedRelease* carried = nullptr);
   // As Prepare, but returns CANCELLED if there is nothing left to wait for.
   absl::StatusOr<ConnectionPtr> PrepareUnless(const Disturbance& disturbance, absl::Time deadline);
   absl::Status ReleasePending(LeaseBook::PendingRelease pending, absl::Time deadline);
   absl::Status Flush(Connection& connection, const LeaseBook::PendingRelease& pending,
                      absl::Time deadline);
+  // Releases those of the leases that the daemon knows.
+  absl::Status ReleaseKnown(Connection& connection, const LeaseBook::PendingRelease& pending,
+                            absl::Time deadline);
   absl::Status ReleaseOnce(Connection& connection, const LeaseBook::PendingRelease& pending,
                            absl::Time deadline);
   absl::StatusOr<v1::UnregisterIpcEventResponse> UnregisterOnce(Connection& connection,
                                                                 uint64_t event_id,
                                                                 absl::Time deadline);
-  void FlushPending(Connection& connection, absl::Time deadline);
+  void FlushPending(Connection& connection, absl::Time deadline, CarriedRelease* carried = nullptr);
+  // As FlushPending, without a wait for threads. True if it left no release but `carried` pending.
+  bool FlushAll(Connection& connection, absl::Time deadline,
+                LeaseBook::PendingRelease* carried = nullptr);
+  // Ends what a message of the lane has carried. `answer`: empty if none came; null: it was not
+  // sent.
+  void SettleCarried(Connection& connection, CarriedRelease carried,
+                     const v1::SessionResponse* answer, absl::Time deadline);
 
   const uint64_t forks_;  // of the process: another number in a forked child
   std::atomic<uint64_t> last_request_id_{0};
@@ -306,6 +373,8 @@ class Session : public std::enable_shared_from_this<Session> {
   std::vector<uint64_t> pending_events_ ABSL_GUARDED_BY(mutex_);
   // The daemon did not answer the last time. Until then it is not asked to release.
   absl::Time flush_after_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  ReleaseQueue releases_;
+  Flusher flusher_{this};
 };
 
 template <typename Request, typename Response>

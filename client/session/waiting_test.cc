@@ -154,10 +154,10 @@ TEST(WaitingTest, TheClientsOtherCallsGoOnBesideIt) {
     memset(same.data(), i, same.size());
     EXPECT_TRUE(segment.Release().ok());
   }
-  EXPECT_EQ(daemon.fake().live_leases(), 0u);
+  EXPECT_EQ(daemon.fake().live_leases(/*awaited=*/0), 0u);
   daemon.Free();
   waiter.join();
-  EXPECT_EQ(daemon.fake().live_leases(), 0u);
+  EXPECT_EQ(daemon.fake().live_leases(/*awaited=*/0), 0u);
   EXPECT_EQ(OpenFds(), before);
 }
 

@@ -111,6 +111,8 @@ class Reader {
  private:
   // How often a thread that waits for a daemon checks if the Watch is being destroyed.
   static constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
+  // How long releases do not linger after an event that says that others wait for memory.
+  static constexpr absl::Duration kHurry = absl::Seconds(10);
 
   absl::Status Begin(absl::Time deadline) {
     stream_ = {};
@@ -160,9 +162,12 @@ class Reader {
       if (std::exchange(draining_, draining) != draining && handlers_.draining) {
         handlers_.draining(draining);
       }
-    } else if (event.has_pressure() && handlers_.pressure) {
-      TellPressure(event.pressure(), AgeOf(event));
-    } else if (event.has_revocation() && handlers_.revocation) {
+    } else if (event.has_pressure()) {
+      session_->HurryReleases(kHurry);
+      if (handlers_.pressure) TellPressure(event.pressure(), AgeOf(event));
+    } else if (event.has_revocation()) {
+      session_->HurryReleases(kHurry);
+      if (!handlers_.revocation) return;
       const v1::Revocation& revocation = event.revocation();
       handlers_.revocation(
           {.lease_ids = {revocation.lease_ids().begin(), revocation.lease_ids().end()},

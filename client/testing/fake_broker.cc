@@ -93,6 +93,14 @@ class FakeDaemon::Service : public v1::Broker::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Converse(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::SessionResponse, v1::SessionRequest>* stream) override {
+    if (daemon_->script_.older) return {grpc::StatusCode::UNIMPLEMENTED, ""};
+    if (SessionOf(*context) == 0) return NoSession();
+    return daemon_->Converse(*this, context, stream);
+  }
+
   grpc::Status Share(grpc::ServerContext* context, const v1::ShareRequest* request,
                      v1::ShareResponse* response) override {
     if (SessionOf(*context) == 0) return NoSession();
@@ -194,6 +202,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
     std::erase_if(daemon_->leases_, [&](const auto& entry) {
       return entry.second.session == session && requests.contains(entry.second.request);
     });
+    daemon_->leases_changed_.notify_all();
     return grpc::Status::OK;
   }
 
@@ -221,6 +230,7 @@ class FakeDaemon::Service : public v1::Broker::Service {
       }
     }
     daemon_->sessions_[session - 1].state = Known::State::kLive;
+    daemon_->leases_changed_.notify_all();
     return grpc::Status::OK;
   }
 

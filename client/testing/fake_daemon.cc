@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "common/unique_fd.h"
@@ -260,6 +262,7 @@ void FakeDaemon::AwaitWatches(size_t count) {
 void FakeDaemon::LoseLease(uint64_t lease_id) {
   std::lock_guard lock(mutex_);
   leases_.erase(lease_id);
+  leases_changed_.notify_all();
 }
 
 uint64_t FakeDaemon::granted() {
@@ -267,8 +270,12 @@ uint64_t FakeDaemon::granted() {
   return next_lease_ - 1;
 }
 
-size_t FakeDaemon::live_leases() {
-  std::lock_guard lock(mutex_);
+size_t FakeDaemon::live_leases(std::optional<size_t> awaited) {
+  std::unique_lock lock(mutex_);
+  if (awaited.has_value()) {
+    leases_changed_.wait_for(lock, std::chrono::seconds(60),
+                             [&] { return leases_.size() == *awaited; });
+  }
   return leases_.size();
 }
 

@@ -30,6 +30,9 @@ namespace gpumem::internal {
 // Open descriptors of this process.
 size_t OpenFds();
 
+// Describes the leases in a Delivery if this thread serves a Converse of a FakeDaemon.
+void DescribeLeases(const std::vector<v1::Lease>& leases, v1::Delivery* delivery);
+
 class FakeDaemon {
  public:
   static constexpr uint64_t kGranularity = 4096;
@@ -70,6 +73,13 @@ class FakeDaemon {
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> exchanged;
     // Called once it is registered.
     std::function<grpc::Status(const std::function<bool()>& is_cancelled)> register_event;
+    // An older daemon, which serves unary calls only.
+    bool older;
+    // Called with each message of a Converse before it is carried out; an error ends the stream.
+    std::function<grpc::Status(const v1::SessionRequest&)> message;
+    // Called before an answer is written, and may change it; an error ends the stream without it.
+    std::function<grpc::Status(const std::function<bool()>& is_cancelled, v1::SessionResponse*)>
+        answered;
     std::vector<v1::Device> devices;             // empty: kDevice and kPinnedDevice
     std::vector<v1::DeviceUsage> device_usages;  // empty: that of kDevice
   };
@@ -146,9 +156,13 @@ class FakeDaemon {
   // Takes a lease from the session, so that the next daemon does not know it.
   void LoseLease(uint64_t lease_id);
 
-  size_t live_leases();
+  // Returns the number of live leases. With `awaited`, first blocks until it is that many, as after
+  // asynchronous releases; for 60 seconds at most.
+  size_t live_leases(std::optional<size_t> awaited = std::nullopt);
   size_t live_events();
   int release_calls() const { return release_calls_; }
+  // The number of messages of all Converses.
+  int messages() const { return messages_; }
   // The number of calls of sessions that were not reconciled yet.
   int early_calls() const { return early_calls_; }
   int resumes() const { return resumes_; }
@@ -185,6 +199,9 @@ class FakeDaemon {
   std::vector<v1::Device> Devices() const;
   v1::ServerMessage Welcome(uint64_t session) const;
   std::unique_ptr<grpc::Service> MakeService();
+  // Serves a Converse by the unary calls of `calls`.
+  grpc::Status Converse(v1::Broker::Service& calls, grpc::ServerContext* context,
+                        grpc::ServerReaderWriter<v1::SessionResponse, v1::SessionRequest>* stream);
   void Serve();
   void Accept();
   void Meet(UniqueFd socket);
@@ -210,6 +227,7 @@ class FakeDaemon {
   std::atomic<uint64_t> next_delivery_{1};
   std::atomic<int> release_calls_{0};
   std::atomic<int> early_calls_{0};
+  std::atomic<int> messages_{0};
   std::atomic<int> resumes_{0};
   uint64_t generation_ = 0;
   std::atomic<int32_t> context_pid_{0};
@@ -224,6 +242,7 @@ class FakeDaemon {
   uint64_t reservation_ = 0;
   std::map<uint64_t, Registered> events_;
   uint64_t next_event_ = 1;
+  std::condition_variable leases_changed_;  // some have ended
   std::condition_variable watches_changed_;
   std::vector<v1::Event> told_;
   size_t watches_ = 0;

@@ -139,6 +139,7 @@ void FakeDaemon::Deliver(uint64_t session, uint64_t delivery_id,
       delivery.add_lease_ids(leases[i].lease_id());
       if (HasFd(leases[i])) delivery.add_fd_lease_ids(leases[i].lease_id());
     }
+    if (parts == 1) DescribeLeases(leases, &delivery);
     const auto count = static_cast<size_t>(delivery.fd_lease_ids_size());
     // A script may give other descriptors than the leases have.
     Deliver(session, delivery, parts > 1 ? fds.subspan(used, count) : fds);
@@ -244,6 +245,7 @@ void FakeDaemon::ComeBack(bool remembers) {
     std::lock_guard lock(mutex_);
     for (Known& known : sessions_) known.state = Known::State::kGone;
     leases_.clear();
+    leases_changed_.notify_all();
     events_.clear();
   }
   Serve();

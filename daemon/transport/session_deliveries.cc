@@ -21,6 +21,9 @@ namespace {
 using gpumem::UniqueFd;
 namespace v1 = gpumem::v1;
 
+// The rest of a message is for the lists of ids: 253 leases, each in two lists, and the pools.
+constexpr size_t kMaxDescriptionBytes = gpumem::kMaxMessageBytes - 16 * 1024;
+
 // One message.
 struct DeliveryPart {
   v1::Delivery delivery;
@@ -65,8 +68,19 @@ void SessionServer::Reconciled(SessionId session) {
   }
 }
 
+absl::StatusOr<std::shared_ptr<void>> SessionServer::ClaimLane(SessionId session) {
+  const ConnectionPtr connection = FindSession(session);
+  if (connection == nullptr) return absl::UnavailableError("the session's socket is closed");
+  std::shared_ptr<std::atomic<bool>> has_lane = connection->has_lane;
+  if (has_lane->exchange(true)) {
+    return absl::AlreadyExistsError("the session's connection has a Converse stream already");
+  }
+  return std::shared_ptr<void>(has_lane.get(), [has_lane](void*) { *has_lane = false; });
+}
+
 absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
-                                    const Broker::Handover& handover, bool may_wait) {
+                                    const Broker::Handover& handover, bool may_wait,
+                                    const v1::Delivery* description) {
   ConnectionPtr connection;
   std::shared_ptr<const UniqueFd> socket;
   {
@@ -83,6 +97,10 @@ absl::Status SessionServer::Deliver(SessionId session, uint64_t delivery_id,
   }
   std::vector<DeliveryPart> parts = PartsOf(delivery_id, handover);
   std::optional<absl::MutexLock> one_after_another;
+  if (parts.size() == 1 && description != nullptr &&
+      description->ByteSizeLong() <= kMaxDescriptionBytes) {
+    parts.front().delivery.MergeFrom(*description);
+  }
   if (parts.size() > 1) {
     if (!may_wait) return absl::DeadlineExceededError("the delivery takes several messages");
     one_after_another.emplace(&connection->parts_mutex);

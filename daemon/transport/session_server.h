@@ -93,14 +93,21 @@ class SessionServer {
   void Reconciled(SessionId session);
 
   // Sends a Delivery to the session's socket, in several messages if one does not carry all
-  // descriptors. Thread-safe.
+  // descriptors. `description`: further fields of it, left out if they do not fit into one message.
+  // Thread-safe.
   //   UNAVAILABLE         the session's socket is closed; or the session was resumed and is not
   //                       Reconciled(), so that the call is of an earlier connection
   //   RESOURCE_EXHAUSTED  the client does not read its socket; its session is ended
   //   DEADLINE_EXCEEDED   there is no room at the moment, or it takes several messages, and
   //                       `may_wait` is false
   absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
-                       bool may_wait);
+                       bool may_wait, const gpumem::v1::Delivery* description = nullptr);
+
+  // Claims the lane of the session's present connection (Broker.Converse), as long as the result
+  // lives. Thread-safe.
+  //   ALREADY_EXISTS  it is claimed
+  //   UNAVAILABLE     the session's socket is closed
+  absl::StatusOr<std::shared_ptr<void>> ClaimLane(SessionId session);
 
   // Sends a signal to the session's process, and never to one that reuses its pid. Works also after
   // the socket has closed, while the session is watched. Thread-safe; does not wait, and does not
@@ -141,6 +148,8 @@ class SessionServer {
     TenantMatch match;                    // the same; set before it is in sessions_
     std::shared_ptr<ApiLine> api;         // its gRPC connection; likewise
     std::atomic<bool> reconciled = true;  // false: resumed, and not yet reconciled
+    // Shared with the lane, which must not keep the line above.
+    const std::shared_ptr<std::atomic<bool>> has_lane = std::make_shared<std::atomic<bool>>(false);
     // Held during a Delivery of several parts. Two half-sent ones could wait for each other's
     // client to read.
     absl::Mutex parts_mutex;

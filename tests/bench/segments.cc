@@ -100,6 +100,43 @@ void AcquireRetained(benchmark::State& state, uint64_t bytes) {
       AllSamples()[absl::StrCat("release/", SizeName(bytes))].Median();
 }
 
+// Releases in turn with the bare unmap of the same size: Release(), and a destructor.
+void ReleaseAsync(benchmark::State& state, uint64_t bytes) {
+  const std::string size = SizeName(bytes), name = "release/async/" + size;
+  const auto importer = Importer();
+  const Handed handed = OrDie(bed->owner->Make(DefaultKind(), bytes, 1, true), "make");
+  for (auto _ : state) {
+    OrDie(importer->Open(handed, bytes), "map");
+    Count(state, "release/floor/" + size, Time([&] { OrDie(importer->Close(), "unmap"); }), false);
+    Segment segment = OrDie(bed->retained->Acquire({.bytes = bytes}), "acquire");
+    Count(state, "release/waits/" + size, Time([&] { OrDie(segment.Release(), "release"); }),
+          false);
+    segment = OrDie(bed->retained->Acquire({.bytes = bytes}), "acquire");
+    Count(state, name, Time([&] { segment = Segment(); }));
+    OrDie(bed->retained->GetUsage(), "usage");  // sends it
+  }
+  OrDie(bed->owner->Drop(), "drop");
+  Report(state, name);
+}
+
+// An acquire and the destructor of what it got, in turn with the bare map and unmap. Each sends
+// the release of the one before it.
+void AcquireReleasePair(benchmark::State& state, uint64_t bytes) {
+  const std::string size = SizeName(bytes), name = "pair/" + size;
+  const auto importer = Importer();
+  const Handed handed = OrDie(bed->owner->Make(DefaultKind(), bytes, 1, true), "make");
+  for (auto _ : state) {
+    Count(state, "floor/pair/" + size, Time([&] {
+            OrDie(importer->Open(handed, bytes), "map");
+            OrDie(importer->Close(), "unmap");
+          }),
+          false);
+    Count(state, name, Time([&] { OrDie(bed->retained->Acquire({.bytes = bytes}), "acquire"); }));
+  }
+  OrDie(bed->owner->Drop(), "drop");
+  Report(state, name);
+}
+
 void Open(benchmark::State& state, uint64_t bytes) {
   const std::string name = absl::StrCat("open/", SizeName(bytes));
   Segment held = OrDie(bed->retained->Acquire({.bytes = bytes}), "acquire");
@@ -161,6 +198,9 @@ void RegisterSegments() {
     Add("AcquireFresh/" + size, iterations, [=](auto& state) { AcquireFresh(state, bytes, 1); });
     Add("FloorMap/" + size, iterations, [=](auto& state) { FloorMap(state, bytes, 1); });
     Add("AcquireRetained/" + size, iterations, [=](auto& state) { AcquireRetained(state, bytes); });
+    Add("ReleaseAsync/" + size, iterations, [=](auto& state) { ReleaseAsync(state, bytes); });
+    Add("AcquireReleasePair/" + size, iterations,
+        [=](auto& state) { AcquireReleasePair(state, bytes); });
     Add("Open/" + size, iterations, [=](auto& state) { Open(state, bytes); });
   }
   // 60 segments, 1.18 GiB; 28 segments, 69.23 GiB (2.4725 GiB each, to the next 2 MiB).
@@ -191,6 +231,12 @@ void PrintSegments() {
              map > 0 ? median("floor/socket") + map : 0);
     PrintRow("release " + size, median("release/" + size), "gRPC trip+unmap",
              median("floor/unmap/" + size + "x1") + median("floor/rpc"));
+    PrintRow("  the same, in turn", median("release/waits/" + size), "gRPC trip+unmap",
+             median("release/floor/" + size) + median("floor/rpc"), "<= 1.1x");
+    PrintRow("release async " + size, median("release/async/" + size), "unmap",
+             median("release/floor/" + size), "<= 1.2x");
+    PrintRow("acquire + release async " + size, median("pair/" + size), "import+map+unmap",
+             median("floor/pair/" + size), "<= 2.2x");
   }
   for (const auto& [name, samples] : std::map<std::string, Samples>(s)) {
     absl::string_view rest = name;

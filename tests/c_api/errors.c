@@ -193,6 +193,8 @@ void TestNulls(void) {
 
   OK(gpumem_client_destroy(NULL));
   OK(gpumem_segment_release(NULL));
+  OK(gpumem_segment_release_async(NULL));
+  OK(gpumem_attachment_release_async(NULL));
   OK(gpumem_device_list_destroy(NULL));
   OK(gpumem_usage_destroy(NULL));
   OK(gpumem_event_destroy(NULL));

@@ -139,7 +139,7 @@ void TestPublications(void) {
   CHECK(version == 2);
   EXPECT(GPUMEM_NOT_FOUND, gpumem_client_unpublish(blue, "weights", NULL));
   CheckAttached(attachment, 1, 10);
-  OK(gpumem_attachment_release(attachment));
+  OK(gpumem_attachment_release_async(attachment));
   for (i = 0; i < kSegments; ++i) OK(gpumem_segment_release(segments[i]));
   CHECK(Leased(blue) == 0);
   OK(gpumem_client_destroy(green));

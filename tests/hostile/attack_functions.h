@@ -24,6 +24,10 @@ Tally Wait(const Orders& orders);
 Tally Tickle(const Orders& orders);
 Tally ReleaseSlowly(const Orders& orders);
 
+// --- Converse (lane_attacks.cc) ------------------------------------------------------------------
+
+Tally LaneStorm(const Orders& orders);
+
 // --- Suspended leases (suspend_attacks.cc) -------------------------------------------------------
 
 Tally SuspendFlood(const Orders& orders);

@@ -31,6 +31,7 @@ Attack FindAttack(const std::string& name) {
       {"driver-storm", DriverStorm},
       {"half-sent", HalfSent},
       {"ignore-suspensions", IgnoreSuspensions},
+      {"lane-storm", LaneStorm},
       {"lasting-tenant-storm", LastingTenantStorm},
       {"leases", LeaseFlood},
       {"never-read", NeverRead},

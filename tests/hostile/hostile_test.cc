@@ -62,6 +62,13 @@ TEST_F(Hostile, SpinningThreads) {
             0.5 * absl::ToDoubleSeconds(absl::Now() - start) + 0.2);
 }
 
+TEST_F(Hostile, LaneStorm) {
+  Survive({}, {{.attack = "lane-storm", .processes = 2}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("lane-storm", "answers"), 0u);
+  EXPECT_GT(Counted("lane-storm", "closed"), 0u);
+}
+
 // --- The broker ----------------------------------------------------------------------------------
 
 TEST_F(Hostile, ManyLeases) {

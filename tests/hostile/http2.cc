@@ -96,6 +96,10 @@ uint32_t Http2Client::Begin(absl::string_view method, std::shared_ptr<const std:
   return stream;
 }
 
+void Http2Client::Say(uint32_t stream, absl::string_view bytes) {
+  out_ += Frame(kData, 0, stream, bytes);
+}
+
 void Http2Client::QueueBodies() {
   for (size_t looked = waiting_.size(); looked > 0 && out_.size() < kMaxQueuedBytes; --looked) {
     const uint32_t id = waiting_.front();
@@ -137,6 +141,7 @@ void Http2Client::OnFrame(uint8_t type, uint8_t flags, uint32_t id, absl::string
   const auto stream = streams_.find(id);
   switch (type) {
     case kData:
+      ++data_frames_;
       if (stream != streams_.end()) absl::StrAppend(&stream->second.answer, payload);
       if ((flags & kEndStream) != 0) Answered(id);
       return;

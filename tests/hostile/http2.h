@@ -68,6 +68,8 @@ class Http2Client {
   // message with its prefix. Without `end` the stream stays open after it.
   uint32_t Begin(absl::string_view method, std::shared_ptr<const std::string> body,
                  bool end = true);
+  // Sends bytes on a stream that is open, whatever its window says.
+  void Say(uint32_t stream, absl::string_view bytes);
   // Exchanges frames until `done`. False where the connection or the time ended before.
   bool Run(const std::function<bool()>& done, absl::Time deadline);
   // Makes a call, and returns its answer. Others that were begun go on beside it.
@@ -82,6 +84,8 @@ class Http2Client {
   uint64_t unsent() const { return unsent_; }
   // Calls that were answered, with any result; and those whose answer has a message.
   uint64_t answered() const { return answered_; }
+  // Frames of DATA that have arrived.
+  uint64_t data_frames() const { return data_frames_; }
   uint64_t granted() const { return granted_; }
 
  private:
@@ -105,7 +109,7 @@ class Http2Client {
   uint32_t next_stream_ = 1;
   int64_t window_ = 65535;
   int64_t initial_window_ = 65535;
-  uint64_t unsent_ = 0, answered_ = 0, granted_ = 0;
+  uint64_t unsent_ = 0, answered_ = 0, granted_ = 0, data_frames_ = 0;
   bool closed_ = false;
   absl::flat_hash_map<uint32_t, Stream> streams_;  // without an answer yet
   std::deque<uint32_t> waiting_;                   // with bytes to send

@@ -78,6 +78,7 @@ class DaemonMovesTest : public ::testing::Test {
       ASSERT_OK(testing::Fill(MemoryOf((*segments)[i]), i + 1));
     }
     ASSERT_OK(client_->Publish("weights", *segments, PublishOptions()));
+    for (Segment& segment : *segments) ASSERT_OK(segment.Release());
   }
   std::string FullName() { return absl::StrCat(client_->tenant(), "/weights"); }
   int Ctl(std::vector<std::string> args) {
@@ -178,6 +179,7 @@ TEST_F(DaemonMovesTest, AttachBringsASuspendedPublicationBack) {
     ASSERT_OK(attachment);
     ExpectPatterns(*attachment);
     EXPECT_EQ(Suspend(), 1) << "a session is attached";
+    ASSERT_OK(attachment->Release());
   }
   EXPECT_EQ(Suspend(), 0);
   ASSERT_OK(client_->Unpublish("weights"));

@@ -44,6 +44,7 @@
 namespace gpumem {
 
 namespace internal {
+class ArrivalMapper;
 struct Disturbance;
 class Grant;
 class OpenedSegments;
@@ -84,6 +85,7 @@ class Client {
   //   INVALID_ARGUMENT    the options are invalid
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const ConnectOptions& options = {});
 
+  // Waits until the daemon knows of the Segments that were destroyed: a second or so at most.
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -325,9 +327,9 @@ class Client {
                                                  const AcquireOptions& options, int count,
                                                  const internal::Disturbance& disturbance);
   absl::StatusOr<std::vector<Segment>> Mapped(absl::StatusOr<internal::Grant> grant,
-                                              const MapOptions& options);
+                                              internal::ArrivalMapper& mapper);
   template <typename Answered>
-  absl::StatusOr<Attachment> MapAttached(Answered attached, const MapOptions& options);
+  absl::StatusOr<Attachment> MapAttached(Answered attached, internal::ArrivalMapper& mapper);
 
   friend class Pool;
   friend absl::StatusOr<SharedBlock> OpenBlock(Client& client, absl::string_view ticket,

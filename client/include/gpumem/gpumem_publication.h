@@ -112,6 +112,8 @@ int gpumem_attachment_take_segment(gpumem_attachment* attachment, size_t index,
 /* Unmaps all of it, ends its leases in one call, and frees the handle, whatever the status. No GPU
  * work may use the memory by then. */
 int gpumem_attachment_release(gpumem_attachment* attachment);
+/* As gpumem_attachment_release, but does not wait for the daemon (gpumem_segment_release_async). */
+int gpumem_attachment_release_async(gpumem_attachment* attachment);
 
 typedef struct gpumem_publication_list gpumem_publication_list;
 

@@ -67,6 +67,10 @@ int gpumem_client_open_many(gpumem_client* client, const char* const* tickets, s
 /* Unmaps the memory, ends the lease, and frees the handle, whatever the status. No GPU work may use
  * the memory by then. */
 int gpumem_segment_release(gpumem_segment* segment);
+/* As gpumem_segment_release, but does not wait for the daemon. It is told with the next call of any
+ * client of this process, before the call's answer, and else within a millisecond or so. Until then
+ * the memory stays charged. An error of that is not reported: it is tried again. */
+int gpumem_segment_release_async(gpumem_segment* segment);
 
 struct gpumem_segment_info {
   size_t struct_size;

@@ -82,7 +82,8 @@ struct AttachOptions {
 };
 
 // One version of a publication, mapped into this process. Move-only. The destructor unmaps the
-// memory and releases it in one call; the caller ensures that no GPU work uses it by then.
+// memory and releases it in one call, without a wait for the daemon as Segment's; the caller
+// ensures that no GPU work uses it by then.
 class Attachment {
  public:
   Attachment();

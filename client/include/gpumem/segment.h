@@ -22,8 +22,11 @@ class Remapping;
 
 class AddressRange;
 
-// A lease on one segment, mapped into this process. Move-only. The destructor unmaps the memory and
-// releases the lease; the caller ensures that no GPU work uses the memory by then.
+// A lease on one segment, mapped into this process. Move-only. The destructor, and an assignment
+// over it, unmap the memory and release the lease; the caller ensures that no GPU work uses the
+// memory by then. They do not wait for the daemon. It is told with the next call of any Client of
+// this process, before the call's answer, and else within a millisecond or so. Until then the
+// memory stays charged.
 class Segment {
  public:
   Segment();
@@ -92,9 +95,9 @@ class Segment {
   //                        mempool, since its pool opens all memory that the tenant has in it
   absl::StatusOr<Ticket> Share(TicketScope scope = TicketScope::kTenant) const;
 
-  // Unmaps the memory and ends the lease, like the destructor, and returns the status. The memory
-  // is unmapped in any case. If no daemon runs, the lease ends when one is back. The destructor
-  // does not wait for that. Release() waits at most `timeout` (UNAVAILABLE).
+  // Unmaps the memory and ends the lease, like the destructor, but waits for the daemon and returns
+  // the status. The memory is unmapped in any case. If no daemon runs, the lease ends when one is
+  // back. Release() waits for that at most `timeout` (UNAVAILABLE).
   //   FAILED_PRECONDITION  not valid
   absl::Status Release(std::optional<absl::Duration> timeout = std::nullopt);
 

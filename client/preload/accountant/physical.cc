@@ -115,8 +115,8 @@ void PhysicalMemory::Release(GpumemPhysical* physical) {
     held_[physical->device] -= physical->bytes;
   }
   // On an error a lease ends with the next daemon's reconciliation, or with the process.
-  if (physical->kept != nullptr) (void)gpumem_segment_release(physical->kept);
-  (void)gpumem_segment_release(physical->segment);
+  if (physical->kept != nullptr) (void)gpumem_segment_release_async(physical->kept);
+  (void)gpumem_segment_release_async(physical->segment);
 }
 
 gpumem_client* PhysicalMemory::Keeper() {

@@ -21,9 +21,9 @@ constexpr std::array<const char*, 10> kNames = {"client",       "segment",    "p
 
 const char* NameOf(Holds holds) { return kNames[static_cast<size_t>(holds)]; }
 
-// Destroys the handle now, regardless of uses and views. Returns the C ABI's status; its last error
-// says more.
-int End(Handle& handle) {
+// Destroys the handle now, regardless of uses and views. Returns the C ABI's status, as far as it
+// is known without a wait for the daemon if `reports` is false; its last error says more.
+int End(Handle& handle, bool reports = false) {
   if (handle.pointer == nullptr) return GPUMEM_OK;
   handle.closing = true;
   // Other threads run meanwhile. They see the handle as destroyed, so none destroys it twice or
@@ -32,6 +32,7 @@ int End(Handle& handle) {
   ending.pointer = std::exchange(handle.pointer, nullptr);
   ending.parent = handle.parent;
   ending.stream = handle.stream;
+  ending.reports = reports;
   const int status = WithoutGil([&] {
     if (handle.on_cuda) SynchronizeCuda();
     return handle.destroy(ending);
@@ -67,7 +68,7 @@ PyObject* Close(PyObject* self, PyObject* args) {
     handle.closing = true;
     return None();
   }
-  const int status = End(handle);
+  const int status = End(handle, /*reports=*/defer == 0);
   // The memory is unmapped in any case. A deferred close reports no error: it may be the end of a
   // with block, which an exception that says more may be leaving.
   return status == GPUMEM_OK || defer != 0 ? None() : Raise(status);

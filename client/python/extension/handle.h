@@ -31,7 +31,7 @@ struct Handle {
   PyObject_HEAD;
   void* pointer;  // null: destroyed
   // Destroys `pointer`; returns enum gpumem_status. Called without the GIL, and with a copy of
-  // pointer, parent and stream: the handle itself is already marked as destroyed.
+  // pointer, parent, stream and reports: the handle itself is already marked as destroyed.
   int (*destroy)(Handle& handle);
   Handle* parent;      // needed by this handle, which counts as a view of it; may be null
   PyObject* callback;  // released with the handle; may be null
@@ -41,6 +41,7 @@ struct Handle {
   Holds holds;
   bool closing;  // destroyed with the last use and the last view
   bool on_cuda;  // GPU work may be using it: synchronized before it is destroyed
+  bool reports;  // of destroy(): the caller needs the status; else it need not wait for the daemon
 };
 
 extern PyTypeObject* handle_type;

@@ -14,7 +14,9 @@ namespace {
 using U64 = unsigned long long;  // of Py_BuildValue's "K"
 
 int DestroyAttachment(Handle& handle) {
-  return gpumem_attachment_release(static_cast<gpumem_attachment*>(handle.pointer));
+  auto* const attachment = static_cast<gpumem_attachment*>(handle.pointer);
+  return handle.reports ? gpumem_attachment_release(attachment)
+                        : gpumem_attachment_release_async(attachment);
 }
 
 int DestroyClaim(Handle& handle) {

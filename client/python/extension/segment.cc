@@ -14,7 +14,8 @@ namespace {
 using U64 = unsigned long long;  // of Py_BuildValue's "K"
 
 int DestroySegment(Handle& handle) {
-  return gpumem_segment_release(static_cast<gpumem_segment*>(handle.pointer));
+  auto* const segment = static_cast<gpumem_segment*>(handle.pointer);
+  return handle.reports ? gpumem_segment_release(segment) : gpumem_segment_release_async(segment);
 }
 
 }  // namespace

@@ -116,8 +116,10 @@ class Memory(Placed, _gpumem.Memory):
         a GPU it waits for the work that this process has submitted, as cudaFree does.
 
         Without `defer` it raises UnavailableError if no daemon could be told. The memory is
-        unmapped all the same, and the lease ends as soon as there is a daemon. The end of a `with`
-        block is close(defer=True), and so is the end of the object itself."""
+        unmapped all the same, and the lease ends as soon as there is a daemon. With `defer` it does
+        not wait for the daemon, which is told before the process's next call, or else within a
+        millisecond or so. The end of a `with` block is close(defer=True), and so is the end of the
+        object itself."""
         self._handle.close(defer)
 
     def __enter__(self: _M) -> _M:

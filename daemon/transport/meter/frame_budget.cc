@@ -39,10 +39,11 @@ FrameBudget::Decision FrameBudget::Charge(const FrameCounts& received, absl::Tim
                     static_cast<double>(received.control));
   const bool few_bytes = begun_bytes_.Take(seconds, static_cast<double>(received.ended_bytes),
                                            static_cast<double>(received.begun_bytes));
-  const bool few_closed = closed_.Take(seconds, 0, few_bytes ? 0 : 1);
+  const bool closes = !few_bytes || received.violations > 0;
+  const bool few_closed = closed_.Take(seconds, 0, closes ? 1 : 0);
   if (!few_resets || !few_control || !few_closed) exhausted_ = true;
   if (exhausted_) return Decision::kFlood;
-  return few_bytes ? Decision::kServe : Decision::kClose;
+  return closes ? Decision::kClose : Decision::kServe;
 }
 
 void FrameBudget::Return(uint64_t begun_bytes) {

@@ -29,8 +29,8 @@ struct FrameBudgetOptions {
   double max_begun_bytes = 48 << 20;
   // For bytes of connections whose end was not seen.
   double begun_bytes_per_second = 4 << 20;
-  // Connections closed for exceeding it. Without this limit a peer that reconnects at once would
-  // keep gRPC busy for ever.
+  // Connections closed for exceeding it, or for FrameCounts::violations. Without this limit a peer
+  // that reconnects at once would keep gRPC busy for ever.
   double max_closed = 64;
   double closed_per_second = 4;
 

@@ -1,10 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the frames in the byte streams of an HTTP/2 connection (RFC 9113, section 4.1).
+// Counts the frames in the byte streams of an HTTP/2 connection (RFC 9113, section 4.1), and gRPC's
+// messages in them.
+//
+// A message of a stream that goes on after it is a call (Broker.Converse): its answer is
+// the next message of the server on that stream. A client that waits for its answers has one
+// message without an answer.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
@@ -27,8 +33,10 @@ class FrameScanner {
   static constexpr size_t kPrefaceBytes = 24;
   explicit FrameScanner(size_t bytes_before) : skip_(bytes_before) {}
 
-  // Calls `show` for each frame whose header ends in `bytes`, which continue the previous call's.
-  void Feed(absl::Span<const char> bytes, absl::FunctionRef<void(const Frame&)> show);
+  // Calls `show` for each frame whose header ends in `bytes`, which continue the previous call's;
+  // and `payload` with the parts of the payload of the frame that was shown last.
+  void Feed(absl::Span<const char> bytes, absl::FunctionRef<void(const Frame&)> show,
+            absl::FunctionRef<void(absl::Span<const char>)> payload);
   // Returns the bytes before the header of the next frame.
   size_t bytes_to_come() const { return skip_; }
 
@@ -36,11 +44,28 @@ class FrameScanner {
   size_t skip_;  // bytes until the next frame's header
   std::array<uint8_t, 9> header_;
   size_t header_size_ = 0;
+  bool in_frame_ = false;  // false: before the first one
+};
+
+// Finds the ends of gRPC's messages in the DATA of one stream. Not thread-safe.
+class MessageScanner {
+ public:
+  // Returns how many messages end in `bytes`, which continue the previous call's.
+  uint64_t Feed(absl::Span<const char> bytes);
+  // Returns the bytes so far of a message that has not ended.
+  uint64_t begun() const { return begun_; }
+
+ private:
+  std::array<uint8_t, 5> prefix_;
+  size_t prefix_size_ = 0;
+  uint64_t left_ = 0;
+  uint64_t begun_ = 0;
 };
 
 struct FrameCounts {
-  uint64_t calls = 0;     // HEADERS
-  uint64_t requests = 0;  // HEADERS or DATA frames that end a request: gRPC can answer it
+  uint64_t streams = 0;   // HEADERS
+  uint64_t calls = 0;     // streams, and messages of streams that go on
+  uint64_t requests = 0;  // that ended: gRPC can answer them
   uint64_t resets = 0;    // RST_STREAM
   // Frames that cost the receiver work and carry next to nothing: all other types, and DATA of less
   // than kSmallData bytes.
@@ -49,6 +74,9 @@ struct FrameCounts {
   // part of earlier `begun_bytes` whose requests were ended or reset.
   uint64_t begun_bytes = 0;
   uint64_t ended_bytes = 0;
+  // What no client does that obeys the rules: more than kMostUnanswered messages sent ahead of
+  // their answers, or more than kMaxRequests requests open.
+  uint64_t violations = 0;
 
   FrameCounts& operator+=(const FrameCounts& more);
 };
@@ -57,6 +85,9 @@ struct FrameCounts {
 class Http2Meter {
  public:
   static constexpr uint32_t kSmallData = 1024;
+  // Messages of a stream without an answer. A client sends one, and may have read its answer before
+  // Answered() is called.
+  static constexpr uint32_t kMostUnanswered = 4;
   // Memory that gRPC needs for a call before its request is there.
   static constexpr uint32_t kCallBytes = 32 * 1024;
 
@@ -68,25 +99,49 @@ class Http2Meter {
   // Returns the bytes, over all frames so far, of requests that have neither ended nor been reset.
   uint64_t begun_bytes() const { return begun_bytes_; }
 
+  // The server has sent a message on this stream. True if it answers one of a stream that goes on.
+  // The next Feed() counts the bytes that have ended.
+  bool Answered(uint32_t stream);
+  // The server has ended or reset the stream. As Answered() for bytes.
+  void Closed(uint32_t stream);
+
  private:
   // Requests beyond the number that a connection may have are not tracked: their bytes never end.
   static constexpr size_t kMaxRequests = 1024;
 
+  // A request that has not ended.
+  struct Begun {
+    uint64_t bytes = 0;
+    MessageScanner scanner;
+    uint64_t messages = 0;
+    uint64_t unanswered = 0;  // of them
+  };
+
   void Count(const FrameScanner::Frame& frame, FrameCounts& counts);
+  void CountMessages(absl::Span<const char> payload, FrameCounts& counts);
   void Begin(uint32_t stream, uint32_t bytes, FrameCounts& counts);
-  void End(uint32_t stream, FrameCounts& counts);
+  // Returns what was known of the request.
+  Begun End(uint32_t stream, FrameCounts& counts);
 
   FrameScanner scanner_{FrameScanner::kPrefaceBytes};
-  absl::flat_hash_map<uint32_t, uint64_t> begun_;  // bytes by stream
+  absl::flat_hash_map<uint32_t, Begun> begun_;  // by stream
   uint64_t begun_bytes_ = 0;
+  uint64_t ended_bytes_ = 0;  // since the last Feed()
+  // Of the present frame, if it is DATA.
+  uint32_t data_stream_ = 0;
+  std::optional<Begun> last_data_;  // of a request that ends with it
 };
 
 // Meters what the server of one connection sends, from its first byte. Not thread-safe.
 class AnswerMeter {
  public:
-  // Returns how many calls end in `bytes`, which continue the previous call's. Calls that the
-  // server resets do not count.
-  uint64_t Feed(absl::Span<const char> bytes);
+  struct Answers {
+    uint64_t calls = 0;     // streams that have ended; not those that the server resets
+    uint64_t messages = 0;  // of streams that go on (Http2Meter::Answered)
+  };
+  // Returns the answers that begin or end in `bytes`, which continue the previous call's, and tells
+  // `client` of them.
+  Answers Feed(absl::Span<const char> bytes, Http2Meter& client);
 
  private:
   FrameScanner scanner_{0};

@@ -208,14 +208,17 @@ class MeteredSocket {
   std::optional<Turn> Wrote(const msghdr& message, size_t size) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (window_ == nullptr) return std::nullopt;
-    uint64_t answers = 0;
+    uint64_t calls = 0;
+    uint64_t messages = 0;
     ForEachPart(message, size, [&](auto bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-      answers += sent_.Feed(bytes);
+      const AnswerMeter::Answers answers = sent_.Feed(bytes, received_);
+      calls += answers.calls;
+      messages += answers.messages;
     });
-    if (answers == 0) return std::nullopt;
-    open_calls_ -= std::min(open_calls_, answers);
+    if (calls + messages == 0) return std::nullopt;
+    open_calls_ -= std::min(open_calls_, calls);
     const absl::Time now = Now();
-    window_->Answered(answers, now);
+    window_->Answered(calls + messages, now);
     return NextTurn(window_, now);
   }
 
@@ -244,7 +247,7 @@ class MeteredSocket {
     ForEachPart(message, size, [&](auto bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
       counts += received_.Feed(bytes);
     });
-    open_calls_ += counts.calls;
+    open_calls_ += counts.streams;
     window_->Received(counts.requests, now);
     switch (budget_->Charge(counts, now)) {
       case FrameBudget::Decision::kServe:

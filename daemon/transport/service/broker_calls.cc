@@ -71,8 +71,20 @@ grpc::ServerUnaryReactor* BrokerService::ListDevices(Context* context, const Byt
   return reactor;
 }
 
+absl::Status BrokerService::Deliver(SessionId session, uint64_t delivery_id,
+                                    const Broker::Handover& handover, bool may_wait,
+                                    std::optional<uint64_t> described) {
+  if (!described) return sessions_->Deliver(session, delivery_id, handover, may_wait);
+  v1::Delivery description;
+  description.set_request_id(*described);
+  for (const Broker::Handover::Item& item : handover.items) {
+    *description.add_leases() = ToProto(item.lease);
+  }
+  return sessions_->Deliver(session, delivery_id, handover, may_wait, &description);
+}
+
 std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
-    const Broker::Call& call, const v1::OpenRequest& request, bool may_wait) {
+    const Broker::Call& call, const v1::OpenRequest& request, bool may_wait, bool describes) {
   std::vector<Secret> tickets;
   for (const std::string& text : request.tickets()) {
     Secret& ticket = tickets.emplace_back();
@@ -87,7 +99,8 @@ std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
   absl::StatusOr<std::vector<LeaseView>> leases = broker_->Open(
       call, tickets, request.revocable(), request.request_id(),
       [&](const Broker::Handover& handover) {
-        return sessions_->Deliver(call.session(), response.delivery_id(), handover, may_wait);
+        return Deliver(call.session(), response.delivery_id(), handover, may_wait,
+                       describes ? std::optional(request.request_id()) : std::nullopt);
       });
   if (!may_wait && absl::IsDeadlineExceeded(leases.status())) return std::nullopt;
   if (!leases.ok()) return leases.status();
@@ -97,9 +110,11 @@ std::optional<absl::StatusOr<v1::OpenResponse>> BrokerService::DoOpen(
 
 grpc::ServerUnaryReactor* BrokerService::Open(Context* context, const Bytes* request,
                                               Bytes* response) {
-  return Serve<v1::OpenRequest>(context, request, response,
-                                [this](const Broker::Call& call, const v1::OpenRequest& open,
-                                       bool may_wait) { return DoOpen(call, open, may_wait); });
+  return Serve<v1::OpenRequest>(
+      context, request, response,
+      [this](const Broker::Call& call, const v1::OpenRequest& open, bool may_wait) {
+        return DoOpen(call, open, may_wait, /*describes=*/false);
+      });
 }
 
 grpc::ServerUnaryReactor* BrokerService::Share(Context* context, const Bytes* request,
@@ -123,18 +138,21 @@ grpc::ServerUnaryReactor* BrokerService::Share(Context* context, const Bytes* re
       });
 }
 
+absl::StatusOr<v1::ReleaseResponse> BrokerService::DoRelease(const Broker::Call& call,
+                                                             const v1::ReleaseRequest& request) {
+  std::vector<LeaseId> leases;
+  for (uint64_t lease : request.lease_ids()) leases.push_back(LeaseId{lease});
+  const std::vector<uint64_t> requests(request.request_ids().begin(), request.request_ids().end());
+  if (absl::Status done = broker_->Release(call, leases, requests); !done.ok()) return done;
+  return v1::ReleaseResponse();
+}
+
 grpc::ServerUnaryReactor* BrokerService::Release(Context* context, const Bytes* request,
                                                  Bytes* response) {
   return Serve<v1::ReleaseRequest>(
       context, request, response,
-      [this](const Broker::Call& call, const v1::ReleaseRequest& release,
-             bool) -> std::optional<absl::StatusOr<v1::ReleaseResponse>> {
-        std::vector<LeaseId> leases;
-        for (uint64_t lease : release.lease_ids()) leases.push_back(LeaseId{lease});
-        const std::vector<uint64_t> requests(release.request_ids().begin(),
-                                             release.request_ids().end());
-        if (absl::Status done = broker_->Release(call, leases, requests); !done.ok()) return done;
-        return v1::ReleaseResponse();
+      [this](const Broker::Call& call, const v1::ReleaseRequest& release, bool) {
+        return std::optional(DoRelease(call, release));
       });
 }
 
@@ -230,19 +248,20 @@ grpc::ServerUnaryReactor* BrokerService::WhoAmI(Context* context, const Bytes* r
       });
 }
 
+absl::StatusOr<v1::GetUsageResponse> BrokerService::DoGetUsage(const Broker::Call& call) {
+  absl::StatusOr<TenantView> tenant = broker_->Usage(call);
+  if (!tenant.ok()) return tenant.status();
+  v1::GetUsageResponse answer;
+  *answer.mutable_usage() = ToProto(*tenant);
+  *answer.mutable_quota() = ToProto(tenant->quota);
+  return answer;
+}
+
 grpc::ServerUnaryReactor* BrokerService::GetUsage(Context* context, const Bytes* request,
                                                   Bytes* response) {
-  return Serve<v1::GetUsageRequest>(
-      context, request, response,
-      [this](const Broker::Call& call, const v1::GetUsageRequest&,
-             bool) -> std::optional<absl::StatusOr<v1::GetUsageResponse>> {
-        absl::StatusOr<TenantView> tenant = broker_->Usage(call);
-        if (!tenant.ok()) return tenant.status();
-        v1::GetUsageResponse answer;
-        *answer.mutable_usage() = ToProto(*tenant);
-        *answer.mutable_quota() = ToProto(tenant->quota);
-        return answer;
-      });
+  return Serve<v1::GetUsageRequest>(context, request, response,
+                                    [this](const Broker::Call& call, const v1::GetUsageRequest&,
+                                           bool) { return std::optional(DoGetUsage(call)); });
 }
 
 grpc::ServerUnaryReactor* BrokerService::OpenMemoryPage(Context* context, const Bytes* request,
@@ -255,7 +274,7 @@ grpc::ServerUnaryReactor* BrokerService::OpenMemoryPage(Context* context, const 
         answer.set_delivery_id(next_delivery_++);
         const auto devices =
             broker_->tenants().OpenMemoryPage(call, [&](const Broker::Handover& handover) {
-              return sessions_->Deliver(call.session(), answer.delivery_id(), handover, may_wait);
+              return Deliver(call.session(), answer.delivery_id(), handover, may_wait);
             });
         if (!may_wait && absl::IsDeadlineExceeded(devices.status())) return std::nullopt;
         if (!devices.ok()) return devices.status();

@@ -54,7 +54,9 @@ using RawBroker = gpumem::v1::Broker::WithRawCallbackMethod_ListDevices<
                                             gpumem::v1::Broker::WithRawCallbackMethod_Watch<
                                                 gpumem::v1::Broker::
                                                     WithRawCallbackMethod_OpenMemoryPage<
-                                                        RawTenants>>>>>>>>>>>>>;
+                                                        gpumem::v1::Broker::
+                                                            WithRawCallbackMethod_Converse<
+                                                                RawTenants>>>>>>>>>>>>>>;
 
 class BrokerService final : public RawBroker {
  public:
@@ -99,6 +101,7 @@ class BrokerService final : public RawBroker {
   Reactor* ListTenants(Context* context, const Bytes* request, Bytes* response) override;
   Reactor* GetTenantUsage(Context* context, const Bytes* request, Bytes* response) override;
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
+  grpc::ServerBidiReactor<Bytes, Bytes>* Converse(Context* context) override;
 
  private:
   // Maximum of Acquires and Opens served at a time. They may wait for the driver or for a client
@@ -112,14 +115,34 @@ class BrokerService final : public RawBroker {
   template <typename Request, typename Attempt>
   Reactor* Serve(Context* context, const Bytes* request, Bytes* response, Attempt attempt);
 
+  // A request being served that its client can give up.
+  class Request {
+   public:
+    virtual ~Request() = default;
+    // May be called at any time after it has begun, on any thread.
+    virtual void GiveUp() = 0;
+  };
+  template <typename Method>
+  class Leasing;
+  class Lane;
+
+  // Sends a Delivery. `described`: the request_id of the lane's request that it describes.
+  absl::Status Deliver(SessionId session, uint64_t delivery_id, const Broker::Handover& handover,
+                       bool may_wait, std::optional<uint64_t> described = std::nullopt);
+
   // Serves an Acquire, an Attach, an AttachOrClaim or a Resume.
   template <typename Method>
   class WaitingCall;
   template <typename Method>
   Reactor* ServeWaiting(Context* context, const Bytes* request, Bytes* response);
 
+  // Attempts of Serve.
   std::optional<absl::StatusOr<gpumem::v1::OpenResponse>> DoOpen(
-      const Broker::Call& call, const gpumem::v1::OpenRequest& request, bool may_wait);
+      const Broker::Call& call, const gpumem::v1::OpenRequest& request, bool may_wait,
+      bool describes);
+  absl::StatusOr<gpumem::v1::ReleaseResponse> DoRelease(const Broker::Call& call,
+                                                        const gpumem::v1::ReleaseRequest& request);
+  absl::StatusOr<gpumem::v1::GetUsageResponse> DoGetUsage(const Broker::Call& call);
 
   Broker* const broker_;
   SessionServer* const sessions_;

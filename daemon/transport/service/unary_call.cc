@@ -5,12 +5,21 @@
 #include "common/grpc_status.h"
 
 namespace gpumemd {
+namespace {
 
-grpc::Status ToAnswer(const absl::Status& status) {
+absl::Status Cut(const absl::Status& status) {
   constexpr size_t kMaxMessage = 1000;
-  if (status.message().size() <= kMaxMessage) return gpumem::ToGrpcStatus(status);
+  if (status.message().size() <= kMaxMessage) return status;
   const absl::string_view begin = status.message().substr(0, kMaxMessage);
-  return gpumem::ToGrpcStatus(absl::Status(status.code(), absl::StrCat(begin, " …")));
+  return absl::Status(status.code(), absl::StrCat(begin, " …"));
+}
+
+}  // namespace
+
+grpc::Status ToAnswer(const absl::Status& status) { return gpumem::ToGrpcStatus(Cut(status)); }
+
+gpumem::v1::StatusDetails ToAnswerDetails(const absl::Status& status) {
+  return gpumem::ToStatusDetails(Cut(status));
 }
 
 }  // namespace gpumemd

@@ -17,12 +17,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/failpoint.h"
+#include "proto/gpumem/v1/denial.pb.h"
 
 namespace gpumemd {
 
 // Converts the status for the client. Cuts long messages, which quote what a client sent: gRPC's
 // clients accept no trailer of more than 8 KiB, and would see that error instead.
 grpc::Status ToAnswer(const absl::Status& status);
+// The same for a status that is part of an answer.
+gpumem::v1::StatusDetails ToAnswerDetails(const absl::Status& status);
 
 // Returns the parsed message.
 //   INVALID_ARGUMENT  the bytes are no such message
