@@ -33,6 +33,8 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "client/pool/block_heap.h"
+#include "client/pool/growth/forecast.h"
+#include "client/pool/growth/spare.h"
 #include "client/pool/pointer_table.h"
 #include "client/pool/segment_source.h"
 #include "client/pool/sharing/block_ticket.h"
@@ -205,6 +207,14 @@ class Engine {
   // daemon.
   absl::Status Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wish)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The segments of one lease.
+  struct Pieces {
+    uint64_t each = 0;
+    uint64_t count = 0;
+  };
+  Pieces Cut(uint64_t bytes, uint64_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Others lack memory: from now on leases only the need, until the pool grows or moves much again.
+  void LeaseNoSpares() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Adds leased ranges to the pool.
   void Adopt(absl::Span<const SegmentSource::Range> ranges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the size of new segments: the more there are, the larger.
@@ -296,7 +306,7 @@ class Engine {
   const std::unique_ptr<SegmentSource> source_;
   const std::unique_ptr<StreamApi> api_;
   const PoolOptions options_;
-  const uint64_t id_;          // unique among this process's pools, never reused
+  const uint64_t id_;     // unique among this process's pools, never reused
   const uint64_t forks_;  // of the process: another number in a forked child
   std::atomic<bool> caching_{true};
   std::atomic<bool> releases_{false};  // a threshold is set: no thread caches large blocks
@@ -319,6 +329,8 @@ class Engine {
   uint64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // The peak of used bytes plus the requested bytes, measured when memory was missing.
   uint64_t needed_peak_ ABSL_GUARDED_BY(mutex_) = 0;
+  GrowthForecast forecast_ ABSL_GUARDED_BY(mutex_);
+  SparePolicy spare_ ABSL_GUARDED_BY(mutex_);
   absl::Time disturbed_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // the last GiveBack
   bool growing_ ABSL_GUARDED_BY(mutex_) = false;  // a thread grows or moves; one at a time
   uint64_t sharing_ ABSL_GUARDED_BY(mutex_) = 0;  // threads in Share()

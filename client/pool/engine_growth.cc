@@ -15,9 +15,6 @@ namespace {
 constexpr absl::Duration kDisturbEvery = absl::Milliseconds(200);
 constexpr absl::Duration kMostReleaseWait = absl::Seconds(1);
 constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
-// If more than this part of the peak use is reserved beyond it, free segments are moved before
-// others are leased.
-constexpr uint64_t kSpareParts = 32;
 constexpr uint64_t kUsualSegment = uint64_t{32} << 20;
 constexpr uint64_t kFewSegments = 32;
 // The approximate maximum of a pool's segments, and the maximum that one call to the daemon leases.
@@ -40,15 +37,20 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
   bytes = RoundUp(std::max(bytes, kSmallRange), source_->granularity());
   growing_ = true;
   const uint64_t needed = std::max(needed_peak_, taken_bytes_ + bytes);
-  const uint64_t enough = std::min(limit_, needed + needed / kSpareParts);
-  // Only whole segments can be moved later. Near the limit, leases only the missing bytes.
-  const uint64_t granule = source_->granularity();
+  const uint64_t enough = std::min(limit_, spare_.Enough(needed));
   absl::Status grown;
-  for (uint64_t unit = source_->places() ? SegmentBytes(bytes) : granule;; unit = granule) {
-    Place place = FindPlace(bytes, timeline, unit);
-    if (bytes <= limit_ && reserved_bytes_ + place.missing > enough) FillPlace(place);
-    grown = LeaseFor(place, bytes, /*wish=*/unit > granule);
-    if (unit == granule || !absl::IsResourceExhausted(grown)) break;
+  // Only whole segments can be moved later. If memory is short, moves all that are free before it
+  // leases any more, and leases only the missing bytes.
+  for (bool is_short = !source_->places();; is_short = true) {
+    Place place =
+        FindPlace(bytes, timeline, is_short ? source_->granularity() : SegmentBytes(bytes));
+    if (source_->places() && bytes <= limit_ &&
+        (is_short || reserved_bytes_ + place.missing > enough)) {
+      FillPlace(place);
+    }
+    grown = LeaseFor(place, bytes, /*wish=*/!is_short);
+    if (is_short || !absl::IsResourceExhausted(grown)) break;
+    LeaseNoSpares();
   }
   if (grown.ok()) needed_peak_ = std::max(needed_peak_, needed);
   growing_ = false;
@@ -84,31 +86,44 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wis
         " (its limit); it needs ", gpumem::FormatBytes(bytes),
         " more in one piece: free blocks, or raise the limit"));
   }
-  const uint64_t granule = source_->granularity();
   most = std::min(most, room);
-  // Only whole segments can be moved.
-  const uint64_t unit = SegmentBytes(bytes);
-  const uint64_t wished = std::max(
-      bytes, RoundUp(std::max(unit, std::min(kMostAtOnce, reserved_bytes_ / 32)), granule));
-  uint64_t each = std::max(bytes, std::min(wished, most / granule * granule));
-  uint64_t count = 1;
-  if (const uint64_t part = RoundUp(std::max(unit, wished / kMostInOneCall), unit);
-      source_->places() && (wished - 1) / part < most / part) {
-    each = part;
-    count = (wished - 1) / part + 1;
-  }
+  const Pieces pieces = Cut(bytes, most);
   mutex_.Unlock();
-  const bool more = each != bytes || count > 1;
-  auto ranges = source_->Acquire(each, count, at, wish || more);
+  const bool more = pieces.each != bytes || pieces.count > 1;
+  auto ranges = source_->Acquire(pieces.each, pieces.count, at, wish || more);
   // Leasing more than needed, or several segments, is optional.
-  if (more &&
-      (absl::IsResourceExhausted(ranges.status()) || absl::IsInvalidArgument(ranges.status()))) {
-    ranges = source_->Acquire(bytes, 1, at, wish);
-  }
+  const bool denied = more && (absl::IsResourceExhausted(ranges.status()) ||
+                               absl::IsInvalidArgument(ranges.status()));
+  if (denied) ranges = source_->Acquire(bytes, 1, at, wish);
   mutex_.Lock();
+  if (denied) forecast_.Stop();
   if (!ranges.ok()) return ranges.status();
   Adopt(*ranges);
+  for (const SegmentSource::Range& range : *ranges) forecast_.Grew(range.bytes);
   return absl::OkStatus();
+}
+
+Engine::Pieces Engine::Cut(uint64_t bytes, uint64_t most) {
+  const uint64_t granule = source_->granularity();
+  // Only whole segments can be moved.
+  uint64_t unit = SegmentBytes(bytes);
+  uint64_t wished = std::max(unit, std::min(kMostAtOnce, reserved_bytes_ / 32));
+  if (source_->places()) {
+    const uint64_t step = forecast_.Step(counts_.allocations, reserved_bytes_);
+    while (unit < step / GrowthForecast::kSegments) unit *= 2;
+    wished = std::max({wished, unit, step});
+  }
+  wished = std::max(bytes, RoundUp(wished, granule));
+  const uint64_t part = RoundUp(std::max(unit, wished / kMostInOneCall), unit);
+  if (!source_->places() || (wished - 1) / part >= most / part) {
+    return {.each = std::max(bytes, std::min(wished, most / granule * granule)), .count = 1};
+  }
+  return {.each = part, .count = (wished - 1) / part + 1};
+}
+
+void Engine::LeaseNoSpares() {
+  forecast_.Stop();
+  spare_.Reset();
 }
 
 void Engine::Adopt(absl::Span<const SegmentSource::Range> ranges) {
@@ -204,6 +219,7 @@ uint64_t Engine::GiveFree(uint64_t bytes, Polled polled) {
   uint64_t given = 0;
   {
     absl::MutexLock lock(&mutex_);
+    LeaseNoSpares();
     released = Shrink(0, bytes, polled);
     for (const Segment& segment : released) given += segment.bytes;
     counts_.given_under_pressure_bytes += given;

@@ -101,6 +101,8 @@ std::vector<Engine::Moving> Engine::TakeForMoving(const Place& place) {
       moving.bytes += segment.bytes;
       moving.segments.emplace_back(at, segment);
     }
+    // In the order of their addresses: those that adjoin are unmapped together.
+    std::reverse(moving.segments.begin(), moving.segments.end());
   }
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (!chosen[i]) continue;
@@ -133,6 +135,7 @@ void Engine::FillPlace(Place& place) {
   for (const Moving& moving : all) {
     moving_bytes_ -= moving.bytes;
     uintptr_t to = moving.to;
+    if (to != 0) spare_.Moved(counts_.allocations, moving.segments.size());
     if (to != 0) large_.AddRange(to, moving.bytes);
     for (const auto& [from, segment] : moving.segments) {
       segments_[to != 0 ? to : from] = segment;

@@ -120,6 +120,12 @@ TEST_F(NeededMoreTest, AboveItsLimitItMoves) {
   ExpectMoves(1, 2 * kMiB);
 }
 
+TEST_F(NeededMoreTest, WhereTheDaemonDeniesItMoves) {
+  source_->SetCapacity(8 * kMiB);
+  Allocate(4 * kMiB);
+  ExpectMoves(1, 2 * kMiB);
+}
+
 TEST_F(MovesTest, WhereTheDriverRefusesItLeases) {
   Fragment();
   source_->SetMovesLeft(0);
@@ -168,7 +174,7 @@ TEST_F(MovesTest, TheHookSeesASegmentGoAndCome) {
   engine_->SetHook(nullptr);
   ASSERT_EQ(events.size(), 9u);
   EXPECT_EQ(events[0].what, PoolEvent::What::kShrink);
-  EXPECT_EQ(events[0].data, blocks_[6].data);
+  EXPECT_EQ(events[0].data, blocks_[0].data);
   EXPECT_EQ(events[1].what, PoolEvent::What::kGrow);
   EXPECT_EQ(events[1].data, large.data);
 }
@@ -179,6 +185,20 @@ TEST_F(MovesTest, MuchComesInSegmentsThatCanBeMovedOneByOne) {
   EXPECT_EQ(engine_->Stats().segments, 32u);
   Allocate(uint64_t{64} << 30);
   EXPECT_LE(engine_->Stats().segments, 32u + 128u) << "of one call to the daemon";
+}
+
+TEST_F(MovesTest, ABurstLeasesAheadUntilOthersLackMemory) {
+  Make({.thread_caches = false});
+  const auto grow = [this] {
+    const uint64_t before = source_->leased_bytes();
+    while (source_->leased_bytes() == before) Allocate(32 * kMiB);
+    return source_->leased_bytes() - before;
+  };
+  while (source_->leased_bytes() < 5 * kGiB) grow();
+  EXPECT_EQ(grow(), 256 * kMiB);
+  engine_->GiveBack(kGiB);
+  EXPECT_LT(engine_->Stats().free_bytes, 32 * kMiB) << "what was leased ahead is given back";
+  EXPECT_LT(grow(), 256 * kMiB);
 }
 
 TEST_F(MovesTest, OfOtherKindsNothingIsMoved) {

@@ -61,9 +61,11 @@ class CudaMapping : public Mapping {
   const CudaDriver& driver() const { return driver_; }
   const Access& access() const { return *access_; }
 
-  // Switches to `to`, where its memory is also mapped already, and unmaps the old address.
+  const AddressRange* range() const { return range_.get(); }
+
+  // Switches to `to`, where its memory is also mapped already. The caller has unmapped the old
+  // address.
   void MoveTo(CUdeviceptr to, std::shared_ptr<const AddressRange> range) {
-    driver_.cuMemUnmap(at(), size());
     Mapping::MoveTo(reinterpret_cast<void*>(to));
     range_ = std::move(range);
   }
@@ -127,6 +129,26 @@ CUresult MapSame(const CudaDriver& driver, CUdeviceptr at, const Mapping& mappin
   result = driver.cuMemMap(at, mapping.size(), 0, handle, 0);
   driver.cuMemRelease(handle);
   return result;
+}
+
+// Unmaps all of them. Those that adjoin in one range go with one call, which costs the driver about
+// as much as the call for one of them.
+void UnmapTogether(absl::Span<CudaMapping* const> mappings) {
+  for (size_t i = 0; i < mappings.size();) {
+    const CUdeviceptr begin = mappings[i]->at();
+    CUdeviceptr end = begin;
+    size_t next = i;
+    for (; next < mappings.size() && mappings[next]->at() == end &&
+           mappings[next]->range() == mappings[i]->range();
+         ++next) {
+      end += mappings[next]->size();
+    }
+    const CudaDriver& driver = mappings[i]->driver();
+    const bool together = driver.cuMemUnmap(begin, end - begin) == CUDA_SUCCESS;
+    for (; i < next; ++i) {
+      if (!together) driver.cuMemUnmap(mappings[i]->at(), mappings[i]->size());
+    }
+  }
 }
 
 // Finds the device of the memory mapped at `at`.
@@ -309,6 +331,7 @@ absl::Status MoveCuda(absl::Span<Mapping* const> mappings,
     }
     return driver.Error(result, absl::StrCat("moving ", moved.size(), " allocation(s)"));
   }
+  UnmapTogether(moved);
   for (CudaMapping* mapping : moved) {
     mapping->MoveTo(next, range);
     next += mapping->size();
