@@ -52,6 +52,7 @@ struct alignas(64) Chunk {
     bool live = false;        // allocated to the user; else cached by a thread
     uint8_t size_class = 0;   // of small ones (size_class.h)
     bool small = false;       // from the heap of small blocks
+    uint8_t shard = 0;        // of a range of small blocks: whose it is (shards/small_shard.h)
     Chunk* next = nullptr;    // in a thread's list
     uint64_t used_bytes = 0;  // of a range of small blocks: bytes in blocks
   } use;
@@ -112,6 +113,7 @@ class BlockHeap {
   // address.
   std::vector<const Chunk*> Tails() const;
   const Chunk* Head(uintptr_t at) const { return firsts_.at(at); }
+  Chunk* First(uintptr_t at) { return firsts_.at(at); }
 
   uint64_t free_bytes() const { return free_bytes_; }
   uint64_t total_bytes() const { return total_bytes_; }

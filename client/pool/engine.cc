@@ -77,9 +77,15 @@ ThreadCache* Engine::CacheOfThisThread() {
     absl::MutexLock lock(&one.link->mutex);
     return one.link->engine == nullptr;
   });
-  auto cache = std::make_shared<ThreadCache>();
+  std::shared_ptr<ThreadCache> cache;
   {
     absl::MutexLock lock(&caches_mutex_);
+    // The shard that the fewest threads prefer.
+    std::array<size_t, kShards> threads{};
+    for (const auto& one : caches_) ++threads[one->shard];
+    const size_t shard = std::min_element(threads.begin(), threads.end()) - threads.begin();
+    cache = std::make_shared<ThreadCache>(shard);
+    used_shards_ = std::max(used_shards_.load(), shard + 1);
     caches_.push_back(cache);
   }
   all.push_back({id_, cache, link_, forks_});
@@ -87,17 +93,20 @@ ThreadCache* Engine::CacheOfThisThread() {
   return last_cache = cache.get();
 }
 
-Block Engine::AllocateFromCache(ThreadCache* cache, uint64_t bytes, Stream stream) {
+Block Engine::AllocateFromCache(ThreadCache* cache, uint64_t bytes, Stream stream, int larger) {
   if (cache == nullptr) return {};
   const std::lock_guard<OwnerLock> lock(cache->lock);
   KeptBlocks* const kept = cache->Find(stream);
-  return kept == nullptr ? Block{} : TakeKept(*cache, *kept, bytes);
+  return kept == nullptr ? Block{} : TakeKept(*cache, *kept, bytes, larger);
 }
 
-Block Engine::TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes) {
+Block Engine::TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes, int larger) {
   Chunk* chunk = nullptr;
   if (bytes <= kMaxSmallBytes) {
-    KeptBlocks::Class& list = kept.small[SizeClassOf(bytes)];
+    int size_class = SizeClassOf(bytes);
+    const int last = std::min(size_class + larger, kSizeClasses - 1);
+    while (size_class < last && kept.small[size_class].first == nullptr) ++size_class;
+    KeptBlocks::Class& list = kept.small[size_class];
     chunk = list.first;
     if (chunk == nullptr) return {};
     list.first = chunk->use.next;
@@ -250,6 +259,9 @@ absl::StatusOr<Block> Engine::Allocate(uint64_t bytes, Stream stream) {
   if (bytes == 0) return absl::InvalidArgumentError("a block of 0 bytes cannot be allocated");
   ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
   if (Block block = AllocateFromCache(cache, bytes, stream); block.data != nullptr) return block;
+  if (cache != nullptr && IsSmall(bytes)) {
+    if (Block block = AllocateSmall(*cache, bytes, stream); block.data != nullptr) return block;
+  }
   return AllocateFromHeaps(bytes, stream);
 }
 
@@ -321,7 +333,10 @@ absl::Status Engine::FreeUncached(uintptr_t at, Stream stream, bool done) {
     absl::StatusOr<Timeline*> known = order_.Get(stream);
     if (!known.ok()) return known.status();
     timeline = *known;
-    chunk = table_.Find(at);
+    {
+      const PlainMutexLock finding(&table_mutex_);
+      chunk = table_.Find(at);
+    }
     if (chunk == nullptr || !std::exchange(chunk->use.live, false)) return NotABlock(at);
     chunk->epoch = done ? 0 : timeline->epoch();
     ++counts_.frees;
@@ -343,7 +358,7 @@ absl::Status Engine::FreeSynchronized(void* data) {
 absl::StatusOr<Block> Engine::Find(void* data) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const auto at = reinterpret_cast<uintptr_t>(data);
-  absl::MutexLock lock(&mutex_);
+  const PlainMutexLock lock(&table_mutex_);
   Chunk* const chunk = table_.Find(at);
   if (chunk == nullptr || !chunk->use.live) {
     return absl::NotFoundError("no block of this pool begins at this address");

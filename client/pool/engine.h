@@ -4,9 +4,11 @@
 //
 // Three layers:
 // - Threads cache the blocks that they freed (thread_cache.h) and allocate from that cache.
-// - On a miss they use two heaps under one lock (block_heap.h). One holds large blocks, in the
-//   leased segments. The other holds small blocks, in ranges that are large blocks, so that small
-//   blocks do not fragment the space of large ones.
+// - On a miss they use two heaps (block_heap.h). One holds large blocks, in the leased segments.
+// The
+//   other holds small blocks, in ranges that are large blocks, so that small blocks do not fragment
+//   the space of large ones. It is in shards, each with a lock (shards/small_shard.h). The lock of
+//   the engine guards the rest, and is acquired before a shard's.
 // - Memory that the heaps lack is leased (engine_growth.cc) or moved from useless places
 //   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_allocation.cc),
 //   in the daemon's queue and for blocks freed here.
@@ -17,6 +19,7 @@
 // grows; last, the GPU waits.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -37,6 +40,8 @@
 #include "client/pool/growth/spare.h"
 #include "client/pool/pointer_table.h"
 #include "client/pool/segment_source.h"
+#include "client/pool/shards/plain_mutex.h"
+#include "client/pool/shards/small_shard.h"
 #include "client/pool/sharing/block_ticket.h"
 #include "client/pool/stream_api.h"
 #include "client/pool/stream_order.h"
@@ -144,10 +149,10 @@ class Engine {
   // Null: this thread has no cache. KnownCacheOfThisThread never creates one and takes no lock.
   ThreadCache* CacheOfThisThread();
   ThreadCache* KnownCacheOfThisThread() const;
-  // Null `data`: the cache has no block that fits.
-  static Block AllocateFromCache(ThreadCache* cache, uint64_t bytes, Stream stream);
+  // Null `data`: the cache has no block that fits. Small blocks may be larger by that many classes.
+  static Block AllocateFromCache(ThreadCache* cache, uint64_t bytes, Stream stream, int larger = 0);
   bool HasRoom(const ThreadCache& cache, const KeptBlocks& kept, const Chunk& chunk) const;
-  static Block TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes);
+  static Block TakeKept(ThreadCache& cache, KeptBlocks& kept, uint64_t bytes, int larger);
   // Puts a chunk into the cache; moves chunks that no longer fit to `spilled`.
   void Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk, std::vector<Chunk*>& spilled);
   // Removed from the cache's accounting until `PutBack()`. Requires `cache.lock`.
@@ -172,19 +177,28 @@ class Engine {
   void PutBack(const std::vector<Kept>& all, bool shrinks) ABSL_LOCKS_EXCLUDED(mutex_);
   void PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool shrinks)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the size of the free large chunk that contains it then.
-  uint64_t PutChunk(Chunk* chunk, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Null: only growing helps.
+  // Returns the size of the free chunk that contains it then.
+  uint64_t PutLarge(Chunk* chunk, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The stream that memory is freed on, or null if its work is done already.
+  static Timeline* OwnerOf(const Chunk* chunk, Timeline* timeline);
+  void CountTaken(uint64_t bytes);
+  // Returns the old table, if it was replaced: to be passed to Retire().
+  std::unique_ptr<PointerTable::Table> Insert(Chunk* chunk) ABSL_LOCKS_EXCLUDED(table_mutex_);
+  void Erase(absl::Span<Chunk* const> chunks) ABSL_LOCKS_EXCLUDED(table_mutex_);
+  // Destroys an old table once no thread reads it.
+  void Retire(std::unique_ptr<PointerTable::Table> table) ABSL_LOCKS_EXCLUDED(mutex_);
+  // From free memory of which it is known already that the stream may use it. Null for large
+  // blocks.
+  Chunk* TakeKnown(uint64_t bytes, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Also asks whether streams are done. Null: only growing helps.
   Chunk* TakeFor(uint64_t bytes, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  Chunk* TakeFrom(BlockHeap& heap, uint64_t bytes, Timeline* timeline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Chunk* TakeFromLarge(uint64_t bytes, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns the latest epoch of `of` that `by` may reuse with present knowledge, as the policy
   // allows.
   uint64_t Followed(const Timeline* by, const Timeline* of) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Chunk* TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_only)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void AddSmallRange(Chunk* host, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Selects the streams whose events PollAll() polls. PollAll() frees completed chunks for all
   // streams.
   enum class Polled {
@@ -196,7 +210,27 @@ class Engine {
   // Blocks until the work of the owners of free memory, or of one stream, is done. Returns the
   // first error, after waiting for the others.
   absl::Status WaitForOwners(Timeline* only) ABSL_LOCKS_EXCLUDED(mutex_);
-  std::vector<Timeline*> Owners() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::vector<Timeline*> Owners() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // --- Small blocks (engine_small.cc) ----------------------------------------------
+  static constexpr size_t kShards = 16;
+  // Allocates from this thread's shard, under its lock alone, or from another that no thread uses
+  // just now. Null `data`: they have no memory that was freed on the stream or is clean.
+  Block AllocateSmall(ThreadCache& cache, uint64_t bytes, Stream stream)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t PreferredShard() const;
+  // Returns the shards that may have memory, this thread's first.
+  std::vector<SmallShard*> Shards() ABSL_LOCKS_EXCLUDED(caches_mutex_);
+  Chunk* TakeFromShards(uint64_t bytes, Timeline* timeline, BlockHeap::Bound bound)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes a large chunk a range of small blocks, and takes the first.
+  Chunk* TakeOfRange(Chunk* range, uint64_t bytes, Timeline* timeline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Frees small chunks under the locks of their shards alone. Returns shards with unused ranges.
+  std::vector<SmallShard*> PutSmall(absl::Span<Chunk* const> chunks, Timeline* timeline);
+  // Returns the shard's unused ranges to the large blocks. Returns the size of the largest free
+  // chunk that contains one then.
+  uint64_t ReturnRanges(SmallShard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // --- Growing and shrinking (engine_growth.cc) ------------------------------------
   absl::Status Grow(uint64_t bytes, const Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -315,17 +349,22 @@ class Engine {
   std::atomic<int> waiting_{0};
   // Chunks that have left a cache and are not in a heap yet.
   std::atomic<uint64_t> moving_{0};
+  // Threads that wait until memory returns to the heaps: threads that return some notify them.
+  std::atomic<int> watching_{0};
+  std::atomic<uint64_t> taken_bytes_{0};  // out of the heaps: cached or used
+  std::atomic<uint64_t> used_peak_bytes_{0};
 
   mutable absl::Mutex mutex_;
   BlockHeap large_ ABSL_GUARDED_BY(mutex_){/*join_ranges=*/source_->places()};
-  BlockHeap small_ ABSL_GUARDED_BY(mutex_){/*join_ranges=*/false};
+  std::array<SmallShard, kShards> shards_;
+  std::atomic<size_t> used_shards_{1};  // no shard from this one on has ever been used
   StreamOrder order_ ABSL_GUARDED_BY(mutex_){api_.get()};
-  uint64_t range_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of large_'s chunks that are small_'s ranges
+  uint64_t range_bytes_ ABSL_GUARDED_BY(mutex_) =
+      0;  // of large_'s chunks that are ranges of shards
   absl::btree_map<uintptr_t, Segment> segments_ ABSL_GUARDED_BY(mutex_);  // by address
   ReusePolicy policy_ ABSL_GUARDED_BY(mutex_);
   uint64_t limit_ ABSL_GUARDED_BY(mutex_);
   uint64_t release_threshold_ ABSL_GUARDED_BY(mutex_);
-  uint64_t taken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // out of the heaps: cached or used
   uint64_t reserved_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // The peak of used bytes plus the requested bytes, measured when memory was missing.
   uint64_t needed_peak_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -343,8 +382,9 @@ class Engine {
   PoolStats counts_ ABSL_GUARDED_BY(mutex_);  // its counters and peaks
   std::function<bool(uint64_t)> out_of_memory_ ABSL_GUARDED_BY(mutex_);
 
-  // Written under the lock. Readers without it hold the lock of a thread cache; all of these are
+  // Written under this lock. Readers without it hold the lock of a thread cache; all of these are
   // visited once before an old table is destroyed.
+  mutable PlainMutex table_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   PointerTable table_;
 
   mutable absl::Mutex caches_mutex_ ABSL_ACQUIRED_AFTER(mutex_);

@@ -14,6 +14,9 @@ namespace {
 // memory: then the next collection is far enough away.
 constexpr uint64_t kKeptPart = 16;
 
+// Of a small block that serves a smaller request: it is a quarter larger at most, above 8 KiB.
+constexpr int kLargerClasses = 2;
+
 // Poll interval for events without notification: the end of GPU work, a raised limit, a daemon.
 constexpr absl::Duration kLookEvery = absl::Milliseconds(50);
 
@@ -46,6 +49,10 @@ class Engine::Allocation {
     absl::Mutex* const mutex_;
   };
 
+  // Takes a somewhat larger block that this thread caches: better than to put all of them back.
+  Block UseLarger() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
+  // From now on, this thread may allocate small blocks of the stream from its shard.
+  void NoteStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
   // Puts back the large blocks that this thread caches: they may adjoin free memory.
   void JoinOwnLarge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_);
 
@@ -94,9 +101,14 @@ absl::StatusOr<Block> Engine::Allocation::Run() {
   absl::StatusOr<Timeline*> timeline = engine_.order_.Get(wanted_.stream);
   if (!timeline.ok()) return timeline.status();
   wanted_.timeline = *timeline;
+  NoteStream();
   JoinOwnLarge();
   while (true) {
     if (engine_.stage_ != Stage::kRunning) return SuspendedError();
+    if (Chunk* const chunk = engine_.TakeKnown(wanted_.rounded, wanted_.timeline)) {
+      return engine_.HandOut(chunk, wanted_.bytes, wanted_.stream);
+    }
+    if (Block block = UseLarger(); block.data != nullptr) return block;
     if (Chunk* const chunk = engine_.TakeFor(wanted_.rounded, wanted_.timeline)) {
       return engine_.HandOut(chunk, wanted_.bytes, wanted_.stream);
     }
@@ -122,12 +134,25 @@ absl::StatusOr<Block> Engine::Allocation::Run() {
   }
 }
 
+void Engine::Allocation::NoteStream() {
+  ThreadCache* const cache = engine_.Caching() ? engine_.KnownCacheOfThisThread() : nullptr;
+  if (cache == nullptr || !IsSmall(wanted_.rounded) || wanted_.stream == AnyStream()) return;
+  const std::lock_guard<OwnerLock> lock(cache->lock);
+  cache->Add(wanted_.stream, wanted_.timeline);
+}
+
 void Engine::Allocation::JoinOwnLarge() {
   if (IsSmall(wanted_.rounded) || engine_.large_.HasCloseFit(wanted_.rounded, wanted_.timeline)) {
     return;
   }
   const Unlocked unlocked(&engine_.mutex_);
   engine_.CollectOwnLarge(wanted_.stream);
+}
+
+Block Engine::Allocation::UseLarger() {
+  if (!IsSmall(wanted_.rounded) || !engine_.Caching()) return {};
+  return AllocateFromCache(engine_.KnownCacheOfThisThread(), wanted_.bytes, wanted_.stream,
+                           kLargerClasses);
 }
 
 bool Engine::Allocation::CollectOwnCache() {
@@ -176,10 +201,13 @@ bool Engine::Allocation::ReleaseFreeSegments(const absl::Status& refusal) {
 }
 
 bool Engine::Allocation::AwaitPutBack() {
-  const auto none_moves = [this] { return engine_.moving_.load(std::memory_order_relaxed) == 0; };
-  if (none_moves() || std::exchange(taken_.put_back, true)) return false;
-  engine_.mutex_.AwaitWithTimeout(absl::Condition(&none_moves), absl::Milliseconds(100));
-  return true;
+  const auto none_moves = [this] { return engine_.moving_.load() == 0; };
+  if (std::exchange(taken_.put_back, true)) return false;
+  ++engine_.watching_;
+  const bool moves = !none_moves();
+  if (moves) engine_.mutex_.AwaitWithTimeout(absl::Condition(&none_moves), absl::Milliseconds(100));
+  --engine_.watching_;
+  return moves;
 }
 
 bool Engine::Allocation::AskProgram() {
@@ -197,17 +225,22 @@ bool Engine::Allocation::MayWait(const absl::Status& refusal) const {
 Block Engine::Await(const Wanted& wanted, const absl::Status& refusal, absl::Time deadline) {
   if (stage_ != Stage::kRunning) return {};
   ++waiting_;  // threads cache nothing while this is above 0
-  Block block;
+  ++watching_;
   const uint64_t seen = returns_;
+  // A shard may have got memory before other threads could see that this one waits.
+  Block block = TakeOrNone(wanted);
   const absl::Time began = absl::Now();
   // While the daemon is gone, polls for it.
-  if (absl::IsResourceExhausted(refusal)) block = AwaitDaemon(wanted, deadline);
+  if (block.data == nullptr && absl::IsResourceExhausted(refusal)) {
+    block = AwaitDaemon(wanted, deadline);
+  }
   // The daemon refused to let it wait: that may pass, and other threads may free memory here.
   if (block.data == nullptr && absl::Now() < began + kLookEvery) {
     const auto returned = [this, seen]()
                               ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return returns_ != seen; };
     mutex_.AwaitWithDeadline(absl::Condition(&returned), std::min(deadline, began + kLookEvery));
   }
+  --watching_;
   --waiting_;
   return block;
 }
@@ -260,7 +293,8 @@ Block Engine::TryAgain(const Wanted& wanted) {
 
 Block Engine::TakeOrNone(const Wanted& wanted) {
   if (stage_ != Stage::kRunning) return {};
-  Chunk* chunk = TakeFor(wanted.rounded, wanted.timeline);
+  Chunk* chunk = TakeKnown(wanted.rounded, wanted.timeline);
+  if (chunk == nullptr) chunk = TakeFor(wanted.rounded, wanted.timeline);
   if (chunk == nullptr && policy_.allow_internal_dependencies) {
     chunk = TakeByWaiting(wanted.rounded, wanted.timeline, /*coupled_only=*/false);
   }

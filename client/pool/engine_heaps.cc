@@ -10,61 +10,81 @@ namespace gpumem::internal {
 
 // --- Taking --------------------------------------------------------------------------
 
-// Releases the lock for a moment.
+// May release the lock for a moment.
 Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
   const bool small = IsSmall(bytes);
   chunk->use = {.live = true,
                 .size_class = static_cast<uint8_t>(small ? SizeClassOf(bytes) : 0),
                 .small = small};
-  if (small) chunk->range->use.used_bytes += chunk->bytes;
-  taken_bytes_ += chunk->bytes;
-  counts_.used_peak_bytes = std::max(counts_.used_peak_bytes, taken_bytes_);
+  CountTaken(chunk->bytes);
   ++counts_.allocations;
-  const std::unique_ptr<PointerTable::Table> old_table = table_.Insert(chunk->at, chunk);
+  std::unique_ptr<PointerTable::Table> old_table = Insert(chunk);
   const Block block = {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
+  if (old_table == nullptr && !hooked_.load(std::memory_order_relaxed)) return block;
   mutex_.Unlock();
-  if (old_table != nullptr) {
-    // Readers hold one of these locks.
-    std::vector<OwnerLock*> locks;
-    const auto caches = Caches();
-    for (const auto& cache : caches) locks.push_back(&cache->lock);
-    const OwnerLock::Visit nobody_reads(std::move(locks));
-  }
+  Retire(std::move(old_table));
   Tell(PoolEvent::What::kAllocate, reinterpret_cast<uintptr_t>(block.data), block.bytes,
        stream == AnyStream() ? nullptr : stream);
   mutex_.Lock();
   return block;
 }
 
+void Engine::CountTaken(uint64_t bytes) {
+  const uint64_t taken = taken_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  uint64_t peak = used_peak_bytes_.load(std::memory_order_relaxed);
+  while (peak < taken && !used_peak_bytes_.compare_exchange_weak(peak, taken)) {
+  }
+}
+
+std::unique_ptr<PointerTable::Table> Engine::Insert(Chunk* chunk) {
+  const PlainMutexLock lock(&table_mutex_);
+  return table_.Insert(chunk->at, chunk);
+}
+
+void Engine::Erase(absl::Span<Chunk* const> chunks) {
+  const PlainMutexLock lock(&table_mutex_);
+  for (const Chunk* chunk : chunks) table_.Erase(chunk->at);
+}
+
+void Engine::Retire(std::unique_ptr<PointerTable::Table> table) {
+  if (table == nullptr) return;
+  // Readers hold one of these locks.
+  std::vector<OwnerLock*> locks;
+  const auto caches = Caches();
+  for (const auto& cache : caches) locks.push_back(&cache->lock);
+  const OwnerLock::Visit nobody_reads(std::move(locks));
+}
+
+Chunk* Engine::TakeKnown(uint64_t bytes, Timeline* timeline) {
+  // Memory freed on other streams separates free memory, so a large block polls it first.
+  if (!IsSmall(bytes)) return nullptr;
+  const auto follow = [&](const Timeline* of)
+                          ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Followed(timeline, of); };
+  if (Chunk* chunk = TakeFromShards(bytes, timeline, follow)) return chunk;
+  Chunk* const range = TakeFromLarge(kSmallRange, timeline);
+  return range == nullptr ? nullptr : TakeOfRange(range, bytes, timeline);
+}
+
 Chunk* Engine::TakeFor(uint64_t bytes, Timeline* timeline) {
-  // Memory freed on other streams separates free memory, so a large block polls it first. It
-  // records an event that all streams wait for only as the last resort.
-  for (const Polled polled : {Polled::kNothing, Polled::kMost, Polled::kAll}) {
-    if (polled == Polled::kNothing && !IsSmall(bytes)) continue;
-    if (polled != Polled::kNothing) {
-      if (!policy_.allow_opportunistic && IsSmall(bytes)) break;
+  if (policy_.allow_opportunistic || !IsSmall(bytes)) {
+    // Records an event that all streams wait for only as the last resort.
+    for (const Polled polled : {Polled::kMost, Polled::kAll}) {
       if (policy_.allow_opportunistic) PollAll(timeline, polled);
-    }
-    if (!IsSmall(bytes)) {
-      if (Chunk* chunk = TakeFrom(large_, bytes, timeline)) return chunk;
-      continue;
-    }
-    if (Chunk* chunk = TakeFrom(small_, bytes, timeline)) return chunk;
-    if (Chunk* host = TakeFrom(large_, kSmallRange, timeline)) {
-      AddSmallRange(host, timeline);
-      return TakeFrom(small_, bytes, timeline);
+      Chunk* const chunk =
+          IsSmall(bytes) ? TakeKnown(bytes, timeline) : TakeFromLarge(bytes, timeline);
+      if (chunk != nullptr) return chunk;
     }
   }
   return TakeByWaiting(bytes, timeline, /*coupled_only=*/true);
 }
 
-Chunk* Engine::TakeFrom(BlockHeap& heap, uint64_t bytes, Timeline* timeline) {
+Chunk* Engine::TakeFromLarge(uint64_t bytes, Timeline* timeline) {
   const auto nobody = [](const Timeline*) -> uint64_t { return 0; };
   const auto follow = [&](const Timeline* of)
                           ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return Followed(timeline, of); };
-  if (Chunk* chunk = heap.Take(bytes, timeline, nobody)) return chunk;
-  if (Chunk* chunk = heap.Take(bytes, timeline, follow)) return chunk;
-  return &heap == &large_ ? heap.Gather(bytes, follow) : nullptr;
+  if (Chunk* chunk = large_.Take(bytes, timeline, nobody)) return chunk;
+  if (Chunk* chunk = large_.Take(bytes, timeline, follow)) return chunk;
+  return large_.Gather(bytes, follow);
 }
 
 uint64_t Engine::Followed(const Timeline* by, const Timeline* of) const {
@@ -85,7 +105,12 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
                      ? UINT64_MAX
                      : order_.Bound(timeline, of);
         };
-        if (IsSmall(bytes) && small_.HasFit(bytes, bound)) return true;
+        if (IsSmall(bytes)) {
+          for (SmallShard* shard : Shards()) {
+            const PlainMutexLock lock(&shard->mutex);
+            if (shard->heap.HasFit(bytes, bound)) return true;
+          }
+        }
         return large_.HasRun(IsSmall(bytes) ? kSmallRange : bytes, bound);
       };
   for (bool waits = false; !waits;) {
@@ -115,35 +140,34 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
     return chunk != nullptr ? chunk : large_.Gather(of, bound);
   };
   if (!IsSmall(bytes)) return take_large(bytes);
-  if (Chunk* chunk = small_.Take(bytes, timeline, bound)) return chunk;
-  Chunk* const host = take_large(kSmallRange);
-  if (host == nullptr) return nullptr;
-  AddSmallRange(host, timeline);
-  return small_.Take(bytes, timeline, bound);
-}
-
-void Engine::AddSmallRange(Chunk* host, Timeline* timeline) {
-  // Another stream's memory now belongs to this stream: it comes after that stream's work.
-  const bool clean = host->was_clean();
-  const uint64_t epoch = timeline->epoch();
-  if (!clean) timeline->latest_freed = std::max(timeline->latest_freed, epoch);
-  host->use = {};
-  range_bytes_ += host->bytes;
-  small_.AddRange(host->at, host->bytes, clean ? nullptr : timeline, epoch, host);
+  if (Chunk* chunk = TakeFromShards(bytes, timeline, bound)) return chunk;
+  Chunk* const range = take_large(kSmallRange);
+  return range == nullptr ? nullptr : TakeOfRange(range, bytes, timeline);
 }
 
 // --- Freeing -------------------------------------------------------------------------
 
 void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool shrinks) {
+  std::vector<Chunk*> small, large;
+  for (Chunk* chunk : chunks) (chunk->use.small ? small : large).push_back(chunk);
+  Erase(chunks);
+  const std::vector<SmallShard*> shards = PutSmall(small, timeline);
+  if (large.empty() && shards.empty()) {
+    moving_.fetch_sub(chunks.size());
+    // Either this thread sees that another waits, or that thread sees the memory.
+    if (watching_.load() == 0) return;
+    chunks = {};
+  }
   std::vector<Segment> released;
   std::vector<std::shared_ptr<Interrupt>> awaiting;
   {
     absl::MutexLock lock(&mutex_);
     awaiting = awaiting_;
     uint64_t largest = 0;
-    for (Chunk* chunk : chunks) largest = std::max(largest, PutChunk(chunk, timeline));
+    for (SmallShard* shard : shards) largest = std::max(largest, ReturnRanges(*shard));
+    for (Chunk* chunk : large) largest = std::max(largest, PutLarge(chunk, timeline));
     ++returns_;
-    moving_.fetch_sub(chunks.size(), std::memory_order_relaxed);
+    moving_.fetch_sub(chunks.size());
     // While another thread grows, that thread shrinks.
     if (shrinks && !growing_ && largest >= source_->granularity() &&
         reserved_bytes_ - taken_bytes_ > release_threshold_) {
@@ -155,33 +179,24 @@ void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool s
   ReleaseAll(released).IgnoreError();
 }
 
-uint64_t Engine::PutChunk(Chunk* chunk, Timeline* timeline) {
-  taken_bytes_ -= chunk->bytes;
-  table_.Erase(chunk->at);
-  uint64_t epoch = chunk->epoch;
-  Timeline* owner = timeline;
-  if (epoch <= order_.Done(timeline)) {
-    owner = nullptr;
-    epoch = 0;
-  } else {
-    timeline->latest_freed = std::max(timeline->latest_freed, epoch);
-  }
-  if (!chunk->use.small) return large_.Put(chunk, owner, epoch)->bytes;
-  Chunk* const host = chunk->range;
-  host->use.used_bytes -= chunk->bytes;
-  Chunk* const put = small_.Put(chunk, owner, epoch);
-  if (host->use.used_bytes > 0) return 0;
-  // The range is unused: its pieces return to the large blocks. They may join only once the streams
-  // that freed them are seen to be done.
-  const uint64_t all = host->bytes;
-  range_bytes_ -= all;
-  return std::max(all, large_.PutPieces(host, small_.RemoveRun(put)));
+Timeline* Engine::OwnerOf(const Chunk* chunk, Timeline* timeline) {
+  if (chunk->epoch <= StreamOrder::Done(timeline)) return nullptr;
+  timeline->NoteFreed(chunk->epoch);
+  return timeline;
 }
 
-std::vector<Timeline*> Engine::Owners() const {
+uint64_t Engine::PutLarge(Chunk* chunk, Timeline* timeline) {
+  taken_bytes_.fetch_sub(chunk->bytes, std::memory_order_relaxed);
+  return large_.Put(chunk, OwnerOf(chunk, timeline), chunk->epoch)->bytes;
+}
+
+std::vector<Timeline*> Engine::Owners() {
   std::vector<Timeline*> owners = large_.Owners();
-  for (Timeline* owner : small_.Owners()) {
-    if (std::find(owners.begin(), owners.end(), owner) == owners.end()) owners.push_back(owner);
+  for (SmallShard* shard : Shards()) {
+    const PlainMutexLock lock(&shard->mutex);
+    for (Timeline* owner : shard->heap.Owners()) {
+      if (std::find(owners.begin(), owners.end(), owner) == owners.end()) owners.push_back(owner);
+    }
   }
   return owners;
 }
@@ -195,7 +210,11 @@ void Engine::PollAll(const Timeline* but, Polled polled) {
     owner->cleaned = done;
     ++counts_.reused_after_event;
     large_.Clean(owner, done);
-    small_.Clean(owner, done);
+    // Memory that comes to a shard after this is seen to be clean when it comes.
+    for (SmallShard* shard : Shards()) {
+      const PlainMutexLock lock(&shard->mutex);
+      shard->heap.Clean(owner, done);
+    }
   }
 }
 

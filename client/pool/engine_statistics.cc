@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pool's settings, its hook and its statistics.
 #include <algorithm>
+#include <deque>
 #include <utility>
 
 #include "client/pool/engine.h"
@@ -61,10 +62,19 @@ PoolStats Engine::Stats() const {
   }
   stats.reserved_bytes = reserved_bytes_;
   // Threads continue meanwhile.
-  stats.used_bytes = taken_bytes_ - std::min(taken_bytes_, kept_bytes);
+  const uint64_t taken = taken_bytes_;
+  stats.used_bytes = taken - std::min(taken, kept_bytes);
   stats.free_bytes = stats.reserved_bytes - stats.used_bytes;
-  stats.used_blocks = table_.size() - std::min<uint64_t>(table_.size(), kept_blocks);
-  stats.free_blocks = large_.free_chunks() + small_.free_chunks() + kept_blocks;
+  {
+    const PlainMutexLock reading(&table_mutex_);
+    stats.used_blocks = table_.size() - std::min<uint64_t>(table_.size(), kept_blocks);
+  }
+  stats.free_blocks = large_.free_chunks() + kept_blocks;
+  for (const SmallShard& shard : shards_) {
+    const PlainMutexLock counting(&shard.mutex);
+    stats.free_blocks += shard.heap.free_chunks();
+  }
+  stats.used_peak_bytes = used_peak_bytes_;
   stats.segments = segments_.size();
   return stats;
 }
@@ -73,7 +83,7 @@ void Engine::ResetPeaks() {
   if (!CheckProcess().ok()) return;
   absl::MutexLock lock(&mutex_);
   counts_.reserved_peak_bytes = reserved_bytes_;
-  counts_.used_peak_bytes = taken_bytes_;
+  used_peak_bytes_ = taken_bytes_.load();
 }
 
 absl::StatusOr<MemInfo> Engine::MemGetInfo() {
@@ -82,7 +92,8 @@ absl::StatusOr<MemInfo> Engine::MemGetInfo() {
   if (!room.ok()) return room.status();
   const uint64_t kept = KeptBytes();
   absl::MutexLock lock(&mutex_);
-  const uint64_t used = taken_bytes_ - std::min(taken_bytes_, kept);
+  const uint64_t taken = taken_bytes_;
+  const uint64_t used = taken - std::min(taken, kept);
   const uint64_t more = std::min(room->first, limit_ - std::min(limit_, reserved_bytes_));
   return MemInfo{.free_bytes = reserved_bytes_ - used + more,
                  .total_bytes = std::min(room->second, limit_)};
@@ -121,13 +132,24 @@ void Engine::Tell(PoolEvent::What what, uintptr_t at, uint64_t bytes, Stream str
 absl::Status Engine::CheckInvariants() const {
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = large_.CheckInvariants(); !status.ok()) return status;
-  if (absl::Status status = small_.CheckInvariants(); !status.ok()) return status;
+  std::deque<PlainMutexLock> locks;
+  for (const SmallShard& shard : shards_) locks.emplace_back(&shard.mutex);
+  uint64_t small_bytes = 0, small_free = 0;
+  for (const SmallShard& shard : shards_) {
+    shard.mutex.AssertHeld();
+    if (absl::Status status = shard.heap.CheckInvariants(); !status.ok()) return status;
+    small_bytes += shard.heap.total_bytes();
+    small_free += shard.heap.free_bytes();
+    for (const Chunk* range : shard.unused) {
+      if (range->use.used_bytes > 0) return absl::InternalError("an unused range is in use");
+    }
+  }
   uint64_t in_segments = moving_bytes_;
   for (const auto& [at, segment] : segments_) in_segments += segment.bytes;
-  const uint64_t taken = large_.total_bytes() - large_.free_bytes() - range_bytes_ +
-                         small_.total_bytes() - small_.free_bytes();
+  const uint64_t taken =
+      large_.total_bytes() - large_.free_bytes() - range_bytes_ + small_bytes - small_free;
   if (in_segments != reserved_bytes_ || large_.total_bytes() + moving_bytes_ != reserved_bytes_ ||
-      small_.total_bytes() != range_bytes_ || taken != taken_bytes_) {
+      small_bytes != range_bytes_ || taken != taken_bytes_) {
     return absl::InternalError("the pool's totals are wrong");
   }
   if (!growing_ && moving_bytes_ > 0)

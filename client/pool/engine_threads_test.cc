@@ -74,6 +74,23 @@ TEST_F(EngineTest, TryingToFreeKeepsNoMoreThanFreeingDoes) {
   }
 }
 
+TEST_F(EngineTest, AKeptBlockServesASomewhatSmallerRequestIfTheHeapsHaveNone) {
+  Make({}, {.capacity = 2 * kMiB});
+  const Block first = Allocate(kMiB), second = Allocate(kMiB);
+  Free(first);
+  EXPECT_EQ(engine_->TryAllocate(900 << 10, nullptr).data, nullptr) << "the heaps may have one";
+  const Block larger = Allocate(900 << 10);
+  EXPECT_EQ(larger.data, first.data);
+  EXPECT_EQ(larger.bytes, kMiB);
+  Free(larger);
+  const Block smaller = Allocate(700 << 10);
+  EXPECT_LT(smaller.bytes, 800u << 10) << "one that is much larger is cut";
+  Free(smaller);
+  EXPECT_EQ(Allocate(kMiB).data, first.data) << "the rest has joined it";
+  Free(first);
+  Free(second);
+}
+
 TEST_F(EngineTest, WithAReleaseThresholdThreadsKeepNoLargeBlocks) {
   Make({.release_threshold_bytes = 0});
   Free(Allocate(64 * kMiB));

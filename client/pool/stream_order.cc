@@ -51,7 +51,7 @@ uint64_t StreamOrder::Bound(const Timeline* by, const Timeline* of) const {
   if (by == of) return UINT64_MAX;
   if (by->stream_ == AnyStream()) return 0;
   const auto known = by->known_.find(of);
-  return std::max(of->done_, known == by->known_.end() ? 0 : known->second);
+  return std::max(Done(of), known == by->known_.end() ? 0 : known->second);
 }
 
 absl::StatusOr<Timeline::Recorded> StreamOrder::Record(Timeline* of) {
@@ -73,7 +73,7 @@ void StreamOrder::Settle(Timeline* of) {
     if (done.ok() && !*done) return;
     // An event that returns an error was caught by a capture that began meanwhile: another is
     // recorded.
-    if (done.ok()) of->done_ = std::max(of->done_, oldest.epoch);
+    if (done.ok()) of->done_ = std::max(Done(of), oldest.epoch);
     api_->Drop(oldest.event);
     of->recorded_.pop_front();
   }
@@ -86,13 +86,13 @@ bool StreamOrder::IsBarrier(const Timeline* of) {
 
 uint64_t StreamOrder::Poll(Timeline* of) {
   Settle(of);
-  if (of->recorded_.empty() && of->done_ < of->latest_freed && !of->forgotten_) {
+  if (of->recorded_.empty() && Done(of) < of->latest_freed_ && !of->forgotten_) {
     if (absl::StatusOr<Timeline::Recorded> recorded = Record(of); recorded.ok()) {
       of->recorded_.push_back(*recorded);
       Settle(of);
     }
   }
-  return of->done_;
+  return Done(of);
 }
 
 bool StreamOrder::Coupled(const Timeline* one, const Timeline* other) {
@@ -105,7 +105,7 @@ absl::StatusOr<uint64_t> StreamOrder::MakeWait(Timeline* by, Timeline* of) {
     return absl::FailedPreconditionError("there is no stream that could be made to wait");
   }
   if (of->forgotten_) {
-    if (of->recorded_.empty()) return of->done_;
+    if (of->recorded_.empty()) return Done(of);
     const Timeline::Recorded last = of->recorded_.back();
     if (absl::Status status = api_->Wait(by->stream_, last.event); !status.ok()) return status;
     return by->known_[of] = last.epoch;

@@ -7,7 +7,7 @@
 // such memory. A stream that waits for another's event knows that stream's epochs up to it, and
 // what that stream knew of others.
 //
-// Not thread-safe, except Timeline::epoch().
+// Not thread-safe, except for what reads or writes a timeline's atomic numbers.
 #pragma once
 
 #include <atomic>
@@ -31,9 +31,13 @@ class Timeline {
   // The epoch of memory freed now. Any thread may call it after it has submitted the work.
   uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
 
-  // Maintained by the engine: the latest epoch of memory that is still free, and the epoch up to
-  // which freed memory has become clean.
-  uint64_t latest_freed = 0;
+  // The latest epoch of memory that is still free.
+  void NoteFreed(uint64_t epoch) {
+    uint64_t latest = latest_freed_.load(std::memory_order_relaxed);
+    while (latest < epoch && !latest_freed_.compare_exchange_weak(latest, epoch)) {
+    }
+  }
+  // Maintained by the engine: the epoch up to which freed memory has become clean.
   uint64_t cleaned = 0;
 
  private:
@@ -43,7 +47,8 @@ class Timeline {
   bool blocking_ = true;
   bool forgotten_ = false;
   std::atomic<uint64_t> epoch_{1};
-  uint64_t done_ = 0;  // the work of all epochs up to it is done
+  std::atomic<uint64_t> latest_freed_{0};
+  std::atomic<uint64_t> done_{0};  // the work of all epochs up to it is done
   struct Recorded {
     uint64_t epoch;
     StreamApi::EventHandle event;
@@ -73,8 +78,8 @@ class StreamOrder {
   // Returns the latest epoch of `of` that may be reused on `by` without waiting.
   uint64_t Bound(const Timeline* by, const Timeline* of) const;
 
-  // Returns the latest epoch that was seen to be done.
-  static uint64_t Done(const Timeline* of) { return of->done_; }
+  // Returns the latest epoch that was seen to be done. Any thread may call it.
+  static uint64_t Done(const Timeline* of) { return of->done_.load(std::memory_order_acquire); }
   // Polls which epochs of `of` are done. If no event is outstanding and none covers the freed
   // memory, records one. Returns the latest epoch that is done.
   uint64_t Poll(Timeline* of);

@@ -53,6 +53,8 @@ struct KeptBlocks {
 };
 
 struct ThreadCache {
+  explicit ThreadCache(size_t of_shard) : shard(of_shard) {}
+
   // The capacity of a thread's cache: blocks of a class, and bytes of all small blocks.
   static constexpr uint32_t Limit(int size_class) {
     const uint64_t of_bytes = (uint64_t{64} << 20) / ClassBytes(size_class);
@@ -82,13 +84,14 @@ struct ThreadCache {
     std::erase_if(kept, [timeline](const auto& one) { return one->timeline == timeline; });
   }
 
-  OwnerLock lock;  // the thread's
+  const size_t shard;  // the preferred one of the small blocks' shards
+  OwnerLock lock;      // the thread's
   std::vector<std::unique_ptr<KeptBlocks>> kept;
   KeptBlocks* latest = nullptr;
   uint64_t kept_small_bytes = 0;
   Counter kept_bytes;
   Counter kept_blocks;
-  Counter allocations;  // served from this cache
+  Counter allocations;  // served from this cache or a shard
   Counter frees;        // into this cache
 };
 
