@@ -20,6 +20,8 @@
 #include "client/session/ticket.h"
 #include "client/session/watch.h"
 #include "common/failpoint.h"
+#include "common/trace/file.h"
+#include "common/trace/span.h"
 #include "common/unix_channel.h"
 
 namespace gpumem {
@@ -62,6 +64,7 @@ void CancelToken::Cancel() const { interrupt_->Cancel(); }
 bool CancelToken::cancelled() const { return interrupt_->cancelled(); }
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const ConnectOptions& options) {
+  if (absl::Status traces = trace::TraceToFileOfEnvironment(); !traces.ok()) return traces;
   absl::StatusOr<std::shared_ptr<internal::Session>> session = internal::Session::Connect(options);
   if (!session.ok()) return session.status();
   return std::unique_ptr<Client>(new Client(*std::move(session)));
@@ -96,6 +99,7 @@ absl::StatusOr<std::vector<Segment>> Client::AcquireMany(const AcquireOptions& o
 absl::StatusOr<std::vector<Segment>> Client::AcquireIn(std::shared_ptr<const AddressRange> range,
                                                        const AcquireOptions& options, int count,
                                                        const internal::Disturbance& disturbance) {
+  const trace::CallSpan call("acquire");
   if (count < 1 || count > kMaxSegments) {
     return absl::InvalidArgumentError(
         absl::StrCat("one call acquires 1 to ", kMaxSegments, " segments, not ", count));
@@ -145,6 +149,7 @@ absl::StatusOr<Segment> Client::Open(absl::string_view ticket, const OpenOptions
 
 absl::StatusOr<std::vector<Segment>> Client::OpenMany(absl::Span<const std::string> tickets,
                                                       const OpenOptions& options) {
+  const trace::CallSpan call("open");
   if (tickets.empty() || tickets.size() > static_cast<size_t>(kMaxSegments)) {
     return absl::InvalidArgumentError(
         absl::StrCat("one call opens 1 to ", kMaxSegments, " tickets, not ", tickets.size()));

@@ -14,6 +14,7 @@
 #include "client/session/interrupt.h"
 #include "client/session/session.h"
 #include "common/failpoint.h"
+#include "common/trace/span.h"
 
 namespace gpumem {
 
@@ -232,6 +233,7 @@ absl::StatusOr<Attachment> Client::Attach(absl::string_view name) {
 }
 
 absl::StatusOr<Attachment> Client::Attach(absl::string_view name, const AttachOptions& options) {
+  const trace::CallSpan call("attach");
   if (options.wait < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("AttachOptions::wait is below zero");
   }

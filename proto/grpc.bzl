@@ -6,7 +6,9 @@ _GENERATE = """
 set -e
 protoc=$1; plugin=$2; out=$3
 "$protoc" -I. --cpp_out="$out" $SRCS
-"$protoc" -I. --plugin=protoc-gen-grpc="$plugin" --grpc_out="$out" $SERVICES
+if [ -n "$SERVICES" ]; then
+  "$protoc" -I. --plugin=protoc-gen-grpc="$plugin" --grpc_out="$out" $SERVICES
+fi
 sed -i '1i #pragma GCC system_header' $HEADERS
 """
 
@@ -55,7 +57,7 @@ def _grpc_cc_sources_impl(ctx):
 _grpc_cc_sources = rule(
     implementation = _grpc_cc_sources_impl,
     attrs = {
-        "services": attr.label_list(allow_files = [".proto"], mandatory = True),
+        "services": attr.label_list(allow_files = [".proto"]),
         "srcs": attr.label_list(allow_files = [".proto"], mandatory = True),
         "_plugin": attr.label(
             default = "@protobuf_tools//:grpc_cpp_plugin",
@@ -88,8 +90,8 @@ def _proto_cc_library(name, deps, sources, **kwargs):
         **kwargs
     )
 
-def grpc_cc_libraries(name, srcs, services, **kwargs):
-    """Two cc_libraries of .proto files: `messages`, and `services`, which need gRPC.
+def grpc_cc_libraries(name, srcs, services = [], **kwargs):
+    """cc_libraries of .proto files: `messages`, and, if there are any, `services`, which need gRPC.
 
     Args:
       name: of what generates their sources.
@@ -100,4 +102,5 @@ def grpc_cc_libraries(name, srcs, services, **kwargs):
     """
     _grpc_cc_sources(name = name, srcs = srcs, services = services)
     _proto_cc_library("messages", ["@grpc//:protobuf"], name, **kwargs)
-    _proto_cc_library("services", [":messages", "@grpc"], name, **kwargs)
+    if services:
+        _proto_cc_library("services", [":messages", "@grpc"], name, **kwargs)

@@ -12,6 +12,7 @@
 #include "client/session/abandon.h"
 #include "client/session/convert.h"
 #include "client/session/ticket.h"
+#include "common/trace/span.h"
 
 namespace gpumem {
 namespace {
@@ -56,8 +57,13 @@ Handle HandleOf(const v1::Lease& lease) {
 }  // namespace
 
 Segment::State::~State() {
+  if (!leased) {
+    Unmap();
+    return;
+  }
+  const trace::CallSpan call("release");
   Unmap();
-  if (leased) session->ForgetSoon({mapped.lease.lease_id()}, mapped.lease.size_bytes());
+  session->ForgetSoon({mapped.lease.lease_id()}, mapped.lease.size_bytes());
 }
 
 void Segment::State::Unmap() {
@@ -206,6 +212,7 @@ absl::Status Segment::Move(absl::Span<Segment* const> segments,
 
 absl::Status Segment::Release(std::optional<absl::Duration> timeout) {
   if (!valid()) return NotValid();
+  const trace::CallSpan call("release");
   const std::unique_ptr<State> state = std::move(state_);
   internal::Session& session = *state->session;
   state->Unmap();

@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The implementation of gpumem/pool.h over a source of segments and the driver's streams. Tests
-// replace both.
+// The implementation of gpumem/pool.h over segments and streams, which tests replace.
 //
 // Three layers:
 // - Threads cache the blocks that they freed (thread_cache.h) and allocate from that cache.
 // - On a miss they use two heaps (block_heap.h). One holds large blocks, in the leased segments.
-// The
-//   other holds small blocks, in ranges that are large blocks, so that small blocks do not fragment
-//   the space of large ones. It is in shards, each with a lock (shards/small_shard.h). The lock of
-//   the engine guards the rest, and is acquired before a shard's.
+//   The other holds small blocks, in ranges that are large blocks, which keeps them out of the
+//   space of large ones. It is in shards, each with a lock (shards/small_shard.h). The engine's
+//   lock guards the rest, and is acquired before a shard's.
 // - Memory that the heaps lack is leased (engine_growth.cc) or moved from useless places
-//   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_allocation.cc),
-//   in the daemon's queue and for blocks freed here.
+//   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_allocation.cc).
 // A suspension (engine_suspension.cc) moves the segments and leaves all bookkeeping as it is.
 //
-// Memory freed on another stream is reused in this order, which is that of CUDA's pools. First,
-// memory whose work is known to come first; then, memory whose work is done by now; then the pool
-// grows; last, the GPU waits.
+// Memory freed on another stream is reused in the order of CUDA's pools: memory whose work is known
+// to come first, then memory whose work is done by now; then the pool grows; last, the GPU waits.
 #pragma once
 
 #include <array>
@@ -95,12 +91,10 @@ class Engine {
   absl::StatusOr<MemInfo> MemGetInfo();
   void SetHook(std::function<void(const PoolEvent&)> hook);
   void SetOutOfMemoryCallback(std::function<bool(uint64_t bytes)> callback);
-
   // FAILED_PRECONDITION in a child after fork().
   absl::Status CheckProcess() const;
   // For tests: INTERNAL with a message that names the violation.
   absl::Status CheckInvariants() const;
-
  private:
   struct Segment {
     uint64_t id = 0;
@@ -347,11 +341,12 @@ class Engine {
   // Threads that wait for memory, and one for a pool that is not at kRunning: no thread caches
   // blocks while it is above 0.
   std::atomic<int> waiting_{0};
+  // Written at each use of the heaps: apart from what each call reads.
+  alignas(128) std::atomic<uint64_t> taken_bytes_{0};  // out of the heaps: cached or used
   // Chunks that have left a cache and are not in a heap yet.
   std::atomic<uint64_t> moving_{0};
   // Threads that wait until memory returns to the heaps: threads that return some notify them.
   std::atomic<int> watching_{0};
-  std::atomic<uint64_t> taken_bytes_{0};  // out of the heaps: cached or used
   std::atomic<uint64_t> used_peak_bytes_{0};
 
   mutable absl::Mutex mutex_;
@@ -384,8 +379,8 @@ class Engine {
 
   // Written under this lock. Readers without it hold the lock of a thread cache; all of these are
   // visited once before an old table is destroyed.
-  mutable PlainMutex table_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
-  PointerTable table_;
+  alignas(128) mutable PlainMutex table_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
+  alignas(128) PointerTable table_;
 
   mutable absl::Mutex caches_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   std::vector<std::shared_ptr<ThreadCache>> caches_ ABSL_GUARDED_BY(caches_mutex_);

@@ -104,7 +104,8 @@ class PointerTable {
   }
 
   std::atomic<Table*> table_{nullptr};
-  size_t live_ = 0;
+  // Apart from what readers read.
+  alignas(128) size_t live_ = 0;
   size_t used_ = 0;  // slots that are not empty
 };
 

@@ -84,8 +84,7 @@ struct ThreadCache {
     std::erase_if(kept, [timeline](const auto& one) { return one->timeline == timeline; });
   }
 
-  const size_t shard;  // the preferred one of the small blocks' shards
-  OwnerLock lock;      // the thread's
+  OwnerLock lock;  // the thread's
   std::vector<std::unique_ptr<KeptBlocks>> kept;
   KeptBlocks* latest = nullptr;
   uint64_t kept_small_bytes = 0;
@@ -93,6 +92,7 @@ struct ThreadCache {
   Counter kept_blocks;
   Counter allocations;  // served from this cache or a shard
   Counter frees;        // into this cache
+  const size_t shard;   // the preferred one of the small blocks' shards
 };
 
 }  // namespace gpumem::internal

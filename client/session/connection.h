@@ -20,6 +20,7 @@
 #include "client/session/lane/lane.h"
 #include "client/session/memory/view.h"
 #include "client/session/pools.h"
+#include "common/trace/span.h"
 #include "common/unique_fd.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 
@@ -48,6 +49,7 @@ class Connection {
   template <typename Request, typename Response>
   grpc::Status Call(Method<Request, Response> method, const Request& request, Response* response,
                     absl::Time deadline) {
+    const trace::Span span("call");
     grpc::ClientContext context;
     SetUp(context, deadline);
     return (stub_.get()->*method)(&context, request, response);

@@ -13,6 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/failpoint.h"
+#include "common/spin/answer_spinner.h"
+#include "common/spin/spin.h"
+#include "common/trace/span.h"
 
 namespace gpumem::internal {
 
@@ -23,6 +26,7 @@ Deliveries::Call::~Call() { deliveries_->End(number_); }
 
 absl::StatusOr<std::vector<UniqueFd>> Deliveries::Call::Collect(uint64_t delivery_id,
                                                                 absl::Time deadline) {
+  const trace::Span span("receive");
   return deliveries_->Collect(number_, delivery_id, deadline);
 }
 
@@ -110,8 +114,11 @@ std::optional<Deliveries::Call::Arrival> Deliveries::FindArrived(uint64_t call,
 Deliveries::Readable Deliveries::AwaitReadable(int other, absl::Time until) const {
   std::array<pollfd, 2> polled = {pollfd{.fd = socket_.get(), .events = POLLIN, .revents = 0},
                                   pollfd{.fd = other, .events = POLLIN, .revents = 0}};
-  const timespec timeout = absl::ToTimespec(std::max(until - absl::Now(), absl::ZeroDuration()));
-  if (::ppoll(polled.data(), polled.size(), &timeout, nullptr) <= 0) return Readable::kNone;
+  SpinningWait wait(&AnswerSpinner());
+  if (!wait.Spin([&] { return ::poll(polled.data(), polled.size(), 0) > 0; })) {
+    const timespec timeout = absl::ToTimespec(std::max(until - absl::Now(), absl::ZeroDuration()));
+    if (::ppoll(polled.data(), polled.size(), &timeout, nullptr) <= 0) return Readable::kNone;
+  }
   if (polled[0].revents == 0) return Readable::kOther;
   return polled[1].revents == 0 ? Readable::kSession : Readable::kBoth;
 }

@@ -19,6 +19,7 @@
 #include "client/session/waiting_call.h"
 #include "common/failpoint.h"
 #include "common/fork_count.h"
+#include "common/trace/span.h"
 
 namespace gpumem::internal {
 namespace {
@@ -86,6 +87,7 @@ absl::StatusOr<Grant> Session::CallForGrant(Method<Request, Response> method, Re
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   LeaseBook::Request booked(&book_);
   request.set_request_id(booked.id());
+  trace::Identify(welcome_.session_id(), booked.id());
   while (true) {
     CarriedRelease carried;
     const absl::StatusOr<ConnectionPtr> connection =
@@ -164,6 +166,7 @@ absl::StatusOr<Session::Answered<Response>> Session::CallWaitingForGrant(
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const Interrupt* const interrupt = disturbance.interrupt.get();
   request.set_request_id(booked.id());
+  trace::Identify(welcome_.session_id(), booked.id());
   while (true) {
     const absl::StatusOr<ConnectionPtr> connection = PrepareUnless(disturbance, deadline);
     if (!connection.ok()) return connection.status();
@@ -335,6 +338,7 @@ absl::StatusOr<Response> Session::CallWaiting(Connection& connection,
     if (!waits || connection.deliveries().HasPart()) return kReadEvery;
     return disturbance.look ? kOwnLookEvery : kLookEvery;
   };
+  const trace::Span span("call");
   grpc::ClientContext context;
   connection.SetUp(context, deadline);
   Response response;

@@ -34,7 +34,7 @@
 #include "absl/types/span.h"
 #include "client/session/connection.h"
 #include "client/session/interrupt.h"
-#include "client/session/lane_message.h"
+#include "client/session/lane/message.h"
 #include "client/session/lease_book.h"
 #include "client/session/pools.h"
 #include "client/session/reconnector.h"

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/mapping/address.h"
 #include "common/mapping/cuda_opening.h"
+#include "common/trace/span.h"
 
 namespace gpumem {
 namespace {
@@ -26,6 +27,7 @@ class CudaRange : public AddressRange {
   CudaRange(const CudaDriver& driver, CUdeviceptr base, uint64_t bytes)
       : AddressRange(base, bytes), driver_(driver) {}
   ~CudaRange() override {
+    const trace::Span span("free addresses", bytes());
     const RelaxedCapture relaxed(driver_);
     driver_.cuMemAddressFree(base(), bytes());
   }
@@ -51,6 +53,7 @@ class CudaMapping : public Mapping {
         access_(std::move(access)) {}
   ~CudaMapping() override {
     if (detached_) return;
+    const trace::Span span("unmap", size());
     const RelaxedCapture relaxed(driver_);
     driver_.cuMemUnmap(at(), size());
   }
@@ -99,6 +102,7 @@ absl::Status InvalidArgument(const absl::Status& error) {
 // Maps the memory behind `request.fd` at `at`.
 absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& request) {
   CUmemGenericAllocationHandle handle = 0;
+  trace::Span import("import", request.bytes);
   CUresult result = driver.cuMemImportFromShareableHandle(
       &handle, reinterpret_cast<void*>(static_cast<intptr_t>(request.fd)),
       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -110,6 +114,8 @@ absl::Status MapAt(const CudaDriver& driver, CUdeviceptr at, const MapRequest& r
                             result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_UNKNOWN;
     return not_memory ? InvalidArgument(error) : error;
   }
+  import.End();
+  const trace::Span map("map", request.bytes);
   result = driver.cuMemMap(at, request.bytes, 0, handle, 0);
   // The mapping, if there is one now, keeps the memory by itself.
   driver.cuMemRelease(handle);
@@ -188,6 +194,7 @@ absl::Status ExplainRefusal(const CudaDriver& driver, const Mappings& mappings,
 
 absl::StatusOr<std::shared_ptr<const AddressRange>> Reserve(const CudaDriver& driver, void* address,
                                                             uint64_t bytes) {
+  const trace::Span span("reserve addresses", bytes);
   const auto wished = reinterpret_cast<CUdeviceptr>(address);
   CUdeviceptr base = 0;
   if (const CUresult result = driver.cuMemAddressReserve(&base, bytes, 0, wished, 0);
@@ -250,6 +257,7 @@ absl::StatusOr<Mappings> MapParts(
     next += sizes[i];
   }
   if (descriptions.empty()) return mappings;
+  const trace::Span span("set access", total);
   // Once for the whole range and all devices: this is the slow call of the three.
   const CUresult result =
       driver.cuMemSetAccess(base, total, descriptions.data(), descriptions.size());

@@ -13,6 +13,7 @@
 #include "common/failpoint.h"
 #include "common/mapping/address.h"
 #include "common/mapping/mapping.h"
+#include "common/trace/span.h"
 
 namespace gpumem {
 namespace {
@@ -60,6 +61,7 @@ class HostMapping : public Mapping {
 
  private:
   void Unmap() const {
+    const trace::Span span("unmap", size());
     // The addresses of a range stay reserved.
     if (range_ == nullptr || Reserve(data(), size(), MAP_FIXED) == MAP_FAILED) {
       munmap(data(), size());
@@ -157,10 +159,12 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
     total += request.bytes;
   }
 
+  trace::Span reserve("reserve addresses", total);
   absl::StatusOr<char*> range = options.range != nullptr     ? static_cast<char*>(options.address)
                                 : options.address != nullptr ? ReserveAt(options.address, total)
                                                              : ReserveAnywhere(total, alignment);
   if (!range.ok()) return range.status();
+  reserve.End();
 
   // From here every part of the range has an owner that unmaps it, filled or not.
   Mappings mappings;
@@ -172,6 +176,7 @@ absl::StatusOr<Mappings> MapHost(absl::Span<const MapRequest> requests, const Ma
     next += request.bytes;
   }
   const int protection = options.read_only ? PROT_READ : PROT_READ | PROT_WRITE;
+  const trace::Span span("map", total);
   for (size_t i = 0; i < requests.size(); ++i) {
     if (mmap(mappings[i]->data(), requests[i].bytes, protection, MAP_SHARED | MAP_FIXED,
              requests[i].fd, 0) == MAP_FAILED) {

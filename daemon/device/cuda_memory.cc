@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/bytes.h"
+#include "common/trace/span.h"
 
 namespace gpumemd {
 namespace {
@@ -69,7 +70,9 @@ absl::StatusOr<UniqueFd> MakeCudaMemory(const CudaDriver& driver, const CUmemLoc
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.allocFlags.gpuDirectRDMACapable = IsRdmaCapable(driver, location) ? 1 : 0;
   CUmemGenericAllocationHandle handle = 0;
+  gpumem::trace::Span create("driver create", bytes);
   CUresult result = driver.cuMemCreate(&handle, bytes, &properties, 0);
+  create.End();
   if (result != CUDA_SUCCESS) {
     return CreateError(driver, result,
                        absl::StrCat("allocating ", gpumem::FormatBytes(bytes), " on ", where));
@@ -77,6 +80,7 @@ absl::StatusOr<UniqueFd> MakeCudaMemory(const CudaDriver& driver, const CUmemLoc
   // Success or not, the handle goes: exported memory belongs to its descriptors.
   const absl::Cleanup release = [&driver, handle] { driver.cuMemRelease(handle); };
 
+  const gpumem::trace::Span span("driver export");
   int exported = -1;
   result = driver.cuMemExportToShareableHandle(&exported, handle,
                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);

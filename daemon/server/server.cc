@@ -257,6 +257,7 @@ Server::~Server() {
   }
   event_streams_.EndAll();
   view_streams_.EndAll();
+  traces_.EndAll();
   if (admin_service_ != nullptr) admin_service_->EndWaits();
   // Deadline for calls in flight; calls that still wait after it are cancelled. The last part of
   // the time is for the steps that follow.

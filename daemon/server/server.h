@@ -141,6 +141,7 @@ class Server final {
   const std::unique_ptr<AuditLog> audit_;
   EventStreams event_streams_;
   EventStreams view_streams_;
+  TraceStreams traces_;
   AuditRecord stopped_{.event = AuditEvent::kStopped};
   bool serves_ = false;
   bool hands_over_ = false;

@@ -193,6 +193,7 @@ void Server::ListenForOperators() {
   hooks.check_reload = [this] { return CheckReload(); };
   hooks.who = [this](const std::string& peer) { return admin_peers_.Find(peer); };
   hooks.audit = audit_->sink();
+  hooks.traces = &traces_;
   admin_service_ = std::make_unique<AdminService>(broker_.get(), quotas_.get(), std::move(hooks));
   admin_listener_ = std::make_unique<GrpcListener>(
       std::move(listeners_.admin),

@@ -13,6 +13,14 @@ namespace gpumem::bench {
 void RegisterSegments();
 void PrintSegments();
 
+// The cost of a span of a trace, while none runs and while one runs.
+void RegisterTraces();
+
+// Records acquires and releases of 64 MiB, fresh and retained, for some seconds. Writes the
+// daemon's spans and this process's to the file, and prints where the time goes. Returns an exit
+// code. Makes the Bed; no benchmark runs.
+int TraceAcquires(const std::string& backend, const std::string& path);
+
 // Each kind beside its bare calls.
 void RegisterKinds();
 void PrintKinds();

@@ -5,6 +5,7 @@
 //                [--check-blocks] [--publish-bytes N] [--cpus LIST] [--quick]
 //                [Google Benchmark's flags]
 //   gpumem_bench --write-trace NAME PATH
+//   gpumem_bench [--backend auto|cuda|host] [--gpumemd PATH] --trace-acquires PATH
 //
 // Starts a daemon for itself. Each benchmark counts one call at a time and reports the median, p99
 // and worst; the floors are the bare calls, measured in the same run. The tables at the end compare
@@ -19,8 +20,9 @@
 // --quick: '^Latency' and '^Explain' with a few pairs, to see that they work.
 //
 // The client pool's flags: --fragmentation-ops is the number of operations of PoolFragmentation
-// (10^7). --check-blocks checks each allocated block; its times mean nothing. --write-trace writes
-// a trace for other programs (trace.h names them).
+// (10^7). --trace-acquires records the steps of acquires (steps/traces.cc) in Perfetto's format;
+// it needs gpumemctl beside it, or $GPUMEM_GPUMEMCTL. --check-blocks checks each allocated block;
+// its times mean nothing. --write-trace writes a trace for other programs (trace.h names them).
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -44,6 +46,7 @@ int Main(int argc, char** argv) {
   PoolRun pool;
   LatencyRun latency;
   uint64_t publish_bytes = kGiB;
+  std::string acquire_trace;
   std::vector<char*> rest;
   for (int i = 0; i < argc; ++i) {
     if (std::strcmp(argv[i], "--backend") == 0 && i + 1 < argc) {
@@ -58,6 +61,8 @@ int Main(int argc, char** argv) {
       OrDie(RunOnCpus(argv[++i]), "--cpus");
     } else if (std::strcmp(argv[i], "--quick") == 0) {
       latency.quick = true;
+    } else if (std::strcmp(argv[i], "--trace-acquires") == 0 && i + 1 < argc) {
+      acquire_trace = argv[++i];
     } else if (std::strcmp(argv[i], "--check-blocks") == 0) {
       pool.check_blocks = true;
     } else if (std::strcmp(argv[i], "--write-trace") == 0 && i + 2 < argc) {
@@ -70,6 +75,7 @@ int Main(int argc, char** argv) {
   int count = static_cast<int>(rest.size());
   benchmark::Initialize(&count, rest.data());
   if (benchmark::ReportUnrecognizedArguments(count, rest.data())) return 2;
+  if (!acquire_trace.empty()) return TraceAcquires(backend, acquire_trace);
   MakeBed(backend);
   // First those that take most of a GPU, last those of many processes.
   RegisterModelPairs(latency);
@@ -90,6 +96,7 @@ int Main(int argc, char** argv) {
   RegisterPublish(publish_bytes);
   RegisterContinuity(backend);
   RegisterPool(pool);
+  RegisterTraces();
   benchmark::RunSpecifiedBenchmarks(MakeReporter().get());
   PrintPairs();
   PrintThroughput();

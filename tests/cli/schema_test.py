@@ -229,6 +229,8 @@ class SchemaTest(unittest.TestCase):
         self.check("reload", "reload")
         self.check("status", "drain")
         self.check("status", "undrain")
+        self.check("trace", "trace", "on", "--seconds", "0.2", "--out",
+                   os.path.join(self.folder, "trace"))
         warning = self.run_ctl("--json", "hold", "--bytes", "2MiB", "--for", "1ms")
         self.expect("warning", json.loads(warning.stderr))
         for line in warning.stdout.splitlines():

@@ -60,6 +60,10 @@ Tally PageStorm(const Orders& orders);
 Tally FactFlood(const Orders& orders);
 Tally TellPods(const Orders& orders);
 
+// --- Traces (trace_attacks.cc) -------------------------------------------------------------------
+
+Tally TraceStorm(const Orders& orders);
+
 // --- The view socket (view_attacks.cc) -----------------------------------------------------------
 
 Tally ViewStorm(const Orders& orders);

@@ -52,6 +52,7 @@ Attack FindAttack(const std::string& name) {
       {"take-sessions", TakeSessions},
       {"tell-pods", TellPods},
       {"tenant-storm", TenantStorm},
+      {"trace-storm", TraceStorm},
       {"view-storm", ViewStorm},
       {"tickle", Tickle},
       {"wait", Wait},

@@ -192,6 +192,17 @@ TEST_F(Hostile, Viewers) {
   EXPECT_EQ(Counted("view-storm", "changed"), 0u);
 }
 
+// Operators trace the daemon without a break while calls flood it: one of them does not read its
+// trace, others come while a trace runs, or leave in the middle. Users may not trace.
+TEST_F(Hostile, Traces) {
+  Survive({}, {{.attack = "call-storm", .processes = 2},
+               {.attack = "trace-storm", .processes = 2, .as_operator = true},
+               {.attack = "trace-storm", .processes = 1}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("trace-storm", "traced"), 0u);
+  EXPECT_GT(Counted("trace-storm", "refused"), 0u);
+}
+
 // They make tenants without end, with odd names, and reach for those of others.
 TEST_F(Hostile, TenantStorm) {
   Survive({}, {{.attack = "tenant-storm", .processes = 4}});

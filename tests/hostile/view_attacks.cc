@@ -41,7 +41,8 @@ Tally ViewStorm(const Orders& orders) {
       continue;
     }
     auto client = std::make_unique<Http2Client>(*std::move(socket), /*token=*/"");
-    for (const char* name : {"Drain", "SetPods", "Trim", "Reload", "SuspendSession", "SetQuota"}) {
+    for (const char* name :
+         {"Drain", "SetPods", "Trim", "Reload", "SuspendSession", "SetQuota", "Trace"}) {
       tally["changed"] += client->Call(Method(name), "", Patience(orders)).ok() ? 1 : 0;
       ++tally["tried"];
     }

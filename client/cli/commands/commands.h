@@ -33,6 +33,7 @@ absl::Status Run(const TopCommand& command, const GlobalOptions& options);
 absl::Status Run(const MapCommand& command, const GlobalOptions& options);
 absl::Status Run(const DescribeCommand& command, const GlobalOptions& options);
 absl::Status Run(const EventsCommand& command, const GlobalOptions& options);
+absl::Status Run(const TraceCommand& command, const GlobalOptions& options);
 
 // Uses what this user may see of the machine, and of the daemon if there is one.
 absl::Status Run(const DoctorCommand& command, const GlobalOptions& options);
@@ -41,6 +42,7 @@ absl::Status Run(const DoctorCommand& command, const GlobalOptions& options);
 absl::Status Run(const WebCommand& command, const GlobalOptions& options);
 
 // Without a daemon.
+absl::Status Run(const TraceShowCommand& command, const GlobalOptions& options);
 absl::Status Run(const CompletionCommand& command, const GlobalOptions& options);
 absl::Status Run(const VersionCommand& command, const GlobalOptions& options);
 

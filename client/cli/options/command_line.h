@@ -184,6 +184,16 @@ struct EventsCommand {
   v1::WatchEventsRequest request;
   absl::Time since = absl::InfinitePast();  // leaves out earlier records
 };
+// Records a trace of the daemon.
+struct TraceCommand {
+  v1::TraceRequest request;
+  std::string out;                // a path, "-" for stdout
+  bool force = false;             // replaces the file
+  std::vector<std::string> with;  // traces of clients to append
+};
+struct TraceShowCommand {
+  std::vector<std::string> files;
+};
 enum class Shell { kBash, kZsh, kFish };
 struct CompletionCommand {
   Shell shell = Shell::kBash;
@@ -227,7 +237,7 @@ using Command =
                  UnpublishCommand, PoolListCommand, PoolSetCommand, PoolTrimCommand, TrimCommand,
                  SuspendCommand, DemoteCommand, DrainCommand, ReloadCommand, TopCommand, MapCommand,
                  DescribeCommand, DoctorCommand, WebCommand, EventsCommand, HoldCommand, RunCommand,
-                 CompletionCommand, VersionCommand>;
+                 CompletionCommand, VersionCommand, TraceCommand, TraceShowCommand>;
 
 struct CommandLine {
   GlobalOptions global;

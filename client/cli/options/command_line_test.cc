@@ -161,6 +161,26 @@ TEST(CommandLineTest, CommandsThatShow) {
   EXPECT_NE(ErrorOf({"describe", "lease", "1", "2"}), "");
 }
 
+TEST(CommandLineTest, Trace) {
+  TraceCommand trace = Parsed<TraceCommand>({"trace", "on", "--out", "f"});
+  EXPECT_EQ(trace.request.duration_ms(), 5000u);
+  EXPECT_EQ(trace.request.session_id(), 0u);
+  EXPECT_EQ(trace.out, "f");
+  EXPECT_FALSE(trace.force);
+  trace = Parsed<TraceCommand>({"trace", "on", "--seconds", "0.25", "-O", "-", "--force",
+                                "--session", "7", "--with", "a", "--with", "b"});
+  EXPECT_EQ(trace.request.duration_ms(), 250u);
+  EXPECT_EQ(trace.request.session_id(), 7u);
+  EXPECT_THAT(trace.with, ElementsAre("a", "b"));
+  EXPECT_THAT(Parsed<TraceShowCommand>({"trace", "show", "a", "b"}).files, ElementsAre("a", "b"));
+  for (const char* seconds : {"0", "61", "-1", "nan", "x"}) {
+    EXPECT_NE(ErrorOf({"trace", "on", "--out", "f", "--seconds", seconds}), "") << seconds;
+  }
+  EXPECT_NE(ErrorOf({"trace"}), "");
+  EXPECT_NE(ErrorOf({"trace", "on"}), "");
+  EXPECT_NE(ErrorOf({"trace", "show"}), "");
+}
+
 TEST(CommandLineTest, Events) {
   EventsCommand events = Parsed<EventsCommand>({"events"});
   EXPECT_TRUE(events.request.past());

@@ -67,6 +67,30 @@ void AddPictures(CommandSet* commands) {
   AddMapOptions(map.app, map.command);
 }
 
+void AddTrace(CommandSet* commands) {
+  CLI::App* trace =
+      commands
+          ->Add<TraceShowCommand>(
+              kShowing, "trace", "Record where requests spend their time.",
+              "The files are traces in Perfetto's format: open them at https://ui.perfetto.dev.\n"
+              "A worker with GPUMEM_TRACE_FILE in its environment writes its own trace.")
+          .app;
+  trace->require_subcommand(1);
+  const auto on = commands->Add<TraceCommand>(
+      trace, kCommands, "on", "Record a trace of the daemon.",
+      "Examples:\n  gpumemctl trace on --seconds 5 --out acquires.pftrace\n"
+      "  gpumemctl trace on --out both.pftrace --with /tmp/worker.pftrace\n"
+      "Then prints the medians of the calls by step. Ctrl-C ends the trace early. There\n"
+      "is one trace at a time. Needs the admin socket.");
+  AddTraceOptions(on.app, on.command);
+  const auto show = commands->Add<TraceShowCommand>(
+      trace, kCommands, "show", "Summarize traces: medians of calls by step.",
+      "Example: gpumemctl trace show acquires.pftrace worker.pftrace\n"
+      "START is the time from the begin of the call to that of the step. Steps are\n"
+      "indented below those that contain them. Needs no daemon.");
+  AddTraceShowOptions(show.app, show.command);
+}
+
 }  // namespace
 
 void AddShowingCommands(CommandSet* commands) {
@@ -89,6 +113,7 @@ void AddShowingCommands(CommandSet* commands) {
       "changes of quotas and the configuration. docs/reference/audit.md lists them.\n"
       "With --json each line is an object.");
   AddEventsOptions(events.app, events.command);
+  AddTrace(commands);
   commands->Add<DoctorCommand>(
       kShowing, "doctor", "Check this machine and its daemon.",
       "Example: sudo gpumemctl doctor\n"

@@ -4,12 +4,27 @@
 #include <map>
 #include <string>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/cli/options/common_options.h"
 #include "client/cli/options/parsed_options.h"
 #include "client/cli/options/values.h"
 
 namespace gpumem::cli {
+namespace {
+
+// Returns milliseconds.
+absl::StatusOr<uint64_t> ParseTraceTime(const std::string& text) {
+  double seconds = 0;
+  if (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0.001 && seconds <= 60)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not a number of seconds from 0.001 to 60"));
+  }
+  return static_cast<uint64_t>(seconds * 1000);
+}
+
+}  // namespace
 
 void AddTopOptions(CLI::App* app, TopCommand* command) {
   AddParsed(
@@ -94,6 +109,32 @@ void AddEventsOptions(CLI::App* app, EventsCommand* command) {
          "Show only this event, such as denied; repeatable")
       ->allow_extra_args(false)
       ->type_name("EVENT");
+}
+
+void AddTraceOptions(CLI::App* app, TraceCommand* command) {
+  AddParsed(
+      app, "--seconds", ParseTraceTime,
+      [command](uint64_t milliseconds) { command->request.set_duration_ms(milliseconds); },
+      "Record for N seconds (0.001-60, default: 5)")
+      ->type_name("N");
+  command->request.set_duration_ms(5000);
+  app->add_option("--out,-O", command->out, "Write the trace to this file; - is stdout")
+      ->type_name("FILE")
+      ->required();
+  app->add_flag("--force", command->force, "Replace the file")->disable_flag_override();
+  app->add_option_function<uint64_t>(
+         "--session", [command](uint64_t id) { command->request.set_session_id(id); },
+         "Record only calls of this session")
+      ->type_name("ID");
+  app->add_option("--with", command->with, "Append this client's trace; repeatable")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+}
+
+void AddTraceShowOptions(CLI::App* app, TraceShowCommand* command) {
+  app->add_option("FILE", command->files, "Summarize these files, as one trace")
+      ->type_name("")
+      ->required();
 }
 
 void AddDescribeOptions(CLI::App* app, DescribeCommand* command) {

@@ -13,6 +13,8 @@ void AddTopOptions(CLI::App* app, TopCommand* command);
 void AddUsageOptions(CLI::App* app, UsageCommand* command);
 void AddMapOptions(CLI::App* app, MapCommand* command);
 void AddEventsOptions(CLI::App* app, EventsCommand* command);
+void AddTraceOptions(CLI::App* app, TraceCommand* command);
+void AddTraceShowOptions(CLI::App* app, TraceShowCommand* command);
 void AddDescribeOptions(CLI::App* app, DescribeCommand* command);
 
 }  // namespace gpumem::cli

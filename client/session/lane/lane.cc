@@ -12,6 +12,9 @@
 #include "absl/time/clock.h"
 #include "common/endpoints.h"
 #include "common/failpoint.h"
+#include "common/spin/answer_spinner.h"
+#include "common/spin/spin.h"
+#include "common/trace/span.h"
 
 namespace gpumem::internal {
 namespace {
@@ -67,6 +70,15 @@ class Lane::Stream {
     }
   }
 
+  // As Next(), but spins at first.
+  Heard NextSpinning(absl::Time until) {
+    if (until == absl::UnixEpoch()) return Next(until);
+    SpinningWait wait(&AnswerSpinner());
+    Heard heard = Heard::kNothing;
+    const auto hears = [&] { return (heard = Next(absl::UnixEpoch())) != Heard::kNothing; };
+    return wait.Spin(hears) ? heard : Next(until);
+  }
+
   // Returns the status of a stream that has ended.
   grpc::Status End() {
     grpc::Status status;
@@ -102,7 +114,11 @@ std::optional<grpc::Status> Lane::Exchange(v1::SessionRequest message, absl::Tim
     stream_ = std::make_unique<Stream>(stub_, token_);
   }
   message.set_number(++last_number_);
-  stream_->Send(message);
+  const trace::Span call("call");
+  {
+    const trace::Span send("send");
+    stream_->Send(message);
+  }
   Failpoint("client-lane-sent");
   bool has_arrived = false;
   grpc::Status status = Wait(*stream_, deadline, expected, &has_arrived);
@@ -157,7 +173,7 @@ grpc::Status Lane::Wait(Stream& stream, absl::Time deadline, const Expected* exp
         until = absl::UnixEpoch();  // gRPC takes times before that for infinite ones
       }
     }
-    switch (stream.Next(until)) {
+    switch (stream.NextSpinning(until)) {
       case Heard::kAnswer:
         return grpc::Status::OK;
       case Heard::kEnd: {

@@ -188,8 +188,7 @@ v1::TenantInfo Privacy::Others(const VisibleTenants& visible) const {
 }
 
 // Returns the usage of each visible tenant that has a hidden one under it: of itself, and of
-// tenants below to which a way of visible ones leads. So the topmost of what is shown sum up to
-// all.
+// tenants below to which a way of visible ones leads. So the topmost tenants shown sum up to all.
 absl::flat_hash_map<std::string, v1::Usage> Privacy::UsageWithoutHidden(
     const VisibleTenants& visible) const {
   absl::flat_hash_map<std::string, v1::Usage> result;

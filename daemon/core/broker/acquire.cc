@@ -7,12 +7,16 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "common/trace/span.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/failpoint.h"
 
 namespace gpumemd {
+
+namespace trace = gpumem::trace;
+
 namespace {
 
 // Bounds the attempts: two requests that each get half of the driver's memory would retry forever.
@@ -50,6 +54,7 @@ Broker::Progress Broker::Advance(const std::shared_ptr<Acquisition>& acquisition
 }
 
 absl::StatusOr<bool> Broker::Reserve(const std::shared_ptr<Acquisition>& acquisition) {
+  const trace::Span span("admission");
   Acquisition& it = *acquisition;
   if (it.begun == absl::InfinitePast()) it.begun = now_();
   Update update(this);
@@ -170,9 +175,12 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
       TimedLock lock(&mutex_);
       spec = ledger_.operations().Creation(operation, item);
     }
+    trace::Span create("create", spec.bytes);
     absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
+    create.End();
     if (!memory.ok()) return memory.status();
     if (continuity_ != nullptr && (*memory)->fd() >= 0) {
+      const trace::Span keep("keep");
       Failpoint("keep-before");
       absl::Status kept = continuity_->Keep(item.segment, (*memory)->fd());
       Failpoint("keep-after");
@@ -181,6 +189,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
         return kept;
       }
     }
+    const trace::Span enter("enter");
     Update update(this);
     memory_.emplace(item.segment, *std::move(memory));
     ledger_.operations().Created(item.segment);
@@ -195,12 +204,14 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
   absl::flat_hash_map<uint64_t, size_t> pools;
   const bool delivers = !(operation.resumes && operation.publication);
   for (size_t begin = 0; delivers && begin < operation.items.size(); begin += kLeasesAtOnce) {
+    const trace::Span describe("describe");
     Update update(this);  // journals that its process may map them
     absl::Status there = Describe(operation, begin, handover, pools);
     if (!there.ok()) return {Outcome::kLost, there};
   }
   if (delivers) {
     Failpoint("deliver-before");
+    const trace::Span span("deliver");
     if (absl::Status sent = deliver(handover); !sent.ok()) {
       const bool would_block = !may_block && absl::IsDeadlineExceeded(sent);
       return {would_block ? Outcome::kWouldBlock : Outcome::kFailed, sent};
@@ -212,6 +223,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
   for (Handover::Item& item : handover.items) leases.push_back(std::move(item.lease));
   size_t next = 0;
   for (bool done = false; !done;) {
+    const trace::Span commit("commit");
     Update update(this);
     if (next == 0) {
       for (const auto& [pool, device] : pools) pools_sent_[operation.session][device] = pool;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/trace/span.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/failpoint.h"
 
@@ -148,6 +149,7 @@ void Broker::Record() {
   if (!survivable_) return;
   const std::vector<journal::Change> changes = ledger_.TakeChanges();
   if (changes.empty()) return;
+  const gpumem::trace::Span span("journal");
   Failpoint("record-before");
   continuity_->Write(changes);
   Failpoint("record-after");

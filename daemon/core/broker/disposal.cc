@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/trace/span.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/failpoint.h"
@@ -55,7 +56,9 @@ void Broker::DisposeLoop(size_t lane) {
       for (const auto& [id, kept] : metadata) continuity_->LetGo(id);
     }
     for (Doomed& doomed : batch) {
+      gpumem::trace::Span dispose("dispose");
       doomed.memory.reset();  // the driver call
+      dispose.End();
       Update update(this);
       ledger_.Destroyed(doomed.id);
     }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/trace/span.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
 
@@ -62,6 +63,7 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
 }
 
 absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leases) {
+  const gpumem::trace::Span span("release");
   std::sort(leases.begin(), leases.end());
   leases.erase(std::unique(leases.begin(), leases.end()), leases.end());
   const bool in_one = leases.size() <= kLeasesAtOnce;

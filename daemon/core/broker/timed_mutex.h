@@ -9,6 +9,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/trace/span.h"
 #include "daemon/core/latency.h"
 
 namespace gpumemd {
@@ -24,7 +25,11 @@ template <typename Clock>
 class ABSL_LOCKABLE BasicTimedMutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
-    mutex_.Lock();
+    if (gpumem::trace::IsOn()) [[unlikely]] {
+      LockTraced();
+    } else {
+      mutex_.Lock();
+    }
     since_ = Clock::now();
   }
   void Unlock() ABSL_UNLOCK_FUNCTION() {
@@ -57,6 +62,12 @@ class ABSL_LOCKABLE BasicTimedMutex {
   }
 
  private:
+  void LockTraced() ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex_) {
+    if (mutex_.TryLock()) return;
+    const gpumem::trace::Span wait("lock wait");
+    mutex_.Lock();
+  }
+
   void Count() {
     const int64_t ns =
         std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - since_).count();

@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/trace/span.h"
 #include "daemon/transport/meter/activity.h"
 #include "daemon/transport/meter/http2_meter.h"
 
@@ -353,20 +354,27 @@ extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
     return size;
   }
   std::optional<gpumemd::Turn> turn;
+  const uint64_t begin_ns = gpumem::trace::NowIfOn();
   const ssize_t size = metered->Read(socket, message, flags, turn);
   const int error = errno;
   if (size > 0) gpumemd::NoteReader(socket);
   if (size >= 0 || error != EAGAIN) gpumemd::ActivityWatch::Note();
+  if (begin_ns != 0 && size > 0) {
+    gpumem::trace::Record("read socket", begin_ns, static_cast<uint64_t>(size));
+    gpumem::trace::NoteArrival(begin_ns);
+  }
   gpumemd::Resume(std::move(turn));
   errno = error;
   return size;
 }
 
 extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
+  const uint64_t begin_ns = gpumem::trace::NowIfOn();
   const ssize_t size = gpumemd::Send(socket, message, flags);
   if (size > 0) gpumemd::ActivityWatch::Note();
   gpumemd::MeteredSocket* const metered = size > 0 ? gpumemd::Find(socket) : nullptr;
   if (metered != nullptr) {
+    gpumem::trace::Record("write socket", begin_ns, static_cast<uint64_t>(size));
     gpumemd::Resume(metered->Wrote(*message, static_cast<size_t>(size)));
   }
   return size;

@@ -253,6 +253,15 @@ grpc::Status AdminService::WatchEvents(grpc::ServerContext* context,
       [writer](const v1::EventRecord& record) { return writer->Write(record); });
 }
 
+grpc::Status AdminService::Trace(grpc::ServerContext* context, const v1::TraceRequest* request,
+                                 grpc::ServerWriter<v1::TraceChunk>* writer) {
+  spdlog::info("an operator traces the daemon for {} ms", request->duration_ms());
+  return hooks_.traces->Serve(
+      *request, {.cancelled = [context] { return context->IsCancelled(); },
+                 .write = [writer](const v1::TraceChunk& chunk) { return writer->Write(chunk); },
+                 .cancel = [context] { context->TryCancel(); }});
+}
+
 grpc::Status AdminService::Drain(grpc::ServerContext* context, const v1::DrainRequest* request,
                                  v1::GetStatusResponse* response) {
   broker_->operators().SetDraining(!request->resume());

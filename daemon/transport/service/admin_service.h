@@ -19,6 +19,7 @@
 #include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/identity/pods.h"
 #include "daemon/transport/service/event_stream.h"
+#include "daemon/transport/service/trace_stream.h"
 #include "proto/gpumem/v1/admin.grpc.pb.h"
 
 namespace gpumemd {
@@ -40,6 +41,7 @@ class AdminService : public gpumem::v1::Admin::Service {
     AuditSink* audit = nullptr;      // outlives this
     EventStreams* events = nullptr;  // the same
     PodBook* pods = nullptr;         // the same
+    TraceStreams* traces = nullptr;  // the same
   };
   // `broker` and `quotas` outlive this.
   AdminService(Broker* broker, QuotaControl* quotas, Hooks hooks)
@@ -111,6 +113,8 @@ class AdminService : public gpumem::v1::Admin::Service {
   grpc::Status WatchEvents(grpc::ServerContext* context,
                            const gpumem::v1::WatchEventsRequest* request,
                            grpc::ServerWriter<gpumem::v1::EventRecord>* writer) override;
+  grpc::Status Trace(grpc::ServerContext* context, const gpumem::v1::TraceRequest* request,
+                     grpc::ServerWriter<gpumem::v1::TraceChunk>* writer) override;
   grpc::Status SuspendSession(grpc::ServerContext* context,
                               const gpumem::v1::SuspendSessionRequest* request,
                               gpumem::v1::SuspendSessionResponse* response) override;

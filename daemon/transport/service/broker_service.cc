@@ -12,6 +12,8 @@
 
 namespace gpumemd {
 
+namespace trace = gpumem::trace;
+
 using leasing::AcquireMethod;
 using leasing::AttachMethod;
 using leasing::AttachOrClaimMethod;
@@ -24,17 +26,26 @@ class BrokerService::WaitingCall final : public grpc::ServerUnaryReactor {
   WaitingCall(BrokerService* service, Bytes* response)
       : service_(service),
         response_(response),
+        traced_(CallName<typename Method::Request>()),
         leasing_(service, /*describes=*/false,
                  [this](absl::StatusOr<typename Method::Response> answer) { AnswerWith(answer); }) {
   }
 
   // May delete `this`.
   void Begin(Context* context, const Bytes* request) {
+    const trace::RequestScope scope(traced_.request());
+    trace::Span authenticate("authenticate");
     absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context));
     if (!call.ok()) return AnswerWith(call.status());
+    traced_.SetSession(call->session());
+    authenticate.End();
     call_.emplace(*std::move(call));
+    trace::Span parse("parse");
     const auto parsed = ParseRequest<typename Method::Request>(*request);
     if (!parsed.ok()) return AnswerWith(parsed.status());
+    traced_.SetRequest(*parsed);
+    parse.End();
+    leasing_.SetTraced(traced_.request());
     const absl::Time deadline = absl::FromChrono(context->deadline());
     if (absl::Status read = leasing_.Read(*call_, *parsed, deadline); !read.ok()) {
       return AnswerWith(read);
@@ -51,11 +62,14 @@ class BrokerService::WaitingCall final : public grpc::ServerUnaryReactor {
   void AnswerWith(const absl::StatusOr<typename Method::Response>& answer) {
     // Uncounts the call before answering: a client with the answer may make the next call.
     call_.reset();
+    const CallTrace traced = traced_;  // this may be deleted
     Answer(this, response_, answer);
+    traced.Answered();
   }
 
   BrokerService* const service_;
   Bytes* const response_;
+  CallTrace traced_;
   std::optional<Broker::Call> call_;
   Leasing<Method> leasing_;
 };

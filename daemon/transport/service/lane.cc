@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/trace/span.h"
 #include "daemon/transport/service/broker_service.h"
 #include "daemon/transport/service/leasing.h"
 #include "daemon/transport/service/session_call.h"
@@ -48,6 +49,23 @@ v1::AttachResponse* AnswerFor(v1::AttachResponse*, v1::SessionResponse& response
 }
 v1::GetUsageResponse* AnswerFor(v1::GetUsageResponse*, v1::SessionResponse& response) {
   return response.mutable_get_usage();
+}
+
+// For traces.
+const char* NameOf(const v1::SessionRequest& request) {
+  switch (request.call_case()) {
+    case v1::SessionRequest::kAcquire:
+      return CallName<v1::AcquireRequest>();
+    case v1::SessionRequest::kAttach:
+      return CallName<v1::AttachRequest>();
+    case v1::SessionRequest::kOpen:
+      return CallName<v1::OpenRequest>();
+    case v1::SessionRequest::kGetUsage:
+      return CallName<v1::GetUsageRequest>();
+    case v1::SessionRequest::CALL_NOT_SET:
+      return CallName<v1::ReleaseRequest>();
+  }
+  return CallName<v1::SessionRequest>();
 }
 
 }  // namespace
@@ -102,10 +120,17 @@ class BrokerService::Lane final : public LaneReactor {
 
   void Serve() {
     response_.Clear();
+    const uint64_t begin_ns = gpumem::trace::NowIfOn();
     const auto request = Parse();
     if (!request.ok()) return Finish(ToAnswer(request.status()));
     response_.set_number(request->number());
+    traced_.emplace(NameOf(*request));
+    const gpumem::trace::RequestScope scope(traced_->request());
+    gpumem::trace::Record("parse", begin_ns);
+    gpumem::trace::Span authenticate("authenticate");
     absl::StatusOr<Broker::Call> call = service_->broker_->Authenticate(TokenOf(*context_));
+    if (call.ok()) traced_->SetSession(call->session());
+    authenticate.End();
     if (absl::IsResourceExhausted(call.status())) {
       if (request->has_release()) SetStatus(call.status(), response_.mutable_release_status());
       return AnswerWith(call.status());
@@ -146,6 +171,8 @@ class BrokerService::Lane final : public LaneReactor {
         service_, /*describes=*/true, [this](absl::StatusOr<typename Method::Response> answer) {
           AnswerWith(std::move(answer));
         });
+    traced_->SetRequest(request);
+    leasing->SetTraced(traced_->request());
     absl::Status ready = leasing->Read(*call_, request, absl::InfiniteFuture());
     if (ready.ok()) {
       absl::MutexLock lock(&mutex_);
@@ -160,7 +187,9 @@ class BrokerService::Lane final : public LaneReactor {
     if (auto answer = service_->DoOpen(*call_, request, /*may_wait=*/false, /*describes=*/true)) {
       return AnswerWith(*std::move(answer));
     }
-    service_->workers_.Run([this, request] {
+    service_->workers_.Run([this, request, queued = gpumem::trace::NowIfOn()] {
+      gpumem::trace::RecordOf(traced_->request(), "queue", queued);
+      const gpumem::trace::RequestScope scope(traced_->request());
       AnswerWith(*service_->DoOpen(*call_, request, /*may_wait=*/true, /*describes=*/true));
     });
   }
@@ -188,10 +217,14 @@ class BrokerService::Lane final : public LaneReactor {
     // Uncounts the call before answering: a client with the answer may make the next call.
     call_.reset();
     Failpoint("answer-before");
+    const CallTrace traced = *traced_;  // the next message may come at once
+    gpumem::trace::Span span("answer");
     answer_.Clear();
     bool owned;
     grpc::SerializationTraits<v1::SessionResponse>::Serialize(response_, &answer_, &owned);
     StartWrite(&answer_);
+    span.End();
+    traced.Answered();
   }
 
   BrokerService* const service_;
@@ -200,6 +233,7 @@ class BrokerService::Lane final : public LaneReactor {
   Bytes message_, answer_;
   v1::SessionResponse response_;
   std::optional<Broker::Call> call_;
+  std::optional<CallTrace> traced_;  // of the message
 
   absl::Mutex mutex_;
   std::shared_ptr<Request> running_ ABSL_GUARDED_BY(mutex_);

@@ -15,8 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/trace/span.h"
 #include "daemon/core/ledger/bounds.h"
 #include "daemon/core/requested_kind.h"
+#include "daemon/transport/polling/inline_work.h"
 #include "daemon/transport/service/broker_service.h"
 #include "daemon/transport/service/convert.h"
 
@@ -193,9 +195,15 @@ class BrokerService::Leasing final : public BrokerService::Request {
       return service_->Deliver(record_->session, answer_.delivery_id(), handover, may_block,
                                describes_ ? std::optional(request_id) : std::nullopt);
     };
-    record_->resume = [this] { AdvanceOnWorker(); };
+    record_->resume = [this] {
+      gpumem::trace::RecordOf(traced_, "wait", advanced_ns_);
+      AdvanceOnWorker();
+    };
     return absl::OkStatus();
   }
+
+  // Sets whose the spans of other threads are.
+  void SetTraced(const gpumem::trace::Request& request) { traced_ = request; }
 
   // May delete `this`.
   void Begin() { Advance(/*may_block=*/false); }
@@ -209,22 +217,32 @@ class BrokerService::Leasing final : public BrokerService::Request {
 
   // May delete `this`.
   void Advance(bool may_block) {
+    advanced_ns_ = gpumem::trace::NowIfOn();  // before: another thread may resume it at once
     auto progress = service_->broker_->Advance(record_, may_block);
     if (progress.state == State::kWaits) return;
-    if (progress.state == State::kNeedsAThread) return AdvanceOnWorker();
+    if (progress.state == State::kNeedsAThread) {
+      if (!RunInline([this] { Advance(/*may_block=*/true); })) AdvanceOnWorker();
+      return;
+    }
     const absl::Status written = Method::Write(std::move(progress), answer_);
     Done done = std::move(done_);
     done(written.ok() ? absl::StatusOr<Response>(std::move(answer_)) : written);
   }
 
   void AdvanceOnWorker() {
-    service_->workers_.Run([this] { Advance(/*may_block=*/true); });
+    service_->workers_.Run([this, queued = gpumem::trace::NowIfOn()] {
+      gpumem::trace::RecordOf(traced_, "queue", queued);
+      const gpumem::trace::RequestScope scope(traced_);
+      RunOnWorker([this] { Advance(/*may_block=*/true); });
+    });
   }
 
   BrokerService* const service_;
   const bool describes_;
   Done done_;
   std::shared_ptr<typename Method::Record> record_;
+  gpumem::trace::Request traced_;
+  uint64_t advanced_ns_ = 0;  // when it last went on; while a trace runs
   Response answer_;
 };
 

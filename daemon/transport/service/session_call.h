@@ -10,7 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/endpoints.h"
+#include "common/trace/span.h"
 #include "daemon/transport/service/broker_service.h"
 #include "daemon/transport/service/unary_call.h"
 
@@ -21,6 +23,45 @@ inline absl::string_view TokenOf(const grpc::ServerContextBase& context) {
   if (it == context.client_metadata().end()) return {};
   return {it->second.data(), it->second.size()};
 }
+
+// Returns the name of the call with such requests, for traces.
+template <typename Request>
+const char* CallName() {
+  static const std::string* const name =
+      new std::string(absl::StripSuffix(Request::descriptor()->name(), "Request"));
+  return name->c_str();
+}
+
+// The trace of a call that is served, from the arrival of its request to its answer. While no trace
+// runs, it does nothing.
+class CallTrace {
+ public:
+  explicit CallTrace(const char* name)
+      : name_(name),
+        begin_ns_(gpumem::trace::TakeArrival()),
+        request_{.call = gpumem::trace::NextCall()} {}
+
+  // Set the numbers, which are known after the begin.
+  void SetSession(SessionId session) {
+    request_.session = ToInt(session);
+    gpumem::trace::Identify(request_.session, 0);
+  }
+  template <typename Request>
+  void SetRequest(const Request& request) {
+    if constexpr (requires { request.request_id(); }) {
+      request_.id = request.request_id();
+      gpumem::trace::Identify(request_.session, request_.id);
+    }
+  }
+
+  const gpumem::trace::Request& request() const { return request_; }
+  void Answered() const { gpumem::trace::RecordCall(request_, name_, begin_ns_); }
+
+ private:
+  const char* name_;
+  uint64_t begin_ns_;
+  gpumem::trace::Request request_;
+};
 
 // A call that is neither answered nor refused: it ends with its connection. Deletes itself.
 template <typename Base>
@@ -58,9 +99,17 @@ grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* re
                                                Bytes* response, Attempt attempt) {
   if (parks_) return new ParkedCall<Reactor>;
   Reactor* reactor = context->DefaultReactor();
+  CallTrace traced(CallName<Request>());
+  const gpumem::trace::RequestScope scope(traced.request());
+  gpumem::trace::Span authenticate("authenticate");
   absl::StatusOr<Broker::Call> call = broker_->Authenticate(TokenOf(*context));
+  if (call.ok()) traced.SetSession(call->session());
+  authenticate.End();
+  gpumem::trace::Span parse("parse");
   absl::StatusOr<Request> parsed =
       call.ok() ? ParseFew<Request>(*request) : absl::StatusOr<Request>(call.status());
+  if (parsed.ok()) traced.SetRequest(*parsed);
+  parse.End();
   if (!parsed.ok()) {
     call = absl::CancelledError();
     reactor->Finish(ToAnswer(parsed.status()));
@@ -70,14 +119,19 @@ grpc::ServerUnaryReactor* BrokerService::Serve(Context* context, const Bytes* re
     // Uncounts the call before answering: a client with the answer may make the next call.
     call = absl::CancelledError();
     Answer(reactor, response, *result);
+    traced.Answered();
     return reactor;
   }
-  workers_.Run([=, call = *std::move(call), parsed = *std::move(parsed)]() mutable {
+  workers_.Run([=, queued = gpumem::trace::NowIfOn(), call = *std::move(call),
+                parsed = *std::move(parsed)]() mutable {
+    gpumem::trace::RecordOf(traced.request(), "queue", queued);
+    const gpumem::trace::RequestScope on_worker(traced.request());
     auto result = [&] {
       const Broker::Call served = std::move(call);
       return *attempt(served, parsed, /*may_wait=*/true);
     }();
     Answer(reactor, response, result);
+    traced.Answered();
   });
   return reactor;
 }

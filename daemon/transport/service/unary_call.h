@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/trace/span.h"
 #include "daemon/core/failpoint.h"
 #include "proto/gpumem/v1/denial.pb.h"
 
@@ -45,6 +46,7 @@ template <typename Response>
 void Answer(grpc::ServerUnaryReactor* call, grpc::ByteBuffer* bytes,
             const absl::StatusOr<Response>& response) {
   Failpoint("answer-before");
+  const gpumem::trace::Span span("answer");
   if (!response.ok()) return call->Finish(ToAnswer(response.status()));
   bool owned;
   call->Finish(grpc::SerializationTraits<Response>::Serialize(*response, bytes, &owned));
