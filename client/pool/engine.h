@@ -11,8 +11,8 @@
 //   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_allocation.cc).
 // A suspension (engine_suspension.cc) moves the segments and leaves all bookkeeping as it is.
 //
-// Memory freed on another stream is reused in the order of CUDA's pools: memory whose work is known
-// to come first, then memory whose work is done by now; then the pool grows; last, the GPU waits.
+// Memory freed on another stream is reused in the order of CUDA's pools. First, if its work is known
+// to come first. Then, if its work is done by now. Then the pool grows; last, the GPU waits.
 #pragma once
 
 #include <array>
@@ -55,7 +55,6 @@ class Engine {
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
-
   // As documented in gpumem/pool.h.
   absl::StatusOr<Block> Allocate(uint64_t bytes, Stream stream);
   Block TryAllocate(uint64_t bytes, Stream stream);

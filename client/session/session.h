@@ -117,8 +117,8 @@ class Session : public std::enable_shared_from_this<Session> {
   absl::StatusOr<Grant> Open(const v1::OpenRequest& request, absl::Time deadline,
                              Recipient* recipient = nullptr);
 
-  absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
-                                              absl::Time deadline);
+  absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
+                                                  absl::Time deadline);
   template <typename Response>
   struct Answered {
     Grant grant;
@@ -231,8 +231,8 @@ class Session : public std::enable_shared_from_this<Session> {
   friend class OwnTenants;
   using ConnectionPtr = std::shared_ptr<Connection>;
 
-  absl::StatusOr<v1::UnpublishResponse> Unpublish(const v1::UnpublishRequest& request,
-                                                  absl::Time deadline);
+  absl::StatusOr<v1::PublishResponse> Publish(const v1::PublishRequest& request,
+                                              absl::Time deadline);
   // See Client::ReportActivity.
   void ReportActivity();
   // Tells the daemon what ForgetSoon has recorded. Bounded as Forget; the rest is told later.

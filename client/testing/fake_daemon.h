@@ -109,9 +109,6 @@ class FakeDaemon {
   static v1::ServerMessage WelcomeTo(uint64_t session);
   // A Welcome without `fds` gets a new connection to its gRPC server.
   static void Send(int socket, const v1::ServerMessage& message, absl::Span<const int> fds = {});
-  // Connects to the gRPC server of the daemon that accepted this session socket; not valid() if
-  // that daemon is gone.
-  static UniqueFd ConnectGrpc(int session);
 
   // Changes how one lease is reported from now on, and the device of later leases.
   void SetTenant(uint64_t lease_id, const std::string& tenant);
@@ -170,6 +167,10 @@ class FakeDaemon {
   uint64_t granted();
 
  private:
+  // Connects to the gRPC server of the daemon that accepted this session socket; not valid() if
+  // that daemon is gone.
+  static UniqueFd ConnectGrpc(int session);
+
   class Service;
   struct Held {
     v1::Lease lease;

@@ -16,7 +16,7 @@
 #include "daemon/device/charge_only.h"
 #include "daemon/device/create_check.h"
 #include "daemon/device/cuda_memory.h"
-#include "daemon/device/driver_tidy.h"
+#include "daemon/device/tidy/driver_tidy.h"
 
 namespace gpumemd {
 namespace {

@@ -22,7 +22,7 @@ struct DeviceOptions {
   std::string runtime_dir;
   // Capacity of the pinned host memory, rounded down to 2 MiB; 0: no such device.
   uint64_t pinned_bytes = 0;
-  // GPUs: lets the driver do its bookkeeping after large frees (driver_tidy.h).
+  // GPUs: lets the driver do its bookkeeping after large frees (tidy/driver_tidy.h).
   bool tidies = false;
   // For the host backend alone.
   uint32_t host_devices = 1;

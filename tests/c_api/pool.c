@@ -101,7 +101,7 @@ void TestTryingPool(void) {
   OK(gpumem_pool_try_allocate(pool, 1000, NULL, &block));
   CHECK(block.data == NULL && Stats(pool).reserved_bytes == 0);
   OK(gpumem_pool_allocate(pool, 1000, NULL, &block));
-  OK(gpumem_pool_try_free_pointer(pool, block.data, NULL, &is_free));
+  OK(gpumem_pool_try_free_pointer(pool, block.data, STREAM(1), &is_free));
   CHECK(is_free == 0 && Stats(pool).used_blocks == 1); /* the stream is new to this thread */
   OK(gpumem_pool_free_pointer(pool, block.data, NULL));
   OK(gpumem_pool_try_allocate(pool, 1000, NULL, &again));

@@ -76,7 +76,7 @@ constexpr Step kPublishSteps[] = {{"client-publish-asks"},    {"client-publish-h
                                   {"client-release-asks", 1}, {"client-release-heard", 1},
                                   {"client-release-asks", 2}, {"client-release-heard", 3}};
 constexpr Step kAttachSteps[] = {
-    {"client-attach-asks"}, {"client-call-sent"},    {"client-delivery", 1},
+    {"client-attach-asks"}, {"client-lane-sent"},    {"client-delivery", 1},
     {"client-delivery", 2}, {"client-attach-heard"}, {"map-segment", 1},
     {"map-segment", 150},   {"map-segment", kMany},  {"client-mapped"},
     {"client-attached"},    {"client-release-asks"}, {"client-release-heard"}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/device/driver_tidy.h"
+#include "daemon/device/tidy/driver_tidy.h"
 
 #include <atomic>
 #include <memory>
