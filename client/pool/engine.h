@@ -10,9 +10,8 @@
 // - Memory that the heaps lack is leased (engine_growth.cc) or moved from useless places
 //   (engine_moves.cc), without the lock. If there is none, the engine waits (engine_allocation.cc).
 // A suspension (engine_suspension.cc) moves the segments and leaves all bookkeeping as it is.
-//
-// Memory freed on another stream is reused in the order of CUDA's pools. First, if its work is known
-// to come first. Then, if its work is done by now. Then the pool grows; last, the GPU waits.
+// Memory freed on another stream is reused in the order of CUDA's pools: if its work is known to
+// come first; if it is done by now; then the pool grows; last, the GPU waits.
 #pragma once
 
 #include <array>
@@ -94,6 +93,7 @@ class Engine {
   absl::Status CheckProcess() const;
   // For tests: INTERNAL with a message that names the violation.
   absl::Status CheckInvariants() const;
+
  private:
   struct Segment {
     uint64_t id = 0;

@@ -118,7 +118,8 @@ class Session {
 
   void Release(uint64_t id) {
     // On an error the lease ends with the next daemon's reconciliation, or with the process.
-    (void)gpumem_segment_release_async(reinterpret_cast<gpumem_segment*>(static_cast<uintptr_t>(id)));
+    (void)gpumem_segment_release_async(
+        reinterpret_cast<gpumem_segment*>(static_cast<uintptr_t>(id)));
     Forget();
   }
 
