@@ -188,12 +188,7 @@ void Session::SettleCarried(Connection& connection, CarriedRelease carried,
   }
   if (absl::IsNotFound(status)) status = ReleaseKnown(connection, carried.release, deadline);
   const bool sent = !MayStillHold(status);
-  if (!sent) {
-    book_.AddPending(std::move(carried.release));
-    const bool ended = connection.ended();
-    absl::MutexLock lock(&mutex_);
-    if (!ended) flush_after_ = absl::Now() + kTimeout;
-  }
+  if (!sent) book_.AddPending(std::move(carried.release));
   if (carried.flush.has_value()) carried.flush->Done(sent && carried.others_sent);
 }
 
@@ -209,10 +204,11 @@ bool Session::FlushAll(Connection& connection, absl::Time deadline,
                       .claims = {},
                       .statement = connection.statement()});
   }
+  const absl::Time start = absl::Now();
   std::vector<uint64_t> events;
   {
     absl::MutexLock lock(&mutex_);
-    if (absl::Now() < flush_after_) return false;
+    if (start < flush_after_) return false;
     events.swap(pending_events_);
   }
   while (!events.empty()) {
@@ -235,9 +231,11 @@ bool Session::FlushAll(Connection& connection, absl::Time deadline,
   if (due.empty() && events.empty()) return sent;
   for (LeaseBook::PendingRelease& pending : due) book_.AddPending(std::move(pending));
   const bool ended = connection.ended();  // then the next daemon must be asked
+  const absl::Time now = absl::Now();
   absl::MutexLock lock(&mutex_);
   pending_events_.insert(pending_events_.end(), events.begin(), events.end());
-  if (!ended) flush_after_ = absl::Now() + kTimeout;
+  // A caller of little patience says nothing about the daemon.
+  if (!ended && now >= start + kTimeout) flush_after_ = now + kTimeout;
   return sent;
 }
 

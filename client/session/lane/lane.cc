@@ -150,6 +150,10 @@ grpc::Status Lane::Wait(Stream& stream, absl::Time deadline, const Expected* exp
   int futile = 0;
   while (true) {
     const absl::Time now = absl::Now();
+    // To map the memory may have taken longer than that. The answer has come meanwhile.
+    const bool has_answer =
+        *has_arrived && now >= deadline && stream.Next(absl::UnixEpoch()) == Heard::kAnswer;
+    if (has_answer) return grpc::Status::OK;
     if (now >= deadline) return {grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded"};
     absl::Time until = deadline;  // of the wait for the answer
     if (expected != nullptr && !*has_arrived) {

@@ -101,10 +101,12 @@ std::optional<ReleaseQueue::Flush> ReleaseQueue::TakeAll(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   const uint64_t all = timer_.added();
   while (flushing_ && timer_.sent() < all) {
+    if (flushes_ == std::this_thread::get_id()) return std::nullopt;
     if (ended_.WaitWithDeadline(&mutex_, deadline) && flushing_) return std::nullopt;
   }
   if (timer_.sent() >= all) return std::nullopt;
   flushing_ = true;
+  flushes_ = std::this_thread::get_id();
   return Flush(this, timer_.TakeAll());
 }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -127,7 +128,8 @@ class ReleaseQueue {
   static bool AnyUnsent() { return unsent_queues_.load(std::memory_order_acquire) > 0; }
 
   // Waits for the flush in progress, until the deadline, unless all that was added before this call
-  // has arrived. Returns a flush, if there is anything left to flush and none is in progress.
+  // has arrived, or that flush is the caller's thread's. Returns a flush, if there is anything left
+  // to flush and none is in progress.
   std::optional<Flush> TakeAll(absl::Time deadline);
 
   // For the thread: blocks until a flush is due. False after Stop().
@@ -144,6 +146,7 @@ class ReleaseQueue {
   absl::CondVar ended_;  // a flush has ended
   ReleaseTimer timer_ ABSL_GUARDED_BY(mutex_);
   bool flushing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread::id flushes_ ABSL_GUARDED_BY(mutex_);  // while flushing_
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<bool> unsent_ = false;
 };

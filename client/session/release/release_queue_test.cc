@@ -247,6 +247,16 @@ TEST(ReleaseQueueTest, AFlushWaitsForTheOneInProgress) {
   EXPECT_FALSE(ReleaseQueue::AnyUnsent());
 }
 
+TEST(ReleaseQueueTest, AThreadDoesNotWaitForItsOwnFlush) {
+  ReleaseQueue queue;
+  queue.Add(1, 1);
+  std::optional<ReleaseQueue::Flush> flush = queue.TakeAll(absl::InfiniteFuture());
+  ASSERT_TRUE(flush.has_value());
+  EXPECT_FALSE(queue.TakeAll(absl::InfiniteFuture()).has_value());  // it would never return
+  flush->Done(/*sent=*/true);
+  EXPECT_FALSE(queue.unsent());
+}
+
 TEST(ReleaseQueueTest, AFlushThatIsDroppedHasSentNothing) {
   ReleaseQueue queue;
   queue.Add(1, 1);
