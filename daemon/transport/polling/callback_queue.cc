@@ -153,7 +153,7 @@ class Crew {
         if (event.type == GRPC_QUEUE_SHUTDOWN) return Close();
         if (event.type == GRPC_OP_COMPLETE) {
           ++events_;
-          if (!watched_.load(std::memory_order_relaxed) && !watched_.exchange(true)) {
+          if (!watched_ && !watched_.exchange(true)) {
             alarm_.Set(kPatience);
           }
           auto* const callback = static_cast<grpc_completion_queue_functor*>(event.tag);

@@ -17,9 +17,12 @@ constexpr absl::Duration kAlone = absl::Milliseconds(200);
 ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
 InlinePolicy policy ABSL_GUARDED_BY(mutex);
 
+// Records the begin of the work if it is allowed.
 bool Allows() {
   absl::MutexLock lock(&mutex);
-  return policy.Allows(absl::Now());
+  if (!policy.Allows(absl::Now())) return false;
+  policy.Begins();
+  return true;
 }
 
 void Run(absl::FunctionRef<void()> work, bool on_worker) {

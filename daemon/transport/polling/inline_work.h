@@ -20,14 +20,21 @@ class InlinePolicy {
  public:
   static constexpr absl::Duration kShort = absl::Microseconds(500);
 
-  // True if most of the last works were short, and did not wait for one another.
+  // True if most of the last works were short, and did not wait for one another, and none is under
+  // way on such a thread: works that block must not take all of them.
   bool Allows(absl::Time now) {
+    if (runs_) return false;
     if (now - last_end_ < kQueued) crowded_until_ = now + kCrowded;
     return std::popcount(short_) > 6 && now >= crowded_until_;
   }
+  // Records that a work begins on this thread. Ended() follows.
+  void Begins() { runs_ = true; }
   // Records a work on this thread, or on a worker.
   void Ended(absl::Time now, absl::Duration took, bool on_worker) {
-    if (!on_worker) last_end_ = now;
+    if (!on_worker) {
+      last_end_ = now;
+      runs_ = false;
+    }
     short_ = static_cast<uint8_t>(short_ << 1 | (took <= kShort ? 1 : 0));
   }
 
@@ -36,6 +43,7 @@ class InlinePolicy {
   static constexpr absl::Duration kQueued = absl::Microseconds(30);
   static constexpr absl::Duration kCrowded = absl::Milliseconds(200);
 
+  bool runs_ = false;
   uint8_t short_ = 0xff;  // the last works, one bit each
   absl::Time last_end_ = absl::InfinitePast();
   absl::Time crowded_until_ = absl::InfinitePast();

@@ -33,6 +33,19 @@ TEST(InlinePolicyTest, ForbidsWhileWorkQueues) {
   EXPECT_TRUE(policy.Allows(now + absl::Milliseconds(201)));
 }
 
+// A client could block all threads of the queue.
+TEST(InlinePolicyTest, AllowsOneWorkAtATime) {
+  InlinePolicy policy;
+  const absl::Time now = absl::UnixEpoch();
+  EXPECT_TRUE(policy.Allows(now));
+  policy.Begins();
+  EXPECT_FALSE(policy.Allows(now + absl::Seconds(10)));
+  policy.Ended(now + absl::Seconds(20), absl::Microseconds(100), /*on_worker=*/true);
+  EXPECT_FALSE(policy.Allows(now + absl::Seconds(21)));
+  policy.Ended(now + absl::Seconds(22), absl::Microseconds(100), /*on_worker=*/false);
+  EXPECT_TRUE(policy.Allows(now + absl::Seconds(23)));
+}
+
 TEST(RunInlineTest, OnlyOnThreadsOfTheQueue) {
   EXPECT_FALSE(RunInline([] { ADD_FAILURE(); }));
   bool ran = false;
