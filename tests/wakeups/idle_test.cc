@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,9 +21,9 @@
 namespace gpumem::testing {
 namespace {
 
-// How often threads of the process have gone to sleep so far. Each such time they have woken.
-int64_t Sleeps(pid_t pid) {
-  int64_t sleeps = 0;
+// How often each thread of the process has gone to sleep so far. Each such time it has woken.
+std::map<std::string, int64_t> Sleeps(pid_t pid) {
+  std::map<std::string, int64_t> sleeps;
   for (const auto& task :
        std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"))) {
     std::ifstream status(task.path() / "status");
@@ -31,7 +32,7 @@ int64_t Sleeps(pid_t pid) {
       int64_t count = 0;
       if (absl::ConsumePrefix(&value, "voluntary_ctxt_switches:") &&
           absl::SimpleAtoi(value, &count))
-        sleeps += count;
+        sleeps[task.path().filename()] = count;
     }
   }
   return sleeps;
@@ -42,10 +43,11 @@ double WakesPerSecond(pid_t pid) {
   constexpr absl::Duration kWindow = absl::Seconds(10);
   double least = 1e9;
   for (int i = 0; i < 3 && least > 1; ++i) {
-    const int64_t before = Sleeps(pid);
+    std::map<std::string, int64_t> before = Sleeps(pid);
     absl::SleepFor(kWindow);
-    least =
-        std::min(least, static_cast<double>(Sleeps(pid) - before) / absl::ToDoubleSeconds(kWindow));
+    int64_t wakes = 0;  // of threads that have not ended meanwhile
+    for (const auto& [thread, count] : Sleeps(pid)) wakes += count - before[thread];
+    least = std::min(least, static_cast<double>(wakes) / absl::ToDoubleSeconds(kWindow));
   }
   return least;
 }

@@ -48,13 +48,15 @@ TEST(PairSamplesTest, DividesByNoFloorOfZero) {
 
 TEST(ProcessStatsTest, CountsTheSwitchesOfAllThreads) {
   const uint64_t before = ContextSwitches(getpid());
-  absl::Notification counted;
+  absl::Notification slept, counted;
   std::thread sleeps([&] {
     for (int i = 0; i < 20; ++i) absl::SleepFor(absl::Microseconds(1));
+    slept.Notify();
     counted.WaitForNotification();
   });
-  // Each sleep is a switch of the other thread.
-  EXPECT_TRUE(testing::Eventually([&] { return ContextSwitches(getpid()) >= before + 20; }));
+  // Each sleep is a switch of the other thread. This one switches once or twice.
+  slept.WaitForNotification();
+  EXPECT_GE(ContextSwitches(getpid()), before + 20);
   counted.Notify();
   sleeps.join();
 }
