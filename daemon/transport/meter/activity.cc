@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/meter/activity.h"
 
+#include <sys/resource.h>
+
+#include <cstdint>
 #include <ctime>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/node_clock.h"
 
 namespace gpumemd {
 namespace {
@@ -22,25 +27,50 @@ Watches& AllWatches() {
   return *watches;
 }
 
-std::atomic<int> last_reader = -1;
-std::atomic<int64_t> other_reader_ns = 0;
+// Data that a thread reads before it has slept, and has done so much, has most likely come during
+// its hold-up. Another thread may have had the processor meanwhile.
+constexpr int64_t kHeldUpNs = 30'000;
 
-int64_t CoarseNs() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return absl::ToInt64Nanoseconds(absl::DurationFromTimespec(now));
+struct ThreadUse {
+  int64_t cpu_ns;
+  int64_t sleeps;
+};
+
+ThreadUse UseOfThisThread() {
+  timespec cpu{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return {.cpu_ns = int64_t{cpu.tv_sec} * 1'000'000'000 + cpu.tv_nsec, .sleeps = usage.ru_nvcsw};
 }
+
+// At the end of this thread's last hold-up, until it reads another socket.
+thread_local std::optional<ThreadUse> after_hold_up;
+
+std::atomic<int> last_reader = -1;
+std::atomic<uint64_t> other_reader_ns = 0;
+std::atomic<uint64_t> held_up = 0;
 
 }  // namespace
 
 void NoteReader(int socket) {
   if (last_reader.load(std::memory_order_relaxed) == socket) return;
   last_reader.store(socket, std::memory_order_relaxed);
-  other_reader_ns.store(CoarseNs(), std::memory_order_relaxed);
+  other_reader_ns.store(gpumem::NodeClockNs(), std::memory_order_relaxed);
+  const std::optional<ThreadUse> before = std::exchange(after_hold_up, std::nullopt);
+  if (!before) return;
+  const ThreadUse use = UseOfThisThread();
+  if (use.sleeps == before->sleeps && use.cpu_ns - before->cpu_ns < kHeldUpNs) {
+    held_up.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
-absl::Duration SinceOtherReader() {
-  return absl::Nanoseconds(CoarseNs() - other_reader_ns.load(std::memory_order_relaxed));
+void NoteHoldUp() { after_hold_up = UseOfThisThread(); }
+
+ReaderFacts GetReaderFacts() {
+  const uint64_t other = other_reader_ns.load(std::memory_order_relaxed);
+  return {.other_at = absl::FromUnixNanos(static_cast<int64_t>(other)),
+          .held_up = held_up.load(std::memory_order_relaxed)};
 }
 
 std::atomic<uint64_t> ActivityWatch::count_ = 0;

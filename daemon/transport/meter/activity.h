@@ -42,7 +42,15 @@ class ActivityWatch {
 
 // Records that something has come on a metered socket.
 void NoteReader(int socket);
-// Returns how long one socket alone has been read, to some milliseconds.
-absl::Duration SinceOtherReader();
+// Records that the thread that reads the sockets has done something else until now.
+void NoteHoldUp();
+
+// Facts about reads of metered sockets.
+struct ReaderFacts {
+  absl::Time other_at;   // when another socket was read than before
+  uint64_t held_up = 0;  // how often that was so soon after a hold-up that it has waited
+};
+// The times are of gpumem::NodeTime().
+ReaderFacts GetReaderFacts();
 
 }  // namespace gpumemd

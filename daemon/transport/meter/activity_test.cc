@@ -7,6 +7,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/node_clock.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -70,13 +71,32 @@ TEST(ActivityWatchTest, LosesNoWake) {
   sleeper.join();
 }
 
-TEST(NoteReaderTest, TellsHowLongOneSocketIsAlone) {
+TEST(NoteReaderTest, TellsWhenAnotherSocketIsRead) {
   NoteReader(5);
+  const absl::Time before = gpumem::NodeTime();
+  NoteReader(5);
+  EXPECT_LE(GetReaderFacts().other_at, before);
   NoteReader(6);
-  EXPECT_LT(SinceOtherReader(), absl::Seconds(30));
-  const absl::Time until = absl::Now() + absl::Seconds(60);
-  while (SinceOtherReader() < absl::Milliseconds(20) && absl::Now() < until) NoteReader(6);
-  EXPECT_GE(SinceOtherReader(), absl::Milliseconds(20));
+  EXPECT_GE(GetReaderFacts().other_at, before);
+  EXPECT_LE(GetReaderFacts().other_at, gpumem::NodeTime());
+}
+
+TEST(NoteReaderTest, CountsOtherSocketsThatHaveWaited) {
+  const auto held_up_after = [](absl::Duration pause, int socket) {
+    NoteReader(1);
+    const uint64_t before = GetReaderFacts().held_up;
+    NoteHoldUp();
+    const absl::Time until = gpumem::NodeTime() + pause;
+    while (gpumem::NodeTime() < until) {
+    }
+    NoteReader(socket);
+    return GetReaderFacts().held_up != before;
+  };
+  EXPECT_FALSE(held_up_after(absl::Milliseconds(1), 2));
+  EXPECT_FALSE(held_up_after(absl::ZeroDuration(), 1));
+  bool ever = false;
+  for (int i = 0; i < 1000 && !ever; ++i) ever = held_up_after(absl::ZeroDuration(), 2);
+  EXPECT_TRUE(ever);
 }
 
 }  // namespace

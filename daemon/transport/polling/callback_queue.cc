@@ -6,8 +6,6 @@
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/impl/grpc_library.h>
 #include <sched.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -21,9 +19,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "common/unique_fd.h"
+#include "common/node_clock.h"
+#include "daemon/transport/meter/activity.h"
+#include "daemon/transport/polling/alarm.h"
 #include "daemon/transport/polling/load.h"
+#include "daemon/transport/polling/work_watch.h"
 
 namespace gpumemd {
 namespace {
@@ -33,35 +33,11 @@ int MostThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 2, 16);
 }
 
-absl::Time Now() { return absl::Now(); }
-
 absl::Duration CpuTime() {
   timespec used{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
   return absl::DurationFromTimespec(used);
 }
-
-thread_local bool is_callback_thread = false;
-
-// A timer on which one thread waits. To set one costs some 2 µs in a virtual machine, and 10 µs if
-// the time is shorter than that to the kernel's next tick.
-class Alarm {
- public:
-  Alarm() : timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {}
-  void Set(absl::Duration after) const {
-    itimerspec spec{};
-    spec.it_value = absl::ToTimespec(after);
-    timerfd_settime(timer_.get(), 0, &spec, nullptr);
-  }
-  void Wait() const {
-    uint64_t times;
-    // An error here would be a defect; the caller then looks in vain.
-    if (read(timer_.get(), &times, sizeof(times)) < 0) absl::SleepFor(kPatience);
-  }
-
- private:
-  const gpumem::UniqueFd timer_;
-};
 
 // Its threads live as long as it.
 class Crew {
@@ -96,6 +72,19 @@ class Crew {
     stats->rescued = rescues_;
   }
 
+  bool has_one_thread() const { return polling_ == 1; }
+
+  void BeginLongWork(bool watched) {
+    if (watched) long_work_.Begins();
+  }
+  void EndLongWork() {
+    long_work_.Ends();
+    NoteHoldUp();
+  }
+
+  // Whose thread this is.
+  static thread_local Crew* of_this_thread;
+
  private:
   // Blocks until this thread is called to serve. False: the queue is closed.
   bool Join() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -113,9 +102,9 @@ class Crew {
   }
 
   // Has another thread join, unless all have.
-  bool CallAnother() ABSL_LOCKS_EXCLUDED(mutex_) {
+  bool CallAnother(int most) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    if (closed_ || polling_ + called_ >= most_) return false;
+    if (closed_ || polling_ + called_ >= most) return false;
     if (parked_ <= called_) {
       try {
         threads_.emplace_back([this] { Serve(); });
@@ -143,11 +132,11 @@ class Crew {
   }
 
   void Serve() {
-    is_callback_thread = true;
+    of_this_thread = this;
     PollingLoad load;
     while (Join()) {
       absl::Duration spun;
-      load.Start(Now(), CpuTime());
+      load.Start(gpumem::NodeTime(), CpuTime());
       while (true) {
         const grpc_event event = Next(&spun);
         if (event.type == GRPC_QUEUE_SHUTDOWN) return Close();
@@ -159,10 +148,10 @@ class Crew {
           auto* const callback = static_cast<grpc_completion_queue_functor*>(event.tag);
           callback->functor_run(callback, event.success);
         }
-        const absl::Time now = Now();
+        const absl::Time now = gpumem::NodeTime();
         if (!load.Due(now)) continue;
         const PollingLoad::Advice advice = load.Look(now, CpuTime() - spun);
-        if (advice == PollingLoad::Advice::kCallAnother) CallAnother();
+        if (advice == PollingLoad::Advice::kCallAnother) CallAnother(most_);
         if (advice == PollingLoad::Advice::kLeave && Leave()) break;
       }
     }
@@ -204,12 +193,17 @@ class Crew {
         watched_ = false;
         // An event before that has left the alarm to this thread.
         if (events_ == seen || watched_.exchange(true)) continue;
-      } else if (CallAnother()) {
-        absl::MutexLock lock(&mutex_);
-        ++rescues_;
+      } else {
+        Rescue(most_);
       }
       alarm_.Set(kPatience);
     }
+  }
+
+  void Rescue(int most) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (waiting_ > 0 || !CallAnother(most)) return;
+    absl::MutexLock lock(&mutex_);
+    ++rescues_;
   }
 
   grpc_completion_queue* const queue_;
@@ -228,7 +222,11 @@ class Crew {
   uint64_t rescues_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::thread watch_;
+  // Its thread comes on top: a work that never ends must not leave the others one thread less.
+  WorkWatch long_work_{LongWork::kPatience, [this] { Rescue(most_ + 1); }};
 };
+
+thread_local Crew* Crew::of_this_thread = nullptr;
 
 // All servers of the process have one.
 class CallbackQueue {
@@ -287,7 +285,12 @@ CallbackQueue& TheCallbackQueue() {
 
 void StartCallbackThreads(gpumem::SpinOptions spin) { TheCallbackQueue().Start(spin); }
 
-bool IsCallbackThread() { return is_callback_thread; }
+bool IsOnlyCallbackThread() {
+  return Crew::of_this_thread != nullptr && Crew::of_this_thread->has_one_thread();
+}
+
+LongWork::LongWork(bool watched) { Crew::of_this_thread->BeginLongWork(watched); }
+LongWork::~LongWork() { Crew::of_this_thread->EndLongWork(); }
 
 CallbackThreadsStats GetCallbackThreadsStats() { return TheCallbackQueue().stats(); }
 

@@ -12,7 +12,8 @@
 // Here one thread waits for sockets and runs the callbacks of the calls that have come, one after
 // the other, without handing anything to another thread. More threads join
 //   - if the thread is busy (load.h): as many as gRPC would have;
-//   - if a callback takes longer than kPatience. A thread that does nothing else watches for that.
+//   - if a callback takes longer than kPatience, or a LongWork longer than
+//     LongWork::kPatience. Threads that do nothing else watch for that.
 // They leave when they have little to do. Without calls no thread wakes.
 //
 // While one thread is alone, it spins before it sleeps (common/spin/spin.h).
@@ -31,8 +32,22 @@ inline constexpr absl::Duration kPatience = absl::Milliseconds(10);
 // the first gRPC server. Without a call the threads do not spin, and end with the last server.
 void StartCallbackThreads(gpumem::SpinOptions spin);
 
-// True on these threads.
-bool IsCallbackThread();
+// True on one of these threads while no other serves the queue.
+bool IsOnlyCallbackThread();
+
+// A work on this thread, which is one of them, that may take long. One at a time in a process.
+class LongWork {
+ public:
+  // How long it may keep what comes waiting.
+  static constexpr absl::Duration kPatience = absl::Microseconds(300);
+
+  // `watched`: another thread takes over the sockets once the work has taken kPatience. This costs
+  // up to 10 µs (Alarm). Otherwise one takes over as for any callback.
+  explicit LongWork(bool watched);
+  ~LongWork();
+  LongWork(const LongWork&) = delete;
+  LongWork& operator=(const LongWork&) = delete;
+};
 
 struct CallbackThreadsStats {
   int polling = 0;       // threads that serve the queue

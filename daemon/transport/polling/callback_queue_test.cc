@@ -30,6 +30,21 @@ TEST_F(CallbackQueueTest, AnotherThreadServesWhileOneIsHeldUp) {
   EXPECT_EQ(service_->answered, 21);
 }
 
+// Where the processors allow two threads, only the watch over the long work has a third one called.
+TEST_F(CallbackQueueTest, OneMoreThreadServesWhileALongWorkHoldsUpAll) {
+  std::thread slow([&] { Call("/slow"); });
+  service_->slow_came.WaitForNotification();
+  std::thread long_work([&] { Call("/long"); });
+  service_->long_came.WaitForNotification();
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(Call("/echo").ok());
+  EXPECT_GE(GetCallbackThreadsStats().rescued, 2u);
+  service_->long_may_go.Notify();
+  service_->slow_may_go.Notify();
+  slow.join();
+  long_work.join();
+  EXPECT_EQ(service_->answered, 22);
+}
+
 TEST_F(CallbackQueueTest, ServesManyClients) {
   CallAtOnce(8, 200);
   EXPECT_EQ(service_->answered, 8 * 200);

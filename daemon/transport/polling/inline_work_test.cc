@@ -11,39 +11,37 @@ TEST(InlinePolicyTest, AllowsWhileMostWorkIsShort) {
   absl::Time now = absl::UnixEpoch();
   const auto allows_after = [&](absl::Duration took) {
     now += absl::Seconds(1);
-    policy.Ended(now, took, /*on_worker=*/true);
-    return policy.Allows(now);
+    policy.Ended(took, /*on_worker=*/true);
+    return policy.Allows(now, 0);
   };
-  EXPECT_TRUE(policy.Allows(now));
+  EXPECT_TRUE(policy.Allows(now, 0));
   EXPECT_TRUE(allows_after(absl::Milliseconds(50)));
   EXPECT_FALSE(allows_after(absl::Milliseconds(50)));
   for (int i = 0; i < 6; ++i) EXPECT_FALSE(allows_after(absl::Microseconds(100))) << i;
   EXPECT_TRUE(allows_after(absl::Microseconds(100)));
 }
 
-TEST(InlinePolicyTest, ForbidsWhileWorkQueues) {
+TEST(InlinePolicyTest, ForbidsAfterAnotherClientHasWaited) {
   InlinePolicy policy;
-  absl::Time now = absl::UnixEpoch();
-  policy.Ended(now, absl::Microseconds(100), /*on_worker=*/false);
-  EXPECT_TRUE(policy.Allows(now + absl::Microseconds(60)));
-  now += absl::Microseconds(100);
-  policy.Ended(now, absl::Microseconds(100), /*on_worker=*/false);
-  EXPECT_FALSE(policy.Allows(now + absl::Microseconds(5)));
-  EXPECT_FALSE(policy.Allows(now + absl::Milliseconds(100)));
-  EXPECT_TRUE(policy.Allows(now + absl::Milliseconds(201)));
+  const absl::Time now = absl::UnixEpoch();
+  EXPECT_TRUE(policy.Allows(now, 0));
+  EXPECT_FALSE(policy.Allows(now + absl::Seconds(1), 2));
+  EXPECT_FALSE(policy.Allows(now + absl::Milliseconds(1100), 2));
+  EXPECT_TRUE(policy.Allows(now + absl::Milliseconds(1201), 2));
+  EXPECT_FALSE(policy.Allows(now + absl::Milliseconds(1202), 3));
 }
 
 // A client could block all threads of the queue.
 TEST(InlinePolicyTest, AllowsOneWorkAtATime) {
   InlinePolicy policy;
   const absl::Time now = absl::UnixEpoch();
-  EXPECT_TRUE(policy.Allows(now));
+  EXPECT_TRUE(policy.Allows(now, 0));
   policy.Begins();
-  EXPECT_FALSE(policy.Allows(now + absl::Seconds(10)));
-  policy.Ended(now + absl::Seconds(20), absl::Microseconds(100), /*on_worker=*/true);
-  EXPECT_FALSE(policy.Allows(now + absl::Seconds(21)));
-  policy.Ended(now + absl::Seconds(22), absl::Microseconds(100), /*on_worker=*/false);
-  EXPECT_TRUE(policy.Allows(now + absl::Seconds(23)));
+  EXPECT_FALSE(policy.Allows(now + absl::Seconds(10), 0));
+  policy.Ended(absl::Microseconds(100), /*on_worker=*/true);
+  EXPECT_FALSE(policy.Allows(now + absl::Seconds(21), 0));
+  policy.Ended(absl::Microseconds(100), /*on_worker=*/false);
+  EXPECT_TRUE(policy.Allows(now + absl::Seconds(23), 0));
 }
 
 TEST(RunInlineTest, OnlyOnThreadsOfTheQueue) {

@@ -15,10 +15,11 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "daemon/transport/polling/callback_queue.h"
 
 namespace gpumemd {
 
-// Answers each call at once, except those of "/slow", which wait in gRPC's thread.
+// Answers each call at once, except those of "/slow" and "/long", which wait in gRPC's thread.
 class EchoService final : public grpc::CallbackGenericService {
  public:
   grpc::ServerGenericBidiReactor* CreateReactor(
@@ -27,11 +28,16 @@ class EchoService final : public grpc::CallbackGenericService {
       slow_came.Notify();
       slow_may_go.WaitForNotification();
     }
+    if (context->method() == "/long") {
+      const LongWork work(/*watched=*/true);
+      long_came.Notify();
+      long_may_go.WaitForNotification();
+    }
     ++answered;
     return new Reactor;
   }
 
-  absl::Notification slow_came, slow_may_go;
+  absl::Notification slow_came, slow_may_go, long_came, long_may_go;
   std::atomic<int> answered = 0;
 
  private:
