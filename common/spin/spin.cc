@@ -3,6 +3,7 @@
 
 #include <sched.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -18,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
 
 namespace gpumem {
 namespace {
@@ -37,8 +37,10 @@ constexpr absl::Duration kBurst = absl::Milliseconds(100);
 constexpr int kLeastProcessors = 4;
 constexpr double kMostPressure = 0.20;
 constexpr double kMostForcedSwitches = 100;
-// How long conditions are taken to last.
-constexpr absl::Duration kLookEach = absl::Seconds(2);
+// How long conditions are taken to last. Spinning is soon found to do harm, and then stops for
+// long: while no process spins, processors seem to be idle again.
+constexpr absl::Duration kLookAgain = absl::Milliseconds(100);
+constexpr absl::Duration kPause = absl::Seconds(2);
 
 std::string Contents(const std::string& path) {
   std::ifstream file(path);
@@ -107,6 +109,14 @@ double Pressure(const std::string& root) {
   return 0;
 }
 
+int Runnable(const std::string& root) {
+  // "0.20 0.18 0.12 RUNNABLE/TASKS PID"
+  const std::vector<std::string> words = absl::StrSplit(Contents(root + "/proc/loadavg"), ' ');
+  const std::string text = words.size() > 3 ? words[3] : "";
+  int runnable = 0;
+  return absl::SimpleAtoi(text.substr(0, text.find('/')), &runnable) ? runnable : 0;
+}
+
 }  // namespace
 
 absl::StatusOr<SpinOptions> ParseSpin(absl::string_view text) {
@@ -149,17 +159,24 @@ void SpinPolicy::Ended(absl::Duration waited, absl::Duration spun) {
 
 bool MaySpin(const SpinConditions& conditions) {
   return conditions.processors >= kLeastProcessors && !conditions.on_battery &&
-         conditions.pressure <= kMostPressure && conditions.forced_switches <= kMostForcedSwitches;
+         conditions.pressure <= kMostPressure &&
+         conditions.forced_switches <= kMostForcedSwitches &&
+         conditions.runnable <= conditions.online;
 }
 
 SpinConditionsReader::SpinConditionsReader(std::string root)
-    : root_(std::move(root)), processors_(Processors(root_)), on_battery_(OnBattery(root_)) {}
+    : root_(std::move(root)),
+      processors_(Processors(root_)),
+      online_(static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))),
+      on_battery_(OnBattery(root_)) {}
 
 SpinConditions SpinConditionsReader::Read(absl::Time now) {
   return {.processors = processors_,
           .on_battery = on_battery_,
           .pressure = Pressure(root_),
-          .forced_switches = ForcedSwitches(now)};
+          .forced_switches = ForcedSwitches(now),
+          .runnable = Runnable(root_),
+          .online = online_};
 }
 
 double SpinConditionsReader::ForcedSwitches(absl::Time now) {
@@ -181,8 +198,9 @@ std::optional<absl::Time> Spinner::Begin(absl::Time now) {
   absl::MutexLock lock(&mutex_);
   // It reads files; the work that is waited for goes on meanwhile.
   if (now >= look_at_ && !options_.always) {
-    look_at_ = now + kLookEach;
-    policy_.set_may_spin(MaySpin(conditions_.Read(now)));
+    const bool may = MaySpin(conditions_.Read(now));
+    look_at_ = now + (may ? kLookAgain : kPause);
+    policy_.set_may_spin(may);
   }
   absl::Duration spin = policy_.Next(now);
   if (spin > absl::ZeroDuration() && spins_.exchange(true, std::memory_order_acquire)) {
@@ -199,14 +217,14 @@ void Spinner::Ended(absl::Duration waited, absl::Duration spun) {
 }
 
 SpinningWait::SpinningWait(Spinner* spinner)
-    : spinner_(spinner), start_(spinner->enabled() ? absl::Now() : absl::InfinitePast()) {
+    : spinner_(spinner), start_(spinner->enabled() ? NodeTime() : absl::InfinitePast()) {
   if (spinner_->enabled()) until_ = spinner_->Begin(start_);
 }
 
 SpinningWait::~SpinningWait() {
   if (!spinner_->enabled()) return;
   if (until_) Stop();
-  spinner_->Ended(absl::Now() - start_, spun_);
+  spinner_->Ended(NodeTime() - start_, spun_);
 }
 
 void SpinningWait::Relax() {

@@ -9,7 +9,8 @@
 //              stops to pay it is tried again after 16 waits, then 32, at last 1024
 //   modest     never while processors are scarce (SpinConditions)
 //
-// SpinPolicy decides, without clock and system calls. A Spinner adds both.
+// SpinPolicy decides, without clock and system calls. A Spinner adds both. All times are of
+// NodeTime(): a step of the wall clock changes nothing.
 #pragma once
 
 #include <atomic>
@@ -21,8 +22,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/node_clock.h"
 
 namespace gpumem {
 
@@ -70,6 +71,8 @@ struct SpinConditions {
   bool on_battery = false;     // without external power
   double pressure = 0;         // share of the last 10 s in which a runnable thread has waited
   double forced_switches = 0;  // of this process, a second, since the last look
+  // Of the machine: the tasks that run or wait for a processor, and the processors.
+  int runnable = 0, online = 1;
 };
 bool MaySpin(const SpinConditions& conditions);
 
@@ -84,7 +87,7 @@ class SpinConditionsReader {
   double ForcedSwitches(absl::Time now);
 
   const std::string root_;
-  const int processors_;
+  const int processors_, online_;
   const bool on_battery_;
   int64_t switches_ = 0;
   absl::Time switches_at_;
@@ -134,10 +137,10 @@ class SpinningWait {
   template <typename Ready>
   bool Spin(Ready ready) {
     if (!until_) return false;
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = NodeTime();
     absl::Time now = begin;
     bool is_ready = ready();
-    while (!is_ready && (now = absl::Now()) < *until_) {
+    while (!is_ready && (now = NodeTime()) < *until_) {
       Relax();
       is_ready = ready();
     }

@@ -187,6 +187,12 @@ TEST(SpinConditionsTest, EachScarcityForbids) {
   some = plenty;
   some.forced_switches = 1000;
   EXPECT_FALSE(MaySpin(some));
+  some = plenty;
+  some.online = 16;
+  some.runnable = 16;
+  EXPECT_TRUE(MaySpin(some));
+  some.runnable = 17;
+  EXPECT_FALSE(MaySpin(some));
 }
 
 class SpinMachineTest : public ::testing::Test {
@@ -248,6 +254,14 @@ TEST_F(SpinMachineTest, ReadsThePressure) {
         "some avg10=33.41 avg60=9.92 avg300=9.54 total=14302286839\n"
         "full avg10=1.00 avg60=0.00 avg300=0.00 total=0\n");
   EXPECT_NEAR(Read().pressure, 0.3341, 1e-9);
+}
+
+TEST_F(SpinMachineTest, CountsRunnableTasks) {
+  Write("/proc/loadavg", "0.20 0.18 0.12 17/8021 11206\n");
+  EXPECT_EQ(Read().runnable, 17);
+  EXPECT_GT(Read().online, 0);
+  Write("/proc/loadavg", "nonsense");
+  EXPECT_EQ(Read().runnable, 0);
 }
 
 TEST(SpinnerTest, AnOffSpinnerNeverAsks) {
