@@ -141,7 +141,10 @@ void SettleBusily(Client& client) {
 }
 
 void WaitForDriver() {
-  if (OnGpu()) absl::SleepFor(absl::Milliseconds(1500));
+  if (!OnGpu()) return;
+  absl::SleepFor(absl::Milliseconds(1500));
+  OrDie(bed->owner->Make(bed->device.kinds.front(), 2 * kMiB, 1, /*send=*/false).status(), "make");
+  OrDie(bed->owner->Drop(), "drop");
 }
 
 std::string SizeName(uint64_t bytes) {
