@@ -15,8 +15,8 @@ namespace {
 constexpr absl::Duration kDisturbEvery = absl::Milliseconds(200);
 constexpr absl::Duration kMostReleaseWait = absl::Seconds(1);
 constexpr uint64_t kMostAtOnce = uint64_t{256} << 20;
-constexpr uint64_t kUsualSegment = uint64_t{32} << 20;
-constexpr uint64_t kFewSegments = 32;
+constexpr uint64_t kUsualSegment = uint64_t{64} << 20;
+constexpr uint64_t kFewSegments = 16;
 // The approximate maximum of a pool's segments, and the maximum that one call to the daemon leases.
 constexpr uint64_t kManySegments = 512;
 constexpr uint64_t kMostInOneCall = 128;
@@ -109,9 +109,10 @@ Engine::Pieces Engine::Cut(uint64_t bytes, uint64_t most) {
   uint64_t unit = SegmentBytes(bytes);
   uint64_t wished = std::max(unit, std::min(kMostAtOnce, reserved_bytes_ / 32));
   if (source_->places()) {
-    const uint64_t step = forecast_.Step(counts_.allocations, reserved_bytes_);
+    const uint64_t step =
+        forecast_.Step(counts_.allocations, taken_bytes_ + bytes, reserved_bytes_);
     while (unit < step / GrowthForecast::kSegments) unit *= 2;
-    wished = std::max({wished, unit, step});
+    wished = std::max({wished, unit, step / unit * unit});
   }
   wished = std::max(bytes, RoundUp(wished, granule));
   const uint64_t part = RoundUp(std::max(unit, wished / kMostInOneCall), unit);

@@ -182,9 +182,9 @@ TEST_F(MovesTest, TheHookSeesASegmentGoAndCome) {
 TEST_F(MovesTest, MuchComesInSegmentsThatCanBeMovedOneByOne) {
   Make();
   Allocate(uint64_t{1} << 30);
-  EXPECT_EQ(engine_->Stats().segments, 32u);
+  EXPECT_EQ(engine_->Stats().segments, 16u);
   Allocate(uint64_t{64} << 30);
-  EXPECT_LE(engine_->Stats().segments, 32u + 128u) << "of one call to the daemon";
+  EXPECT_LE(engine_->Stats().segments, 16u + 128u) << "of one call to the daemon";
 }
 
 TEST_F(MovesTest, ABurstLeasesAheadUntilOthersLackMemory) {
@@ -195,9 +195,10 @@ TEST_F(MovesTest, ABurstLeasesAheadUntilOthersLackMemory) {
     return source_->leased_bytes() - before;
   };
   while (source_->leased_bytes() < 5 * kGiB) grow();
-  EXPECT_EQ(grow(), 256 * kMiB);
+  EXPECT_GT(grow(), 256 * kMiB);
+  EXPECT_LE(source_->leased_bytes(), engine_->Stats().used_bytes * 12 / 11);
   engine_->GiveBack(kGiB);
-  EXPECT_LT(engine_->Stats().free_bytes, 32 * kMiB) << "what was leased ahead is given back";
+  EXPECT_LT(engine_->Stats().free_bytes, 128 * kMiB) << "what was leased ahead is given back";
   EXPECT_LT(grow(), 256 * kMiB);
 }
 

@@ -13,7 +13,7 @@
 // denied, when other sessions are denied memory that it has free
 // (PoolOptions::gives_under_pressure), and when it is destroyed. With kind vmm the segments lie one
 // after another in one range of addresses if possible, and a block may span several. If free memory
-// is fragmented, and the pool has leased a 32nd more than its peak use (up to an eighth, if it
+// is fragmented, and the pool has leased a 32nd more than its peak use (up to a tenth, if it
 // remaps often), it does not lease more. Instead it remaps whole free segments without pending work
 // to other addresses, where they form one piece. Blocks in use never move.
 //
@@ -100,8 +100,8 @@ struct PoolOptions {
   // memory stays. The default gives none back.
   uint64_t release_threshold_bytes = UINT64_MAX;
   // The initial size of segments, and the minimum that is leased at once. A larger pool has larger
-  // segments: a 32nd of its size, up to 32 MiB, or more if that would make over 512 segments. It
-  // leases several at once (up to 256 MiB, or a 32nd of its size while it grows fast), within its
+  // segments: a 16th of its size, up to 64 MiB, or more if that would make over 512 segments. It
+  // leases several at once (up to 256 MiB, or an 11th of its size while it grows fast), within its
   // limit.
   uint64_t grow_bytes = uint64_t{8} << 20;
   // How long an Allocate waits for memory if none is left. It waits for blocks freed in this pool,

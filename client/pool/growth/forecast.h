@@ -19,27 +19,24 @@ class GrowthForecast {
   static constexpr uint64_t kGap = 32;
   // A step is that part of the burst before it.
   static constexpr uint64_t kBurstParts = 2;
-  // The largest step: a 32nd of the pool, and of smaller pools a 16th, up to kMost.
-  static constexpr uint64_t kPoolParts = 32, kSmallPoolParts = 16;
-  static constexpr uint64_t kMost = uint64_t{256} << 20;
+  // A step leaves at most that part of the need reserved beyond it.
+  static constexpr uint64_t kSpareParts = 11;
   // A step has about that many segments.
   static constexpr uint64_t kSegments = 8;
 
   // Returns how many bytes to lease now, of which the caller may need less, when the pool grows.
-  // `allocations`: those that the pool has served in all; `reserved`: its leased bytes.
-  uint64_t Step(uint64_t allocations, uint64_t reserved) {
+  // `allocations`: those that the pool has served in all; `needed`: the bytes of all blocks, of the
+  // one to come too; `reserved`: the pool's leased bytes.
+  uint64_t Step(uint64_t allocations, uint64_t needed, uint64_t reserved) {
     if (allocations < last_ || allocations - last_ > kGap) burst_ = 0;
     last_ = allocations;
-    return std::min(burst_ / kBurstParts, Largest(reserved));
+    const uint64_t most = needed + needed / kSpareParts;
+    return std::min(burst_ / kBurstParts, most - std::min(most, reserved));
   }
   // Notes leased bytes.
   void Grew(uint64_t bytes) { burst_ += bytes; }
   // Ends the burst: memory was denied, or another session asked for it.
   void Stop() { burst_ = 0; }
-
-  static uint64_t Largest(uint64_t reserved) {
-    return std::max(std::min(kMost, reserved / kSmallPoolParts), reserved / kPoolParts);
-  }
 
  private:
   uint64_t last_ = 0;   // the allocations before the last growth

@@ -4,7 +4,7 @@
 //
 // Moving costs time, and reserving more costs memory. Most programs move a few segments in
 // thousands of allocations: a 32nd of spare memory suffices. Blocks of random sizes of hundreds of
-// MiB would have the pool move all the time: then it may reserve more, up to an eighth.
+// MiB would have the pool move all the time: then it may reserve more, up to a tenth.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ class SparePolicy {
  public:
   static constexpr uint64_t kParts = 32;      // the spare memory is at least a 32nd of the need
   static constexpr uint64_t kStepParts = 64;  // and grows by a 64th
-  static constexpr uint64_t kMostParts = 8;   // up to an eighth
+  static constexpr uint64_t kMostParts = 10;  // up to a tenth
   static constexpr uint64_t kMostSteps = kStepParts / kMostParts - kStepParts / kParts;
   // The approximate time of a move in the driver, in nanoseconds.
   static constexpr uint64_t kMoveNs = 60'000, kSegmentNs = 9'000;
