@@ -86,6 +86,7 @@ ThreadCache* Engine::CacheOfThisThread() {
     const size_t shard = std::min_element(threads.begin(), threads.end()) - threads.begin();
     cache = std::make_shared<ThreadCache>(shard);
     used_shards_ = std::max(used_shards_.load(), shard + 1);
+    taken_bytes_.Use(used_shards_);
     caches_.push_back(cache);
   }
   all.push_back({id_, cache, link_, forks_});
@@ -183,10 +184,10 @@ void Engine::Keep(ThreadCache& cache, KeptBlocks& kept, Chunk* chunk,
 }
 
 void Engine::CountOut(ThreadCache& cache, absl::Span<Chunk* const> chunks) {
-  if (chunks.empty()) return;  // moving_ is on a cache line of all threads
+  if (chunks.empty()) return;
   for (const Chunk* chunk : chunks) cache.kept_bytes.Subtract(chunk->bytes);
   cache.kept_blocks.Subtract(chunks.size());
-  moving_.fetch_add(chunks.size(), std::memory_order_relaxed);
+  moving_.Add(chunks.size());
 }
 
 // --- The pool ------------------------------------------------------------------------
@@ -333,14 +334,11 @@ absl::Status Engine::FreeUncached(uintptr_t at, Stream stream, bool done) {
     absl::StatusOr<Timeline*> known = order_.Get(stream);
     if (!known.ok()) return known.status();
     timeline = *known;
-    {
-      const PlainMutexLock finding(&table_mutex_);
-      chunk = table_.Find(at);
-    }
+    { chunk = table_.FindLocked(at); }
     if (chunk == nullptr || !std::exchange(chunk->use.live, false)) return NotABlock(at);
     chunk->epoch = done ? 0 : timeline->epoch();
     ++counts_.frees;
-    moving_.fetch_add(1, std::memory_order_relaxed);
+    moving_.Add(1);
   }
   Tell(PoolEvent::What::kFree, at, chunk->bytes, stream);
   PutBack({&chunk, 1}, timeline, /*shrinks=*/true);
@@ -358,8 +356,7 @@ absl::Status Engine::FreeSynchronized(void* data) {
 absl::StatusOr<Block> Engine::Find(void* data) {
   if (absl::Status status = CheckProcess(); !status.ok()) return status;
   const auto at = reinterpret_cast<uintptr_t>(data);
-  const PlainMutexLock lock(&table_mutex_);
-  Chunk* const chunk = table_.Find(at);
+  const Chunk* const chunk = table_.FindLocked(at);
   if (chunk == nullptr || !chunk->use.live) {
     return absl::NotFoundError("no block of this pool begins at this address");
   }

@@ -33,10 +33,11 @@
 #include "client/pool/block_heap.h"
 #include "client/pool/growth/forecast.h"
 #include "client/pool/growth/spare.h"
-#include "client/pool/pointer_table.h"
 #include "client/pool/segment_source.h"
-#include "client/pool/shards/plain_mutex.h"
+#include "client/pool/shards/pointer_tables.h"
 #include "client/pool/shards/small_shard.h"
+#include "client/pool/shards/taken_bytes.h"
+#include "client/pool/shards/thread_counter.h"
 #include "client/pool/sharing/block_ticket.h"
 #include "client/pool/stream_api.h"
 #include "client/pool/stream_order.h"
@@ -174,10 +175,7 @@ class Engine {
   uint64_t PutLarge(Chunk* chunk, Timeline* timeline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The stream that memory is freed on, or null if its work is done already.
   static Timeline* OwnerOf(const Chunk* chunk, Timeline* timeline);
-  void CountTaken(uint64_t bytes);
-  // Returns the old table, if it was replaced: to be passed to Retire().
-  std::unique_ptr<PointerTable::Table> Insert(Chunk* chunk) ABSL_LOCKS_EXCLUDED(table_mutex_);
-  void Erase(absl::Span<Chunk* const> chunks) ABSL_LOCKS_EXCLUDED(table_mutex_);
+  static size_t PartOf(const Chunk* chunk);  // of taken_bytes_
   // Destroys an old table once no thread reads it.
   void Retire(std::unique_ptr<PointerTable::Table> table) ABSL_LOCKS_EXCLUDED(mutex_);
   // From free memory of which it is known already that the stream may use it. Null for large
@@ -207,6 +205,7 @@ class Engine {
 
   // --- Small blocks (engine_small.cc) ----------------------------------------------
   static constexpr size_t kShards = 16;
+  using Taken = TakenBytes<kShards>;
   // Allocates from this thread's shard, under its lock alone, or from another that no thread uses
   // just now. Null `data`: they have no memory that was freed on the stream or is clean.
   Block AllocateSmall(ThreadCache& cache, uint64_t bytes, Stream stream)
@@ -340,13 +339,11 @@ class Engine {
   // Threads that wait for memory, and one for a pool that is not at kRunning: no thread caches
   // blocks while it is above 0.
   std::atomic<int> waiting_{0};
-  // Written at each use of the heaps: apart from what each call reads.
-  alignas(128) std::atomic<uint64_t> taken_bytes_{0};  // out of the heaps: cached or used
+  Taken taken_bytes_;  // out of the heaps: cached or used
   // Chunks that have left a cache and are not in a heap yet.
-  std::atomic<uint64_t> moving_{0};
+  ThreadCounter moving_;
   // Threads that wait until memory returns to the heaps: threads that return some notify them.
   std::atomic<int> watching_{0};
-  std::atomic<uint64_t> used_peak_bytes_{0};
 
   mutable absl::Mutex mutex_;
   BlockHeap large_ ABSL_GUARDED_BY(mutex_){/*join_ranges=*/source_->places()};
@@ -376,10 +373,7 @@ class Engine {
   PoolStats counts_ ABSL_GUARDED_BY(mutex_);  // its counters and peaks
   std::function<bool(uint64_t)> out_of_memory_ ABSL_GUARDED_BY(mutex_);
 
-  // Written under this lock. Readers without it hold the lock of a thread cache; all of these are
-  // visited once before an old table is destroyed.
-  alignas(128) mutable PlainMutex table_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
-  alignas(128) PointerTable table_;
+  PointerTables table_;
 
   mutable absl::Mutex caches_mutex_ ABSL_ACQUIRED_AFTER(mutex_);
   std::vector<std::shared_ptr<ThreadCache>> caches_ ABSL_GUARDED_BY(caches_mutex_);

@@ -201,7 +201,7 @@ bool Engine::Allocation::ReleaseFreeSegments(const absl::Status& refusal) {
 }
 
 bool Engine::Allocation::AwaitPutBack() {
-  const auto none_moves = [this] { return engine_.moving_.load() == 0; };
+  const auto none_moves = [this] { return engine_.moving_.IsZero(); };
   if (std::exchange(taken_.put_back, true)) return false;
   ++engine_.watching_;
   const bool moves = !none_moves();

@@ -36,7 +36,7 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
   }
   bytes = RoundUp(std::max(bytes, kSmallRange), source_->granularity());
   growing_ = true;
-  const uint64_t needed = std::max(needed_peak_, taken_bytes_ + bytes);
+  const uint64_t needed = std::max(needed_peak_, taken_bytes_.value() + bytes);
   const uint64_t enough = std::min(limit_, spare_.Enough(needed));
   absl::Status grown;
   // Only whole segments can be moved later. If memory is short, moves all that are free before it
@@ -82,7 +82,7 @@ absl::Status Engine::Lease(uint64_t bytes, uint64_t most, uintptr_t at, bool wis
   if (bytes > room) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the pool has leased ", gpumem::FormatBytes(reserved_bytes_), ", uses ",
-        gpumem::FormatBytes(taken_bytes_), ", and may lease ", gpumem::FormatBytes(limit_),
+        gpumem::FormatBytes(taken_bytes_.value()), ", and may lease ", gpumem::FormatBytes(limit_),
         " (its limit); it needs ", gpumem::FormatBytes(bytes),
         " more in one piece: free blocks, or raise the limit"));
   }
@@ -110,7 +110,7 @@ Engine::Pieces Engine::Cut(uint64_t bytes, uint64_t most) {
   uint64_t wished = std::max(unit, std::min(kMostAtOnce, reserved_bytes_ / 32));
   if (source_->places()) {
     const uint64_t step =
-        forecast_.Step(counts_.allocations, taken_bytes_ + bytes, reserved_bytes_);
+        forecast_.Step(counts_.allocations, taken_bytes_.value() + bytes, reserved_bytes_);
     while (unit < step / GrowthForecast::kSegments) unit *= 2;
     wished = std::max({wished, unit, step / unit * unit});
   }
@@ -160,7 +160,7 @@ std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough
     if (released_bytes >= enough_bytes) break;
     const auto it = segments_.find(at);
     const Segment segment = it->second;
-    const uint64_t unused = reserved_bytes_ - taken_bytes_;
+    const uint64_t unused = reserved_bytes_ - taken_bytes_.value();
     if (unused < segment.bytes || unused - segment.bytes < keep_bytes) continue;
     large_.RemoveRange(chunk, at, segment.bytes);
     reserved_bytes_ -= segment.bytes;
@@ -238,7 +238,7 @@ void Engine::GiveBack(uint64_t bytes, absl::Time deadline) {
     // other's events, only if that may help, and not repeatedly.
     absl::MutexLock lock(&mutex_);
     const absl::Time now = absl::Now();
-    if (reserved_bytes_ - taken_bytes_ + KeptBytes() < source_->granularity() ||
+    if (reserved_bytes_ - taken_bytes_.value() + KeptBytes() < source_->granularity() ||
         (now > disturbed_ && now < disturbed_ + kDisturbEvery)) {
       return;
     }

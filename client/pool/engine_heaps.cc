@@ -16,9 +16,9 @@ Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
   chunk->use = {.live = true,
                 .size_class = static_cast<uint8_t>(small ? SizeClassOf(bytes) : 0),
                 .small = small};
-  CountTaken(chunk->bytes);
+  taken_bytes_.Add(PartOf(chunk), chunk->bytes);
   ++counts_.allocations;
-  std::unique_ptr<PointerTable::Table> old_table = Insert(chunk);
+  std::unique_ptr<PointerTable::Table> old_table = table_.Insert(chunk);
   const Block block = {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
   if (old_table == nullptr && !hooked_.load(std::memory_order_relaxed)) return block;
   mutex_.Unlock();
@@ -29,21 +29,8 @@ Block Engine::HandOut(Chunk* chunk, uint64_t bytes, Stream stream) {
   return block;
 }
 
-void Engine::CountTaken(uint64_t bytes) {
-  const uint64_t taken = taken_bytes_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  uint64_t peak = used_peak_bytes_.load(std::memory_order_relaxed);
-  while (peak < taken && !used_peak_bytes_.compare_exchange_weak(peak, taken)) {
-  }
-}
-
-std::unique_ptr<PointerTable::Table> Engine::Insert(Chunk* chunk) {
-  const PlainMutexLock lock(&table_mutex_);
-  return table_.Insert(chunk->at, chunk);
-}
-
-void Engine::Erase(absl::Span<Chunk* const> chunks) {
-  const PlainMutexLock lock(&table_mutex_);
-  for (const Chunk* chunk : chunks) table_.Erase(chunk->at);
+size_t Engine::PartOf(const Chunk* chunk) {
+  return chunk->use.small ? Taken::PartOfShard(chunk->range->use.shard) : Taken::kLarge;
 }
 
 void Engine::Retire(std::unique_ptr<PointerTable::Table> table) {
@@ -150,10 +137,10 @@ Chunk* Engine::TakeByWaiting(uint64_t bytes, Timeline* timeline, bool coupled_on
 void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool shrinks) {
   std::vector<Chunk*> small, large;
   for (Chunk* chunk : chunks) (chunk->use.small ? small : large).push_back(chunk);
-  Erase(chunks);
+  table_.Erase(chunks);
   const std::vector<SmallShard*> shards = PutSmall(small, timeline);
   if (large.empty() && shards.empty()) {
-    moving_.fetch_sub(chunks.size());
+    moving_.Subtract(chunks.size());
     // Either this thread sees that another waits, or that thread sees the memory.
     if (watching_.load() == 0) return;
     chunks = {};
@@ -167,10 +154,10 @@ void Engine::PutBack(absl::Span<Chunk* const> chunks, Timeline* timeline, bool s
     for (SmallShard* shard : shards) largest = std::max(largest, ReturnRanges(*shard));
     for (Chunk* chunk : large) largest = std::max(largest, PutLarge(chunk, timeline));
     ++returns_;
-    moving_.fetch_sub(chunks.size());
+    moving_.Subtract(chunks.size());
     // While another thread grows, that thread shrinks.
     if (shrinks && !growing_ && largest >= source_->granularity() &&
-        reserved_bytes_ - taken_bytes_ > release_threshold_) {
+        reserved_bytes_ - taken_bytes_.value() > release_threshold_) {
       released = Shrink(release_threshold_);
     }
   }
@@ -186,7 +173,7 @@ Timeline* Engine::OwnerOf(const Chunk* chunk, Timeline* timeline) {
 }
 
 uint64_t Engine::PutLarge(Chunk* chunk, Timeline* timeline) {
-  taken_bytes_.fetch_sub(chunk->bytes, std::memory_order_relaxed);
+  taken_bytes_.Subtract(PartOf(chunk), chunk->bytes);
   return large_.Put(chunk, OwnerOf(chunk, timeline), chunk->epoch)->bytes;
 }
 

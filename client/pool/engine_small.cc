@@ -26,7 +26,8 @@ Block Engine::AllocateSmall(ThreadCache& cache, uint64_t bytes, Stream stream) {
   Chunk* chunk = nullptr;
   const size_t count = used_shards_;
   for (size_t i = 0; i < count && chunk == nullptr; ++i) {
-    SmallShard& shard = shards_[(cache.shard + i) % count];
+    const size_t number = (cache.shard + i) % count;
+    SmallShard& shard = shards_[number];
     if (i == 0) {
       shard.mutex.Lock();
     } else if (!shard.mutex.TryLock()) {
@@ -34,7 +35,7 @@ Block Engine::AllocateSmall(ThreadCache& cache, uint64_t bytes, Stream stream) {
     }
     // A thread that waits for memory, or suspends the pool, enters each shard after it has said so.
     if (Caching()) chunk = shard.Take(RoundedBytes(bytes), timeline, Nobody);
-    if (chunk != nullptr) CountTaken(chunk->bytes);
+    if (chunk != nullptr) taken_bytes_.Add(Taken::PartOfShard(number), chunk->bytes);
     shard.mutex.Unlock();
   }
   if (chunk == nullptr) return {};
@@ -42,7 +43,7 @@ Block Engine::AllocateSmall(ThreadCache& cache, uint64_t bytes, Stream stream) {
       .live = true, .size_class = static_cast<uint8_t>(SizeClassOf(bytes)), .small = true};
   cache.allocations.Add(1);
   const Block block = {.data = reinterpret_cast<void*>(chunk->at), .bytes = chunk->bytes};
-  Retire(Insert(chunk));
+  Retire(table_.Insert(chunk));
   return block;
 }
 
@@ -90,6 +91,7 @@ std::vector<SmallShard*> Engine::PutSmall(absl::Span<Chunk* const> chunks, Timel
   std::vector<SmallShard*> unused;
   for (auto chunk = chunks.begin(); chunk != chunks.end();) {
     SmallShard& shard = shards_[(*chunk)->range->use.shard];
+    const size_t part = PartOf(*chunk);
     bool any = false;
     uint64_t bytes = 0;
     {
@@ -98,7 +100,7 @@ std::vector<SmallShard*> Engine::PutSmall(absl::Span<Chunk* const> chunks, Timel
         bytes += (*chunk)->bytes;
         if (shard.Put(*chunk, OwnerOf(*chunk, timeline), (*chunk)->epoch)) any = true;
       }
-      taken_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+      taken_bytes_.Subtract(part, bytes);
     }
     if (any) unused.push_back(&shard);
   }

@@ -62,19 +62,17 @@ PoolStats Engine::Stats() const {
   }
   stats.reserved_bytes = reserved_bytes_;
   // Threads continue meanwhile.
-  const uint64_t taken = taken_bytes_;
+  const uint64_t taken = taken_bytes_.value();
   stats.used_bytes = taken - std::min(taken, kept_bytes);
   stats.free_bytes = stats.reserved_bytes - stats.used_bytes;
-  {
-    const PlainMutexLock reading(&table_mutex_);
-    stats.used_blocks = table_.size() - std::min<uint64_t>(table_.size(), kept_blocks);
-  }
+  const uint64_t blocks = table_.size();
+  stats.used_blocks = blocks - std::min(blocks, kept_blocks);
   stats.free_blocks = large_.free_chunks() + kept_blocks;
   for (const SmallShard& shard : shards_) {
     const PlainMutexLock counting(&shard.mutex);
     stats.free_blocks += shard.heap.free_chunks();
   }
-  stats.used_peak_bytes = used_peak_bytes_;
+  stats.used_peak_bytes = taken_bytes_.peak();
   stats.segments = segments_.size();
   return stats;
 }
@@ -83,7 +81,7 @@ void Engine::ResetPeaks() {
   if (!CheckProcess().ok()) return;
   absl::MutexLock lock(&mutex_);
   counts_.reserved_peak_bytes = reserved_bytes_;
-  used_peak_bytes_ = taken_bytes_.load();
+  taken_bytes_.ResetPeak();
 }
 
 absl::StatusOr<MemInfo> Engine::MemGetInfo() {
@@ -92,7 +90,7 @@ absl::StatusOr<MemInfo> Engine::MemGetInfo() {
   if (!room.ok()) return room.status();
   const uint64_t kept = KeptBytes();
   absl::MutexLock lock(&mutex_);
-  const uint64_t taken = taken_bytes_;
+  const uint64_t taken = taken_bytes_.value();
   const uint64_t used = taken - std::min(taken, kept);
   const uint64_t more = std::min(room->first, limit_ - std::min(limit_, reserved_bytes_));
   return MemInfo{.free_bytes = reserved_bytes_ - used + more,
@@ -149,7 +147,7 @@ absl::Status Engine::CheckInvariants() const {
   const uint64_t taken =
       large_.total_bytes() - large_.free_bytes() - range_bytes_ + small_bytes - small_free;
   if (in_segments != reserved_bytes_ || large_.total_bytes() + moving_bytes_ != reserved_bytes_ ||
-      small_bytes != range_bytes_ || taken != taken_bytes_) {
+      small_bytes != range_bytes_ || taken != taken_bytes_.value()) {
     return absl::InternalError("the pool's totals are wrong");
   }
   if (!growing_ && moving_bytes_ > 0)

@@ -77,7 +77,8 @@ void Engine::EndMove(Stage to) {
     if (to != Stage::kRunning) return;
     --waiting_;
     // Blocks may have been freed meanwhile.
-    if (reserved_bytes_ - taken_bytes_ > release_threshold_) released = Shrink(release_threshold_);
+    if (reserved_bytes_ - taken_bytes_.value() > release_threshold_)
+      released = Shrink(release_threshold_);
   }
   ReleaseAll(released).IgnoreError();
 }

@@ -76,7 +76,7 @@ class PointerTable {
 
  private:
   static constexpr uintptr_t kEmpty = 0, kGone = 1;  // no block's address
-  static constexpr size_t kFirst = 1024;
+  static constexpr size_t kFirst = 64;
 
   void Put(Table& table, uintptr_t at, Chunk* chunk) {
     size_t i = table.Home(at);

@@ -137,7 +137,7 @@ struct PoolStats {
   uint64_t free_blocks = 0;  // runs of free memory
   uint64_t segments = 0;
   // Peaks since the pool was created or ResetPeaks(). The peak of used bytes counts blocks in
-  // thread caches as used.
+  // thread caches as used. With several threads it may be too low by 4 MiB for each, up to 16.
   uint64_t reserved_peak_bytes = 0;
   uint64_t used_peak_bytes = 0;
   // Counts since the pool was created.
