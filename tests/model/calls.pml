@@ -20,20 +20,23 @@ inline SocketClosed(c) {
 #define CALLS_ENDED(c) (call[c] == idle && release[c] != r_taken)
 #endif
 
+#ifdef FAULT_DEAD_PROCESSES_SURVIVE
+#define WATCHED(c) (presence[c] != AWAY)
+#else
+#define WATCHED(c) true
+#endif
+
 #define NoRoom() (retained == 0 && (OnDevice() >= CAPACITY))
 #define OnDevice() (HAS(charged, 0) + HAS(charged, 1) + HAS(charged, 2) + HAS(charged, 3))
 
 inline PutInStore(segment) {
 #if KEEPER
-  if
-  :: manager_lives -> messages!m_store, segment;
-  :: else
-  fi;
+  Send(m_store, segment);
 #else
   // step: FdCrates::AddCrate (daemon/restart/fd_store/fd_crates.cc)
   if
   :: !crate_made ->
-    messages!m_crate, 0;
+    Send(m_crate, 0);
     crate_made = true;
   :: else
   fi;
@@ -232,16 +235,21 @@ end:
       }
     }
   // step: Broker::Taken (daemon/core/broker/acquire.cc)
+  // order: Broker::Taken (daemon/core/broker/acquire.cc): CountGrant( < Keep(
+  // step: Broker::Keep (daemon/core/broker/acquire.cc)
+  // order: Broker::Keep (daemon/core/broker/acquire.cc): given_up < ReleaseInParts(
   // step: BrokerService::WaitingCall::AnswerWith (daemon/transport/service/broker_service.cc)
   // order: BrokerService::WaitingCall::AnswerWith (daemon/transport/service/broker_service.cc): call_.reset() < Answer(
   :: atomic {
       SERVES && call[c] == committed ->
       d_step {
         if
-        :: asks[c] == a_sent && answer[c] == 0 && lease_request[call_lease[c]] == request[c] ->
+        :: cancelled[c] && HAS(leases, call_lease[c]) -> End(call_lease[c], TRUSTS);
+        :: !cancelled[c] && asks[c] == a_sent && answer[c] == 0 ->
           answer[c] = (session[c] == LIVE -> call_lease[c] + 1 : REFUSED);
         :: else
         fi;
+        cancelled[c] = false;
         call[c] = idle;
         call_fresh[c] = false;
         call_regrants[c] = false;
@@ -259,7 +267,10 @@ end:
 #ifdef FAULT_KEPT_AFTER_ANSWER
   :: atomic {
       SERVES && late[c] && nfull(messages) ->
-      PutInStore(lease_segment[call_lease[c]]);
+      if
+      :: HAS(leases, call_lease[c]) -> PutInStore(lease_segment[call_lease[c]]);
+      :: else
+      fi;
       late[c] = false;
     }
 #endif
@@ -330,7 +341,7 @@ end:
   // step: Endings::ProcessGone (daemon/core/ledger/endings.cc)
   // order: Endings::ProcessGone (daemon/core/ledger/endings.cc): process_gone = true < EndSession( < Continue(
   :: atomic {
-      SERVES && !alive[c] && (session[c] == LIVE || exposed[c] != 0) ->
+      SERVES && !alive[c] && WATCHED(c) && (session[c] == LIVE || exposed[c] != 0) ->
       d_step {
         session[c] = ENDED;
         WindUp(c, true);
@@ -342,6 +353,7 @@ end:
       TAKES_CALLS && closed[c] ->
       d_step {
         closed[c] = false;
+        cut_off[c] = true;
         SocketClosed(c);
         presence[c] = AWAY;
         Record();

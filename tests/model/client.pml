@@ -61,7 +61,7 @@ inline ArrivedLease(c) {
 #endif
 
 #define Done(c) \
-  (request[c] == REQUESTS && asks[c] == a_none && held[c] == 0 && \
+  ((request[c] == REQUESTS || connection[c] == c_over) && asks[c] == a_none && held[c] == 0 && \
    (connection[c] == c_over || \
     (pending[c] == 0 && pending_request[c] == 0 && in_socket[c] == 0 && release[c] == r_none && \
      call[c] == idle)))
@@ -191,6 +191,7 @@ end:
       alive[c] && give_ups > 0 && asks[c] != a_none && answer[c] == 0 ->
       give_ups--;
       d_step {
+        cancelled[c] = (call[c] != idle);
         Withdraw(c);
         EndRequest(c);
       }
@@ -213,7 +214,10 @@ end:
   // It has nothing left to do, and ends. The daemon may hold nothing for it that it does not know of.
   :: atomic {
       alive[c] && (UP(c) || connection[c] == c_over) && Done(c) ->
-      assert(lossy || connection[c] == c_over || !SERVES || closed[c] || Settled(c));
+      if
+      :: lossy || connection[c] == c_over || !SERVES || closed[c] || Settled(c);
+      :: else -> assert(8 == 0 /* the daemon holds what its client does not know of */);
+      fi;
       d_step { Exit(c); }
     }
   od

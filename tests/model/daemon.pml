@@ -27,6 +27,7 @@ inline Die() {
   to_remove = 0;
   for (i : 0 .. CLIENTS - 1) {
     late[i] = false;
+    cancelled[i] = false;
     exposed[i] = 0;
     session[i] = NO_SESSION;
     presence[i] = AWAY;
@@ -53,14 +54,20 @@ inline Die() {
 
 // --- Start, orderly stop -----------------------------------------------------------------------
 
+// A message to the manager; nobody hears it if the manager has been killed.
+inline Send(what, which) {
+  // step: FdStore::Send (daemon/restart/fd_store/fd_store.cc)
+  if
+  :: manager_lives -> messages!what, which;
+  :: else
+  fi;
+}
+
 inline RemoveFromStore(segment) {
   // step: StorePlaces::Remove (daemon/restart/store_places.cc)
   // order: StorePlaces::Remove (daemon/restart/store_places.cc): crates_.Remove( < RemoveAndWait( < direct_.erase(
 #if KEEPER
-  if
-  :: manager_lives -> messages!m_remove, segment;
-  :: else
-  fi;
+  Send(m_remove, segment);
 #else
   DEL(in_store, segment);
 #endif
@@ -101,7 +108,7 @@ end:
         :: UPGRADES && len(messages) < 3 -> other_form = true;
         fi;
         if
-        :: HAS(journals, 1 - journal) -> messages!m_no_journal, 1 - journal;
+        :: HAS(journals, 1 - journal) -> Send(m_no_journal, 1 - journal);
         :: else
         fi;
       :: else ->
@@ -118,17 +125,17 @@ end:
           }
         }
         if
-        :: !HAS(journals, journal) -> messages!m_journal, journal;
+        :: !HAS(journals, journal) -> Send(m_journal, journal);
         :: else
         fi;
       fi;
       if
-      :: other_form -> messages!m_journal, 1 - journal;
+      :: other_form -> Send(m_journal, 1 - journal);
       :: else
       fi;
 #ifdef FAULT_OLD_JOURNAL_FIRST
       if
-      :: other_form -> messages!m_no_journal, journal;
+      :: other_form -> Send(m_no_journal, journal);
       :: else
       fi;
 #endif
@@ -156,15 +163,15 @@ end:
         daemon = letting_go;
       }
     }
-#ifndef FAULT_OLD_JOURNAL_FIRST
   :: atomic {
       daemon == letting_go && other_form && nfull(messages) ->
-      messages!m_no_journal, 1 - journal;
+#ifndef FAULT_OLD_JOURNAL_FIRST
+      Send(m_no_journal, 1 - journal);
+#endif
       other_form = false;
     }
-#endif
   :: atomic {
-      daemon == letting_go && (!other_form || !manager_lives) && nfull(messages) ->
+      daemon == letting_go && !other_form && nfull(messages) ->
       if
       :: to_remove == 0 -> daemon = finishing;
       :: else ->

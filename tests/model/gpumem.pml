@@ -15,7 +15,7 @@ inline Cut(c) {
   closed[c] = true;
   if
   :: release[c] != r_taken -> release[c] = r_none;
-  :: else -> release[c] = r_none;
+  :: else
   fi;
   if
   :: asks[c] == a_sent && answer[c] == 0 -> asks[c] = a_unanswered;
@@ -28,14 +28,14 @@ inline Cut(c) {
 // The books: the ledger of a daemon that serves, or the journal for the next one.
 #define BOOK_LEASES (SERVES -> leases : j_leases)
 #define BOOK_SEGMENTS (SERVES -> charged & ~(retained | doomed) : j_segments & j_made)
-#define SESSION_LIVES(c) (alive[c] && connection[c] != c_over && !closed[c])
+#define SESSION_LIVES(c) (alive[c] && connection[c] != c_over && !cut_off[c])
 
 // No memory is in the daemon's or the manager's hands that is not charged.
-#define Unaccounted() (SERVES && ((in_daemon | in_store) & ~charged) != 0)
+#define Unaccounted() ((daemon == serving || daemon == parked) && ((in_daemon | in_store) & ~charged) != 0)
 
 // All that a client holds is in the books, and neither reused nor on its way back.
 #define TakenAway(c) \
-  (!lossy && SESSION_LIVES(c) && session[c] != ENDED && ((held[c] & ~BOOK_LEASES) != 0 || client_lost[c] != 0))
+  (!lossy && SESSION_LIVES(c) && ((held[c] & ~BOOK_LEASES) != 0 || client_lost[c] != 0))
 // The same of all that it has mapped, also when its session has ended.
 #define FreedUnder(c) (!lossy && SERVES && (mapped[c] & ~(charged & ~(retained | doomed))) != 0)
 #define Kept() (!lossy && lost != 0)
@@ -123,24 +123,12 @@ end:
       :: empty(messages) -> break;
       od;
     }
-  :: atomic {
-      crashes > 0 ->
-      if
-      :: alive[0] -> crashes--; d_step { Exit(0); }
+  :: atomic { crashes > 0 && alive[0] -> crashes--; d_step { Exit(0); } }
+  :: atomic { cuts > 0 && UP(0) && SERVES -> cuts--; d_step { Cut(0); } }
 #if CLIENTS > 1
-      :: alive[1] -> crashes--; d_step { Exit(1); }
+  :: atomic { crashes > 0 && alive[1] -> crashes--; d_step { Exit(1); } }
+  :: atomic { cuts > 0 && UP(1) && SERVES -> cuts--; d_step { Cut(1); } }
 #endif
-      fi;
-    }
-  :: atomic {
-      cuts > 0 ->
-      if
-      :: UP(0) -> cuts--; d_step { Cut(0); }
-#if CLIENTS > 1
-      :: UP(1) -> cuts--; d_step { Cut(1); }
-#endif
-      fi;
-    }
   od
 }
 
@@ -154,7 +142,11 @@ proctype Monitor() {
   :: atomic { ChargedForNothing() -> assert(6 == 0 /* charged, and nobody has it */); }
   :: atomic { ChargedTwice() -> assert(7 == 0 /* one request is charged twice */); }
   // Nothing more happens.
-  :: timeout -> assert(AllDone()); break;
+  :: timeout ->
+    if
+    :: AllDone() -> break;
+    :: else -> assert(9 == 0 /* something is left at the end */);
+    fi;
   od
 }
 

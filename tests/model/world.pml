@@ -111,6 +111,7 @@ byte inherited;   // segments whose descriptors it got at the start
 mtype = {idle, reserved, created, kept, entered, delivered, committed};
 mtype call[CLIENTS] = idle;  // an Acquire
 byte call_lease[CLIENTS];
+bool cancelled[CLIENTS];  // by the client, which hears no answer
 bool late[CLIENTS];  // of faults: a step of the call is yet to be made
 bool call_fresh[CLIENTS], call_regrants[CLIENTS];
 
@@ -128,6 +129,7 @@ byte batch, to_remove;  // segments
 mtype = {c_new, c_hello, c_opened, c_up, c_broken, c_resumes, c_welcomed, c_states, c_over};
 mtype connection[CLIENTS] = c_new;
 bool closed[CLIENTS];              // the daemon has yet to see that the socket is closed
+bool cut_off[CLIENTS];             // its session has ended by that
 byte statements[CLIENTS];          // the number of the newest
 byte told[CLIENTS];                // the number of the connection's statement
 byte named_leases[CLIENTS], named_request[CLIENTS];  // in the statement under way
