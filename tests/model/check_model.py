@@ -25,12 +25,12 @@ SMALL = {
     "systemd": "KILLS=1",
     "keeper": "KILLS=1 KEEPER=1 CLIENTS=1 REQUESTS=2 LEASES=4",
     "restart": "KILLS=1 STOPS=1 CLIENTS=1 UPGRADES=1",
-    "keeper killed": "KILLS=1 KEEPER=1 MANAGER_KILLS=1",
+    "keeper killed": "KILLS=2 KEEPER=1 MANAGER_KILLS=1 CLIENTS=1",
     "client killed": "KILLS=1 CRASHES=1",
     "connection cut": "KILLS=1 CUTS=1 CLIENTS=1 REQUESTS=2 LEASES=4",
     "request given up": "KILLS=2 GIVE_UPS=1 CLIENTS=1 REQUESTS=2 LEASES=4",
     "on-exit": "KILLS=1 TRUSTS=0",
-    "nothing retained": "KILLS=1 RETAINS=0",
+    "nothing retained": "KILLS=2 RETAINS=0 CLIENTS=1 REQUESTS=2",
 }
 
 LARGE = {
@@ -120,10 +120,10 @@ def search(definitions, optimized):
         }
 
 
-def check_worlds(worlds):
+def check_worlds(worlds, optimized):
     wrong = 0
     for name, definitions in worlds.items():
-        found = search(definitions, optimized=True)
+        found = search(definitions, optimized)
         good = found["whole"] and not found["broken"]
         wrong += not good
         print("%-28s %-62s %10d states, depth %d, %.1f s, %.0f MiB%s" % (
@@ -171,7 +171,7 @@ def main():
         return {name: table[name] for name in table if not options.names or name in options.names}
 
     if both or options.worlds:
-        wrong += check_worlds(chosen(worlds))
+        wrong += check_worlds(chosen(worlds), options.full)
     if (both and not options.full) or options.faults:
         wrong += check_faults(chosen(FAULTS))
     return 1 if wrong else 0

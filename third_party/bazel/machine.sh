@@ -16,7 +16,7 @@ readonly WHEEL_PACKAGES=(python3-pip python3-wheel)
 readonly TEST_PACKAGES=(
   "${BUILD_PACKAGES[@]}" "${WHEEL_PACKAGES[@]}" binutils chromium crun curl dpkg-dev git iproute2 jq
   mypy munge nodejs npm prometheus python3-jsonpatch python3-jsonschema python3-numpy python3-pytest python3-yaml
-  slurm-client slurmctld slurmd
+  slurm-client slurmctld slurmd spin
 )
 # Even a program that is linked shared contains parts of these: headers or archives.
 readonly INSIDE_PACKAGES=(
