@@ -118,6 +118,17 @@ bool LeaseBook::HasPendingAfter(uint64_t statement) const {
   });
 }
 
+void LeaseBook::CountEarly(int change) {
+  absl::MutexLock lock(&mutex_);
+  early_ += change;
+}
+
+bool LeaseBook::AwaitEarlyMappings(absl::Time until) const {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return early_ == 0; };
+  return mutex_.AwaitWithDeadline(absl::Condition(&none), until);
+}
+
 LeaseBook::Statement LeaseBook::MakeStatement() {
   absl::MutexLock lock(&mutex_);
   Statement statement;

@@ -21,6 +21,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace gpumem::internal {
@@ -67,6 +68,24 @@ class LeaseBook {
     const uint64_t id_;
   };
 
+  // A call that may map memory ahead of its answer. Ends once the leases are held, or nothing of
+  // them is mapped: to the daemon a segment that a statement does not name is not mapped.
+  class EarlyMapping {
+   public:
+    explicit EarlyMapping(LeaseBook* book) : book_(book) { book_->CountEarly(1); }
+    ~EarlyMapping() { End(); }
+    EarlyMapping(const EarlyMapping&) = delete;
+    EarlyMapping& operator=(const EarlyMapping&) = delete;
+
+    // May be called again.
+    void End() {
+      if (book_ != nullptr) std::exchange(book_, nullptr)->CountEarly(-1);
+    }
+
+   private:
+    LeaseBook* book_;
+  };
+
   LeaseBook() = default;
   LeaseBook(const LeaseBook&) = delete;
   LeaseBook& operator=(const LeaseBook&) = delete;
@@ -93,6 +112,9 @@ class LeaseBook {
   // True if a pending release is for a later daemon than that of `statement`.
   bool HasPendingAfter(uint64_t statement) const;
 
+  // Blocks until there is no EarlyMapping. Returns false if there still is one at `until`.
+  bool AwaitEarlyMappings(absl::Time until) const;
+  // Call AwaitEarlyMappings() first.
   Statement MakeStatement();
   // Records that the daemon did not know these leases of a statement. Those still held are lost.
   void Lost(absl::Span<const uint64_t> lease_ids);
@@ -108,10 +130,12 @@ class LeaseBook {
   void Granted(uint64_t request, absl::Span<const uint64_t> lease_ids);
   void Claimed(uint64_t request, Contents contents);
   void End(uint64_t request);
+  void CountEarly(int change);
 
   mutable absl::Mutex mutex_;
   uint64_t newest_request_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t newest_statement_ ABSL_GUARDED_BY(mutex_) = 0;
+  int early_ ABSL_GUARDED_BY(mutex_) = 0;
   // In flight, with the last statement that named them; 0: none.
   std::map<uint64_t, uint64_t> requests_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> held_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 #include "client/session/lease_book.h"
 
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -40,6 +41,18 @@ TEST(LeaseBookTest, AStatementSettlesWhatWasGivenUpBeforeIt) {
   EXPECT_THAT(due[0].lease_ids, ElementsAre(8));
   EXPECT_EQ(due[0].statement, 1u);
   EXPECT_THAT(book.TakePending(1), IsEmpty());
+}
+
+TEST(LeaseBookTest, AStatementWaitsForEarlyMappings) {
+  LeaseBook book;
+  EXPECT_TRUE(book.AwaitEarlyMappings(absl::InfinitePast()));
+  LeaseBook::EarlyMapping first(&book), second(&book);
+  first.End();
+  first.End();
+  EXPECT_FALSE(book.AwaitEarlyMappings(absl::InfinitePast()));
+  std::thread thread([&] { second.End(); });
+  EXPECT_TRUE(book.AwaitEarlyMappings(absl::InfiniteFuture()));
+  thread.join();
 }
 
 TEST(LeaseBookTest, APendingReleaseOfAStatementInFlightWaitsForItsConnection) {

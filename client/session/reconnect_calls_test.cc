@@ -11,6 +11,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/testing/fake_daemon.h"
+#include "common/failpoint.h"
 #include "gmock/gmock.h"
 #include "gpumem/client.h"
 #include "gtest/gtest.h"
@@ -137,6 +138,58 @@ TEST(ReconnectCallsTest, ARequestThatIsGivenUpAfterTheResumeIsGivenBack) {
   EXPECT_EQ(daemon.live_leases(), 1u);
   EXPECT_TRUE(client->GetUsage().ok());
   EXPECT_EQ(daemon.live_leases(), 0u);
+}
+
+// Blocks the threads that have mapped memory ahead of the answer.
+class Mapped {
+ public:
+  Mapped() {
+    arrived_ = std::make_unique<absl::Notification>();
+    go_on_ = std::make_unique<absl::Notification>();
+    failpoint_hook = [](const char* name) {
+      if (strcmp(name, "client-arrived") != 0 || go_on_->HasBeenNotified()) return;
+      arrived_->Notify();
+      go_on_->WaitForNotification();
+    };
+  }
+  ~Mapped() { failpoint_hook = nullptr; }
+  static void Await() { arrived_->WaitForNotification(); }
+  static void GoOn() { go_on_->Notify(); }
+
+ private:
+  static inline std::unique_ptr<absl::Notification> arrived_, go_on_;
+};
+
+// To the daemon a segment that a statement does not name is not mapped, and may be given to others.
+TEST(ReconnectCallsTest, NothingIsStatedWhileMemoryIsMappedAheadOfItsAnswer) {
+  Mapped mapped;
+  std::atomic<int> statements = 0, answers = 0;
+  FakeDaemon daemon(
+      {.reconcile =
+           [&](const IsCancelled&, const v1::ReconcileRequest&) {
+             ++statements;
+             return grpc::Status::OK;
+           },
+       .answered =
+           [&](const IsCancelled& is_cancelled, v1::SessionResponse*) {
+             return answers++ == 0 ? AwaitCrash(is_cancelled) : grpc::Status::OK;
+           }});
+  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(2)})
+                    .value();
+  std::thread caller([&] {
+    absl::StatusOr<Segment> segment =
+        client->Acquire({.bytes = kBytes, .timeout = absl::Seconds(60)});
+    EXPECT_TRUE(segment.ok()) << segment.status();
+  });
+  Mapped::Await();
+  CrashAndComeBack(daemon);
+  EXPECT_EQ(client->GetUsage().status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(statements, 0);
+  Mapped::GoOn();
+  caller.join();
+  EXPECT_EQ(statements, 1);
+  EXPECT_TRUE(client->GetUsage().ok());
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/0), 0u);
 }
 
 TEST(ReconnectCallsTest, AReleaseUnderWayIsDoneByTheResume) {

@@ -146,6 +146,11 @@ absl::Status Reconnector::Greet(absl::Time deadline) {
 }
 
 absl::Status Reconnector::Reconcile(absl::Time deadline) {
+  const absl::Time answered_by = std::max(deadline, absl::Now() + kReconcileTimeout);
+  // Calls of the connection before: they end with it.
+  if (!book_->AwaitEarlyMappings(answered_by)) {
+    return absl::UnavailableError("a call of the earlier connection has yet to end");
+  }
   LeaseBook::Statement statement = book_->MakeStatement();
   v1::ReconcileRequest request;
   request.mutable_lease_ids()->Add(statement.lease_ids.begin(), statement.lease_ids.end());
@@ -153,7 +158,7 @@ absl::Status Reconnector::Reconcile(absl::Time deadline) {
   v1::ReconcileResponse response;
   const grpc::Status status =
       progress_->connection->Call(&v1::Broker::Stub::Reconcile, request, &response,
-                                  std::max(deadline, absl::Now() + kReconcileTimeout));
+                                  answered_by);
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return EndForGood(FromGrpcStatus(status));
   }

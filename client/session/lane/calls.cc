@@ -17,6 +17,7 @@ std::optional<absl::StatusOr<Grant>> Session::CallOnLane(
     const ConnectionPtr& connection, Deliveries::Call& call, LeaseBook::Request& booked,
     v1::SessionRequest message, std::optional<int> count, absl::Time deadline, Recipient* recipient,
     v1::SessionResponse* answer) {
+  LeaseBook::EarlyMapping maps(&book_);
   std::optional<Grant> early;
   uint64_t early_delivery = 0;
   const auto arrived = [&](Deliveries::Call::Arrival arrival) {
@@ -49,6 +50,7 @@ std::optional<absl::StatusOr<Grant>> Session::CallOnLane(
                       .statement = connection->statement()});
     early.reset();
   }
+  maps.End();  // what follows may wait for the session's next connection
   if (!ended->ok()) return Explain(*connection, *ended, deadline);
   if (refused) return Explain(*connection, FromStatusDetails(answer->status()), deadline);
   if (is_early) {
