@@ -17,32 +17,32 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+# Indentation and name of a function. From its result to the brace at the indentation of its beginning.
+DEFINITION = (r"^(?=( *))(%s(?:[\w:<>,&*~ ]*[ &*])?(?<![\w:~])%s\([^;{]*\{"
+              r"(?:[^\n]*\}$|.*?^\1\};?$))")
+
+
 def without_comments(source):
     return re.sub(r"//[^\n]*", "", source)
 
 
 def bodies(source, function):
-    """The bodies of all definitions of a function, as text."""
+    """The bodies of all definitions of a function, as text: at the margin, or inside its class."""
     parts = function.split("::")
-    found = []
     for begin in range(len(parts)):
-        name = re.escape("::".join(parts[begin:]))
-        inside = begin > 0  # perhaps within its class
-        if inside and not re.search(r"class [\w:]*\b%s\b" % re.escape(parts[begin - 1]), source):
-            if begin == len(parts) - 1:
-                continue
-        pattern = r"^(?P<indent> *)(?:[\w:<>,&*~ ]+[ &*])?(?<![\w:~])%s\([^;{]*\{(?:[^\n]*\}$|.*?^(?P=indent)\};?$)" % name
-        for match in re.finditer(pattern, source, re.M | re.S):
-            if inside or not match.group("indent"):
-                found.append(match.group(0))
+        owner = re.escape(parts[begin - 1]) if begin else None
+        if owner and not re.search(r"(class|struct) [\w:]*\b%s\b" % owner, source):
+            continue
+        indent = " +" if owner and begin == len(parts) - 1 else ""
+        found = re.findall(DEFINITION % (indent, re.escape("::".join(parts[begin:]))), source, re.M | re.S)
         if found:
-            break
-    return found
+            return [body for _, body in found]
+    return []
 
 
 def wrong_order(body, texts):
     """What is wrong with the order of texts in a body; nothing if it is right."""
-    head, _, body = body.partition("{")
+    body = body.partition("{")[2]
     at = -1
     for text in texts:
         first = body.find(text)

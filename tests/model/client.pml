@@ -95,8 +95,6 @@ inline Exit(c) {
   fi;
 }
 
-#define PENDING_AT(c, l, statement_told) (HAS(pending[c], l) && pending_after[l] == statement_told)
-
 #ifdef FAULT_RELEASED_TWICE
 #define DUE(c, l) HAS(pending[c], l)
 #else
@@ -116,7 +114,7 @@ end:
   // step: Session::CallForGrant (client/session/session.cc)
   // order: Session::CallForGrant (client/session/session.cc): booked(&book_) < Prepare( < CallOnLane( < TakeGrant( < HasEnded(
   :: atomic {
-      alive[c] && asks[c] == a_none && request[c] < REQUESTS && told[c] + 1 > 0 && connection[c] != c_new &&
+      alive[c] && asks[c] == a_none && request[c] < REQUESTS && connection[c] != c_new &&
         connection[c] != c_hello && connection[c] != c_opened && connection[c] != c_over ->
       request[c]++;
       asks[c] = a_booked;
@@ -131,7 +129,7 @@ end:
       fi;
     }
   // step: Session::CallOnLane (client/session/lane/calls.cc)
-  // order: Session::CallOnLane (client/session/lane/calls.cc): Exchange( < booked.Granted( < Withdrawn() < AddPending( < TakeGrant(
+  // order: Session::CallOnLane (client/session/lane/calls.cc): EarlyMapping < Exchange( < booked.Granted( < Withdrawn() < AddPending( < early.reset() < maps.End() < Explain( < TakeGrant(
   // step: Deliveries::TakeArrived (client/session/deliveries.cc)
   :: atomic {
       alive[c] && on_lane[c] && (asks[c] == a_sent || asks[c] == a_unanswered) && early[c] == 0 && Delivered(c) ->
@@ -234,9 +232,10 @@ end:
   // step: Reconnector::Greet (client/session/reconnector.cc)
   // order: Reconnector::Resume (client/session/reconnector.cc): Greet( < Reconcile(
   :: atomic { alive[c] && connection[c] == c_broken && daemon == serving -> connection[c] = c_resumes; }
+  // step: LeaseBook::AwaitEarlyMappings (client/session/lease_book.cc)
   // step: LeaseBook::MakeStatement (client/session/lease_book.cc)
   // step: Reconnector::Reconcile (client/session/reconnector.cc)
-  // order: Reconnector::Reconcile (client/session/reconnector.cc): MakeStatement() < Stub::Reconcile < book_->Lost( < set_statement(
+  // order: Reconnector::Reconcile (client/session/reconnector.cc): AwaitEarlyMappings( < MakeStatement() < Stub::Reconcile < book_->Lost( < set_statement(
   :: atomic {
       alive[c] && connection[c] == c_welcomed && LaneIsFree(c) ->
       d_step {

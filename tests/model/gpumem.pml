@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A model of what survives the death of a daemon: the journal, the manager's store of descriptors,
-// and the clients that resume. docs/assurance.md says what it shows, README.md how it is kept true.
+// and the clients that resume. docs/assurance.md says what it shows.
 
 #include "world.pml"
 

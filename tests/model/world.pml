@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The world of the model: its size, its memory, and what each part knows of it. README.md explains
+// The world of the model: its size, its memory, and what each part knows of it. check_steps.py explains
 // the comments "step:" and "order:".
 //
 // Sets of segments, and of leases, are bytes with a bit for each.
@@ -154,13 +154,7 @@ byte client_lost[CLIENTS];         // leases that the daemon said it does not kn
 byte kills = KILLS, stops = STOPS, crashes = CRASHES, cuts = CUTS, give_ups = GIVE_UPS;
 byte manager_kills = MANAGER_KILLS;
 
+// For the steps' own use.
 hidden byte i, k, s, count;
 hidden byte is_leased, is_exposed, any_live;
 hidden byte kept_mapped;
-
-inline CountCharged() {
-  count = 0;
-  for (k : 0 .. SEGMENTS - 1) {
-    count = count + HAS(charged, k);
-  }
-}
