@@ -41,7 +41,7 @@ def bodies(source, function):
 
 
 def wrong_order(body, texts):
-    """What is wrong with the order of texts in a body; nothing if it is right."""
+    """Says how the order of texts in a body is wrong; nothing if it is right."""
     body = body.partition("{")[2]
     at = -1
     for text in texts:

@@ -52,7 +52,13 @@ inline Cut(c) {
   (SERVES && !lossy && ((charged & made & ~doomed) & ~Holdings()) != 0)
 #define TwiceGranted(a, b) \
   (HAS(leases, a) && HAS(leases, b) && lease_client[a] == lease_client[b] && lease_request[a] == lease_request[b])
-#define ChargedTwice() (SERVES && (TwiceGranted(0, 1) || TwiceGranted(0, 2) || TwiceGranted(1, 2)))
+#if LEASES > 3
+#define Fourth() (TwiceGranted(0, 3) || TwiceGranted(1, 3) || TwiceGranted(2, 3))
+#else
+#define Fourth() false
+#endif
+#define ChargedTwice() \
+  (SERVES && (TwiceGranted(0, 1) || TwiceGranted(0, 2) || TwiceGranted(1, 2) || Fourth()))
 
 #define NobodyLeft() (!alive[0] && !alive[CLIENTS - 1])
 #define AllDone() \
