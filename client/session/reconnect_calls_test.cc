@@ -164,18 +164,17 @@ class Mapped {
 TEST(ReconnectCallsTest, NothingIsStatedWhileMemoryIsMappedAheadOfItsAnswer) {
   Mapped mapped;
   std::atomic<int> statements = 0, answers = 0;
-  FakeDaemon daemon(
-      {.reconcile =
-           [&](const IsCancelled&, const v1::ReconcileRequest&) {
-             ++statements;
-             return grpc::Status::OK;
-           },
-       .answered =
-           [&](const IsCancelled& is_cancelled, v1::SessionResponse*) {
-             return answers++ == 0 ? AwaitCrash(is_cancelled) : grpc::Status::OK;
-           }});
-  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(2)})
-                    .value();
+  FakeDaemon daemon({.reconcile =
+                         [&](const IsCancelled&, const v1::ReconcileRequest&) {
+                           ++statements;
+                           return grpc::Status::OK;
+                         },
+                     .answered =
+                         [&](const IsCancelled& is_cancelled, v1::SessionResponse*) {
+                           return answers++ == 0 ? AwaitCrash(is_cancelled) : grpc::Status::OK;
+                         }});
+  auto client =
+      Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(2)}).value();
   std::thread caller([&] {
     absl::StatusOr<Segment> segment =
         client->Acquire({.bytes = kBytes, .timeout = absl::Seconds(60)});

@@ -157,8 +157,7 @@ absl::Status Reconnector::Reconcile(absl::Time deadline) {
   request.mutable_request_ids()->Add(statement.request_ids.begin(), statement.request_ids.end());
   v1::ReconcileResponse response;
   const grpc::Status status =
-      progress_->connection->Call(&v1::Broker::Stub::Reconcile, request, &response,
-                                  answered_by);
+      progress_->connection->Call(&v1::Broker::Stub::Reconcile, request, &response, answered_by);
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return EndForGood(FromGrpcStatus(status));
   }

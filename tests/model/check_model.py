@@ -44,7 +44,7 @@ LARGE = {
     "kill and restart": "KILLS=1 STOPS=1",
     "kill and restart, keeper": "KILLS=1 STOPS=1 KEEPER=1",
     "connection cut": "KILLS=1 CUTS=1",
-    "request given up": "KILLS=2 GIVE_UPS=1",
+    "request given up": "KILLS=1 GIVE_UPS=1",
     "keeper killed, two kills": "KILLS=2 KEEPER=1 MANAGER_KILLS=1",
     "one client, three kills": "KILLS=3 CLIENTS=1 REQUESTS=3 LEASES=4 CRASHES=1 CUTS=1 GIVE_UPS=1",
 }
