@@ -208,6 +208,7 @@ end:
       :: else ->
         d_step {
           Abort(c);
+          cancelled[c] = false;
           call[c] = idle;
           ForgetIfDone(c);
           Record();
