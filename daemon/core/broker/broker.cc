@@ -42,6 +42,8 @@ Broker::Broker(BrokerOptions options)
       heartbeat_(std::move(options.heartbeat)),
       heartbeat_interval_(options.heartbeat_interval),
       heartbeat_pause_(options.heartbeat_pause),
+      threads_(options.threads),
+      copy_hold_(options.copy_hold),
       driver_free_(devices_.size(), 0),
       ledger_(InfosOf(devices_), options.bounds, std::move(options.now),
               std::move(options.usage_clock)),
@@ -52,13 +54,13 @@ Broker::Broker(BrokerOptions options)
     ledger_.swaps().SetTimes(options.swaps);
     ledger_.SetAudit(audit_);
   }
-  clock_ = std::thread([this] { TimerLoop(); });
-  ending_ = std::thread([this] { EndLoop(); });
-  moving_ = std::thread([this] { MoveLoop(); });
-  paging_ = std::thread([this] { PageLoop(); });
+  clock_ = BrokerThread(threads_, [this] { TimerLoop(); });
+  ending_ = BrokerThread(threads_, [this] { EndLoop(); });
+  moving_ = BrokerThread(threads_, [this] { MoveLoop(); });
+  paging_ = BrokerThread(threads_, [this] { PageLoop(); });
   for (size_t lane = 0; lane < 1 + devices_.size(); ++lane) {
     const bool needed = lane == 0 || MakesContextBound(devices_[lane - 1]->info());
-    if (needed) disposal_.emplace_back([this, lane] { DisposeLoop(lane); });
+    if (needed) disposal_.emplace_back(threads_, [this, lane] { DisposeLoop(lane); });
   }
   for (size_t i = 0; i < devices_.size(); ++i) {
     devices_[i]->OnContextLost([this, i] { CollectLost(i); });
@@ -75,7 +77,7 @@ Broker::~Broker() {
   // Clients keep the memory that they have open: nothing is freed under them. After this no hanging
   // context can block the steps below.
   for (const auto& device : devices_) device->EndContext();
-  for (std::thread& lane : disposal_) lane.join();
+  for (BrokerThread& lane : disposal_) lane.join();
   clock_.join();
   ending_.join();
   moving_.join();

@@ -15,7 +15,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -35,6 +34,7 @@
 #include "daemon/core/broker/options.h"
 #include "daemon/core/broker/pages/memory_pages.h"
 #include "daemon/core/broker/request.h"
+#include "daemon/core/broker/threads.h"
 #include "daemon/core/broker/timed_mutex.h"
 #include "daemon/core/broker/waiting_requests.h"
 #include "daemon/core/latency.h"
@@ -204,6 +204,7 @@ class Broker {
  private:
   friend class BrokerCall;
   friend class BrokerOperators;
+  friend class BrokerPeer;  // of a simulation: reads the ledger
   friend class BrokerSuspensions;
   friend class BrokerTenants;
   friend class BrokerViews;
@@ -282,7 +283,7 @@ class Broker {
                         absl::flat_hash_map<uint64_t, size_t>& pools)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the request that brings a suspended publication back for an Attachment.
-  static void BringBackFor(Attachment& attachment, PublicationId publication);
+  void BringBackFor(Attachment& attachment, PublicationId publication) const;
   // Returns the refusal of that request without the other tenant's usage.
   absl::Status ForAttach(const Attachment& attachment, absl::Status refused) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -338,6 +339,8 @@ class Broker {
   const std::function<absl::Time()> now_;
   const std::function<void(const BrokerLoad&)> heartbeat_;
   const absl::Duration heartbeat_interval_, heartbeat_pause_;
+  Threads* const threads_;
+  const absl::Duration copy_hold_;
 
   // Returns the driver's free bytes by device. One caller asks, others get the last answer.
   std::vector<uint64_t> DriverFree() const ABSL_LOCKS_EXCLUDED(driver_mutex_);
@@ -350,7 +353,7 @@ class Broker {
   LatencyHistogram suspends_;
   LatencyHistogram resumes_[2];  // by whether they waited
 
-  mutable TimedMutex mutex_;
+  mutable TimedMutex mutex_{threads_};
   Ledger ledger_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<SegmentId, std::unique_ptr<Allocation>> memory_ ABSL_GUARDED_BY(mutex_);
   // Of all existing publications; of ended ones, to be closed outside the mutex.
@@ -393,8 +396,8 @@ class Broker {
   size_t calls_ ABSL_GUARDED_BY(mutex_) = 0;  // in flight, without watches
   bool parks_ ABSL_GUARDED_BY(mutex_) = false;
   size_t parked_ ABSL_GUARDED_BY(mutex_) = 0;  // of calls_
-  std::vector<std::thread> disposal_;          // one a lane
-  std::thread clock_, ending_, moving_, paging_;
+  std::vector<BrokerThread> disposal_;         // one a lane
+  BrokerThread clock_, ending_, moving_, paging_;
 };
 
 }  // namespace gpumemd

@@ -3,7 +3,6 @@
 // behalf of requests that wait, and gives the sign of life.
 #include <algorithm>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -96,7 +95,7 @@ void Broker::TimerLoop() {
     }
     if (load) heartbeat_(*load);
     // Let other threads take the mutex, even if more is due at once.
-    std::this_thread::yield();
+    BrokerThread::Yield(threads_);
   }
 }
 

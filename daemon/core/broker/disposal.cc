@@ -81,7 +81,9 @@ void Broker::EndLoop() {
       Update update(this);
       if (!frozen_) ledger_.endings().Continue();
     }
-    absl::SleepFor(kPause);
+    TimedLock lock(&mutex_);
+    const auto stops = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stops), kPause)) return;
   }
 }
 

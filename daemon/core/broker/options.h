@@ -15,6 +15,8 @@
 #include "daemon/core/audit/audit.h"
 #include "daemon/core/broker/continuity.h"
 #include "daemon/core/broker/observer.h"
+#include "daemon/core/broker/suspension/copies.h"
+#include "daemon/core/broker/threads.h"
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/device/device.h"
 
@@ -40,6 +42,9 @@ struct BrokerOptions {
   absl::Duration heartbeat_interval = absl::InfiniteDuration();
   absl::Duration heartbeat_pause = absl::Seconds(1);
   AuditSink* audit = nullptr;  // outlives the broker; null: no audit
+  Threads* threads = nullptr;  // outlives the broker; null: the system's
+  // How long contents wait until a further thread begins to copy them to the host tier.
+  absl::Duration copy_hold = Copies::kHold;
 };
 
 // State that an earlier broker has left.

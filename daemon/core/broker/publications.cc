@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
@@ -156,12 +155,12 @@ void Broker::ReleaseClaim(const Call& call, uint64_t request_id) {
   ledger_.publications().claims().Release(call.session(), request_id);
 }
 
-void Broker::BringBackFor(Attachment& attachment, PublicationId publication) {
+void Broker::BringBackFor(Attachment& attachment, PublicationId publication) const {
   auto bring_back = std::make_shared<Acquisition>();
   bring_back->session = attachment.session;
   bring_back->spec = {.waits = attachment.spec.waits, .publication = publication};
   bring_back->wait_until = attachment.wait_until;
-  bring_back->release_deadline = std::min(attachment.wait_until, absl::Now() + kDisposalWait);
+  bring_back->release_deadline = std::min(attachment.wait_until, now_() + kDisposalWait);
   bring_back->deliver = [](const Handover&, bool) { return absl::OkStatus(); };
   bring_back->resume = attachment.resume;
   attachment.bring_back = std::move(bring_back);

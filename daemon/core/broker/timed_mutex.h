@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/trace/span.h"
+#include "daemon/core/broker/threads.h"
 #include "daemon/core/latency.h"
 
 namespace gpumemd {
@@ -24,6 +25,9 @@ struct HoldTimes {
 template <typename Clock>
 class ABSL_LOCKABLE BasicTimedMutex {
  public:
+  // `threads`: whose threads wait for conditions; null: the system's. Must outlive this.
+  explicit BasicTimedMutex(Threads* threads = nullptr) : threads_(threads) {}
+
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() {
     if (gpumem::trace::IsOn()) [[unlikely]] {
       LockTraced();
@@ -42,6 +46,7 @@ class ABSL_LOCKABLE BasicTimedMutex {
     AwaitWithDeadline(condition, absl::InfiniteFuture());
   }
   bool AwaitWithTimeout(const absl::Condition& condition, absl::Duration timeout) {
+    if (threads_ != nullptr) return AwaitWithDeadline(condition, threads_->Now() + timeout);
     if (condition.Eval()) return true;
     Count();
     const bool met = mutex_.AwaitWithTimeout(condition, timeout);
@@ -51,7 +56,8 @@ class ABSL_LOCKABLE BasicTimedMutex {
   bool AwaitWithDeadline(const absl::Condition& condition, absl::Time deadline) {
     if (condition.Eval()) return true;
     Count();
-    const bool met = mutex_.AwaitWithDeadline(condition, deadline);
+    const bool met = threads_ == nullptr ? mutex_.AwaitWithDeadline(condition, deadline)
+                                         : threads_->Await(mutex_, condition, deadline);
     since_ = Clock::now();
     return met;
   }
@@ -77,6 +83,7 @@ class ABSL_LOCKABLE BasicTimedMutex {
     }
   }
 
+  Threads* const threads_;
   absl::Mutex mutex_;
   typename Clock::time_point since_{};  // of the present hold; under mutex_
   LatencyHistogram holds_;

@@ -67,7 +67,7 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
     (move.dropped ? suspended.dropped_bytes : suspended.moved_bytes) += move.bytes;
     moved.push_back(move.from);
   }
-  if (!AwaitFree(moved, absl::Now() + Broker::kDisposalWait)) {
+  if (!AwaitFree(moved, broker_.now_() + Broker::kDisposalWait)) {
     return absl::DeadlineExceededError(
         "the memory is in the host tier, and the driver has not yet taken that of the device back");
   }
@@ -138,9 +138,11 @@ void Broker::MoveLoop() {
 }
 
 absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
-  Copies copies([this](size_t device, const std::vector<CopyItem>& items) {
-    return broker_.devices_[device]->Copy(items);
-  });
+  Copies copies(
+      [this](size_t device, const std::vector<CopyItem>& items) {
+        return broker_.devices_[device]->Copy(items);
+      },
+      broker_.copy_hold_);
   for (const Move& move : moves) {
     if (move.dropped) {
       Broker::Update update(&broker_);

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Histories of simulated worlds: made from a seed, repeated, and shrunk to what is needed to fail.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/world.h"
+
+namespace gpumemd::simulation {
+
+struct Outcome {
+  std::vector<Step> steps;  // done
+  std::optional<std::string> violation;
+  uint64_t digest = 0;
+  uint64_t kills = 0;
+};
+
+// Runs the world of this seed for so many steps, or to the first violation.
+Outcome RunWorld(uint64_t seed, size_t steps, Check check);
+// Does these steps in the world of this seed, as far as they can be done.
+Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check);
+// Leaves out steps as long as what is left fails (delta debugging: Zeller, Hildebrandt, 2002).
+Outcome Shrink(uint64_t seed, std::vector<Step> steps);
+// Returns the steps, one a line, with what failed.
+std::string Describe(uint64_t seed, const Outcome& outcome);
+
+}  // namespace gpumemd::simulation

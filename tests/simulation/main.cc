@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumem_simulation: simulates nodes with daemons that are killed, and checks all invariants.
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_format.h"
+#include "tests/simulation/history.h"
+
+namespace gpumemd::simulation {
+namespace {
+
+struct Options {
+  uint64_t seed = 1;
+  uint64_t worlds = 1;
+  uint64_t steps = 1000;
+  std::string check = "full";
+  double minutes = 0;
+  std::string checkpoint;
+};
+
+struct Progress {
+  uint64_t worlds = 0, steps = 0, kills = 0, digest = 0;
+};
+
+// A checkpoint counts only for the same flags.
+std::string Heading(const Options& options) {
+  return absl::StrFormat("seed %d steps %d check %s", options.seed, options.steps, options.check);
+}
+
+bool Load(const Options& options, Progress& progress) {
+  std::ifstream file(options.checkpoint);
+  if (!file) return true;  // it is the first time
+  std::string heading;
+  std::getline(file, heading);
+  if (heading != Heading(options)) return false;
+  return bool(file >> progress.worlds >> progress.steps >> progress.kills >> progress.digest);
+}
+
+void Save(const Options& options, const Progress& progress) {
+  if (options.checkpoint.empty()) return;
+  const std::string next = options.checkpoint + ".next";
+  std::ofstream(next) << Heading(options) << "\n"
+                      << progress.worlds << " " << progress.steps << " " << progress.kills << " "
+                      << progress.digest << "\n";
+  std::rename(next.c_str(), options.checkpoint.c_str());
+}
+
+int Run(const Options& options) {
+  const Check check = options.check == "full"          ? Check::kFull
+                      : options.check == "incremental" ? Check::kIncremental
+                                                       : Check::kNone;
+  Progress progress;
+  if (!options.checkpoint.empty() && !Load(options, progress)) {
+    std::fprintf(stderr, "%s is of other flags\n", options.checkpoint.c_str());
+    return 2;
+  }
+  using Clock = std::chrono::steady_clock;
+  const auto begun = Clock::now();
+  auto saved = begun;
+  const auto seconds = [&](Clock::time_point since) {
+    return std::chrono::duration<double>(Clock::now() - since).count();
+  };
+  const double limit = options.minutes * 60;
+  const uint64_t before = progress.steps;
+  int result = 0;
+  for (; progress.worlds < options.worlds; ++progress.worlds) {
+    if (limit > 0 && seconds(begun) > limit) break;
+    const uint64_t seed = options.seed + progress.worlds;
+    const Outcome outcome = RunWorld(seed, options.steps, check);
+    progress.steps += outcome.steps.size();
+    progress.kills += outcome.kills;
+    progress.digest = Mix(progress.digest, outcome.digest);
+    if (outcome.violation) {
+      std::printf("world %d fails: %s\nreplay: gpumem_simulation --seed=%d --steps=%d --check=%s\n",
+                  static_cast<int>(seed), outcome.violation->c_str(), static_cast<int>(seed),
+                  static_cast<int>(options.steps), options.check.c_str());
+      std::fflush(stdout);
+      std::printf("shrunk: %s", Describe(seed, Shrink(seed, outcome.steps)).c_str());
+      result = 1;
+      break;
+    }
+    if (seconds(saved) > 10) {
+      Save(options, progress);
+      saved = Clock::now();
+    }
+  }
+  Save(options, progress);
+  const double took = seconds(begun);
+  std::printf("%llu worlds, %llu steps, %llu kills, digest %016llx; %.0f steps a second\n",
+              static_cast<unsigned long long>(progress.worlds),
+              static_cast<unsigned long long>(progress.steps),
+              static_cast<unsigned long long>(progress.kills),
+              static_cast<unsigned long long>(progress.digest),
+              static_cast<double>(progress.steps - before) / took);
+  return result;
+}
+
+}  // namespace
+}  // namespace gpumemd::simulation
+
+int main(int argc, char** argv) {
+  gpumemd::simulation::Options options;
+  CLI::App app("Simulates nodes with daemons that are killed, and checks all invariants");
+  app.add_option("--seed", options.seed, "Number of the first world");
+  app.add_option("--worlds", options.worlds, "Simulate N worlds, one after another");
+  app.add_option("--steps", options.steps, "Steps of each world");
+  app.add_option("--check", options.check, "Check after each step: full, incremental or none")
+      ->check(CLI::IsMember({"full", "incremental", "none"}));
+  app.add_option("--minutes", options.minutes, "Begin no world after N minutes; 0: no limit");
+  app.add_option("--checkpoint", options.checkpoint, "Continue from FILE, and keep it up to date");
+  CLI11_PARSE(app, argc, argv);
+  return gpumemd::simulation::Run(options);
+}

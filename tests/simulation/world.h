@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// A node of a simulation: devices, a service manager with its store, daemons one after another, and
+// client processes. One thread; all chance comes from the steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/client.h"
+#include "tests/simulation/daemon.h"
+#include "tests/simulation/driver.h"
+#include "tests/simulation/random.h"
+#include "tests/simulation/store.h"
+
+namespace gpumemd::simulation {
+
+enum class Action : uint8_t {
+  kRun,      // a thread of the daemon goes on until it stops
+  kAct,      // a client does something
+  kRead,     // a client reads its socket
+  kAdvance,  // time passes
+  kDie,      // a process
+  kTell,     // the daemon learns of a process's death
+  kLose,     // a client its connection
+  kStart,    // the service manager starts a daemon
+  kKill,     // the daemon, at some moment from now
+  kStop,     // the daemon, in order, as an upgrade does
+  kOperate,  // an operator does something
+  kFault,    // a driver call fails, the store is full, processes take memory past the broker
+};
+inline constexpr size_t kActions = 12;
+
+// What happens next: on replay it is done if it can be done then.
+struct Step {
+  Action action = Action::kRun;
+  uint8_t actor = 0;
+  uint32_t salt = 0;
+  bool operator==(const Step&) const = default;
+};
+std::string ToString(const Step& step);
+
+enum class Check { kNone, kIncremental, kFull };
+
+class World {
+ public:
+  // `seed` decides how large it is, and all secrets.
+  explicit World(uint64_t seed, Check check = Check::kFull);
+  ~World();
+
+  // Returns a step that can be done.
+  Step Choose(Random& random);
+  // Does a step if it can be done, and checks all. False if it cannot be done.
+  bool Do(const Step& step);
+  // Lets all that is under way come to its end, and checks that nothing is left.
+  void Finish();
+
+  const std::optional<std::string>& violation() const { return hall_.violation; }
+  uint64_t digest() const { return digest_; }
+  uint64_t kills() const { return kills_; }
+
+ private:
+  // True if the action can be done now; sets how many actors can do it.
+  bool Can(Action action, size_t* actors);
+  void Operate(Random& random);
+  void Fault(Random& random);
+  void StartDaemon();
+  void Reap();
+  void EndProcesses();
+  std::vector<size_t> Those(bool (Client::*which)() const) const;
+
+  // --- world_checks.cc
+  void CheckAll(bool full);
+  void CheckMemory();
+  void CheckMappings();
+  void CheckJournal();
+  void CheckIdle();
+  void CheckEmpty();
+  void AddToDigest();
+
+  const Check check_;
+  uint64_t steps_ = 0;
+  uint64_t digest_ = 0;
+  uint64_t kills_ = 0;
+  uint64_t checked_batches_ = 0;
+  Driver driver_;
+  Store store_;
+  Surroundings surroundings_;
+  Hall hall_;
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<pid_t> gone_;  // processes of whose death the daemon has not been told
+  std::unique_ptr<Daemon> daemon_;
+};
+
+}  // namespace gpumemd::simulation
