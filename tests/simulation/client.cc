@@ -98,15 +98,15 @@ std::vector<uint64_t> Client::BookedLeases() const {
 std::string Client::Describe() const {
   if (process_ == nullptr) return "no process";
   const Op* const op = process_->op.get();
-  const char* const call = op == nullptr              ? "no call"
-                           : op->answer == nullptr    ? "a call to be sent"
-                           : op->answer->there        ? "an answer"
-                           : op->connection->cut      ? "a lost call"
-                                                      : "a call";
+  const char* const call = op == nullptr           ? "no call"
+                           : op->answer == nullptr ? "a call to be sent"
+                           : op->answer->there     ? "an answer"
+                           : op->connection->cut   ? "a lost call"
+                                                   : "a call";
   return absl::StrCat("process ", pid(), connected() ? ", connected" : ", not connected",
-                      ", session ", ToInt(session()), ", ", call, op == nullptr ? "" : " of kind ",
-                      op == nullptr ? 0 : static_cast<int>(op->kind), ", ", held().size(),
-                      " leases");
+                      ", session ", ToInt(session()), ", ", call,
+                      op == nullptr ? "" : absl::StrCat(" of kind ", static_cast<int>(op->kind)),
+                      ", ", held().size(), " leases");
 }
 
 void Client::Verify() const {
@@ -128,7 +128,7 @@ void Client::Act(Daemon* daemon, Random& random, bool calm) {
   if (process.op != nullptr) {
     if (CanHear()) return Hear(random);
     if (process.op->answer != nullptr) return;  // it waits
-    if (connected()) return Send(*daemon);  // once more
+    if (connected()) return Send(*daemon);      // once more
     process.again = std::move(process.op);
   }
   if (!connected()) return Connect(*daemon);

@@ -124,6 +124,7 @@ void Daemon::Stop() {
     fibers_.WaitUntil([this] { return serving_ <= 1 || dead_; });
     if (dead_) return;
     broker_->Freeze();
+    frozen_ = true;
     Pause("stop-frozen");
     stopped_ = true;
   });

@@ -85,7 +85,8 @@ class Daemon final : public StoreHost, public BrokerObserver {
   bool dead() const { return dead_; }
   // True once it has stopped in order.
   bool stopped() const { return stopped_; }
-  bool stopping() const { return stopping_; }
+  // True once its journal is complete: from then on it writes none, and only ends.
+  bool frozen() const { return frozen_; }
   // Begins an orderly stop.
   void Stop();
   // Removes all that is left of a daemon that is dead or stopped. False if a thread of it waits
@@ -144,6 +145,7 @@ class Daemon final : public StoreHost, public BrokerObserver {
   bool may_yield_ = true;
   bool stopping_ = false;
   bool leaves_ = false;  // its sessions to the next daemon
+  bool frozen_ = false;
   bool stopped_ = false;
   size_t serving_ = 0;
   Restored restored_;

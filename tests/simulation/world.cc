@@ -304,7 +304,12 @@ void World::Finish() {
   surroundings_.failures = 0;
   store_.places = SIZE_MAX;
   driver_.foreign = 0;
-  if (daemon_ != nullptr) daemon_->CancelKill();
+  if (daemon_ != nullptr) {
+    daemon_->CancelKill();
+    daemon_->Run([this] {
+      if (!daemon_->dead()) daemon_->broker().operators().SetDraining(false);
+    });
+  }
   Random random(digest_);
   const auto settle = [&](bool calm) {
     for (size_t turn = 0; turn < 3000 && !violation(); ++turn) {

@@ -24,7 +24,7 @@ namespace simulation {
 
 void World::CheckAll(bool full) {
   if (violation()) return;
-  if (daemon_ == nullptr || daemon_->dead()) return;
+  if (daemon_ == nullptr || daemon_->dead() || daemon_->frozen()) return;
   if (full) {
     const absl::Status whole = BrokerPeer::LedgerOf(daemon_->broker()).CheckInvariants();
     if (!whole.ok()) return hall_.Violate(absl::StrCat("the ledger: ", whole.message()));
