@@ -3,6 +3,7 @@
 #include "tests/simulation/client.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,6 +29,13 @@ bool MayStillHold(const absl::Status& release) {
 }
 
 }  // namespace
+
+const char* Client::NameOf(Op::Kind kind) {
+  static constexpr std::array<const char*, 12> kNames = {
+      "connect", "acquire", "open",      "attach",  "resume",  "share",
+      "release", "publish", "unpublish", "prepare", "suspend", "ask-revoked"};
+  return kNames[static_cast<size_t>(kind)];
+}
 
 const std::map<LeaseId, Client::Held>& Client::held() const {
   static const auto* const none = new std::map<LeaseId, Held>();
@@ -105,8 +113,8 @@ std::string Client::Describe() const {
                                                    : "a call";
   return absl::StrCat("process ", pid(), connected() ? ", connected" : ", not connected",
                       ", session ", ToInt(session()), ", ", call,
-                      op == nullptr ? "" : absl::StrCat(" of kind ", static_cast<int>(op->kind)),
-                      ", ", held().size(), " leases");
+                      op == nullptr ? "" : absl::StrCat(" to ", NameOf(op->kind)), ", ",
+                      held().size(), " leases");
 }
 
 void Client::Verify() const {
@@ -187,8 +195,8 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       op->acquire = {.device_uuid = random.OneIn(2)
                                         ? ""
                                         : absl::StrCat("GPU-", random.Below(surroundings_.gpus)),
-                     .bytes = kGranule * (1 + random.Below(3)),
-                     .count = static_cast<uint32_t>(1 + random.Below(3)),
+                     .bytes = kGranule * (random.OneIn(3) ? 1 + random.Below(3) : 1),
+                     .count = static_cast<uint32_t>(random.OneIn(4) ? 1 + random.Below(4) : 1),
                      .most_free = false,
                      .without_pressure = random.OneIn(4),
                      .revocable = revocable(),
@@ -299,13 +307,13 @@ void Client::Hear(Random& random) {
     return End();
   }
   const absl::Status& status = answer->status;
+  ++hall_.counts[absl::StrCat(NameOf(op.kind), " ", absl::StatusCodeToString(status.code()))];
   switch (status.code()) {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kUnimplemented:
-      Violate(absl::StrCat("the answer to call ", static_cast<int>(op.kind), " is ",
-                           status.ToString()));
+      Violate(absl::StrCat("the answer to ", NameOf(op.kind), " is ", status.ToString()));
       break;
     case absl::StatusCode::kUnauthenticated:
       if (connected() && op.connection == process.connection) {

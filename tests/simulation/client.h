@@ -35,7 +35,8 @@ struct Hall {
   std::optional<std::string> violation;
   // How many processes but this map the memory.
   std::function<size_t(const Memory*, pid_t)> mapped_by_others;
-  bool loses_memory = false;  // a daemon died whose store had not all memory
+  std::map<std::string, uint64_t> counts;  // of answers, by call and status
+  bool loses_memory = false;               // a daemon died whose store had not all memory
 
   void Violate(std::string what) {
     if (!violation) violation = std::move(what);
@@ -140,6 +141,7 @@ class Client {
     uint64_t last_request = 0;  // numbered, of publications
   };
 
+  static const char* NameOf(Op::Kind kind);
   void Connect(Daemon& daemon);
   void Begin(Daemon& daemon, Random& random);
   std::unique_ptr<Op> Choose(Random& random);

@@ -14,7 +14,8 @@ Outcome End(World& world, std::vector<Step> steps) {
   return {.steps = std::move(steps),
           .violation = world.violation(),
           .digest = world.digest(),
-          .kills = world.kills()};
+          .kills = world.kills(),
+          .counts = world.counts()};
 }
 
 }  // namespace

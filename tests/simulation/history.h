@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,7 @@ struct Outcome {
   std::optional<std::string> violation;
   uint64_t digest = 0;
   uint64_t kills = 0;
+  std::map<std::string, uint64_t> counts;  // World::counts
 };
 
 // Runs the world of this seed for so many steps, or to the first violation.

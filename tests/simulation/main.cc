@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -19,6 +20,7 @@ struct Options {
   std::string check = "full";
   double minutes = 0;
   std::string checkpoint;
+  bool counts = false;
 };
 
 struct Progress {
@@ -66,12 +68,14 @@ int Run(const Options& options) {
   const double limit = options.minutes * 60;
   const uint64_t before = progress.steps;
   int result = 0;
+  std::map<std::string, uint64_t> counts;
   for (; progress.worlds < options.worlds; ++progress.worlds) {
     if (limit > 0 && seconds(begun) > limit) break;
     const uint64_t seed = options.seed + progress.worlds;
     const Outcome outcome = RunWorld(seed, options.steps, check);
     progress.steps += outcome.steps.size();
     progress.kills += outcome.kills;
+    for (const auto& [what, count] : outcome.counts) counts[what] += count;
     progress.digest = Mix(progress.digest, outcome.digest);
     if (outcome.violation) {
       std::printf("world %d fails: %s\nreplay: gpumem_simulation --seed=%d --steps=%d --check=%s\n",
@@ -88,6 +92,10 @@ int Run(const Options& options) {
     }
   }
   Save(options, progress);
+  for (const auto& [what, count] : counts) {
+    if (options.counts)
+      std::printf("%9llu %s\n", static_cast<unsigned long long>(count), what.c_str());
+  }
   const double took = seconds(begun);
   std::printf("%llu worlds, %llu steps, %llu kills, digest %016llx; %.0f steps a second\n",
               static_cast<unsigned long long>(progress.worlds),
@@ -111,6 +119,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"full", "incremental", "none"}));
   app.add_option("--minutes", options.minutes, "Begin no world after N minutes; 0: no limit");
   app.add_option("--checkpoint", options.checkpoint, "Continue from FILE, and keep it up to date");
+  app.add_flag("--counts", options.counts, "Print what clients were answered");
   CLI11_PARSE(app, argc, argv);
   return gpumemd::simulation::Run(options);
 }

@@ -16,16 +16,16 @@ constexpr std::array<const char*, kActions> kNames = {"run",  "act",  "read",   
                                                       "die",  "tell", "lose",    "start",
                                                       "kill", "stop", "operate", "fault"};
 // How often each action is chosen, in 1,000.
-constexpr std::array<size_t, kActions> kWeights = {480, 260, 60, 70, 8, 30, 10, 40, 9, 2, 20, 11};
+constexpr std::array<size_t, kActions> kWeights = {480, 300, 60, 60, 5, 30, 5, 40, 4, 1, 8, 7};
 
 constexpr std::array<const char*, 3> kTenants = {"a", "b", "a-child"};
 
 Quota QuotaOf(const std::string& tenant, Random& random) {
   Quota quota;
-  if (random.OneIn(2)) quota.limit_bytes = kGranule * (2 + random.Below(10));
-  if (random.OneIn(4)) quota.total_limit_bytes = kGranule * (2 + random.Below(14));
+  if (random.OneIn(3)) quota.limit_bytes = kGranule * (3 + random.Below(10));
+  if (random.OneIn(6)) quota.total_limit_bytes = kGranule * (4 + random.Below(14));
   if (random.OneIn(4)) quota.max_retained_bytes = kGranule * random.Below(4);
-  if (random.OneIn(6)) quota.max_segments = static_cast<uint32_t>(2 + random.Below(8));
+  if (random.OneIn(8)) quota.max_segments = static_cast<uint32_t>(3 + random.Below(8));
   if (random.OneIn(6)) quota.tier_limit_bytes = kGranule * random.Below(6);
   if (random.OneIn(6)) quota.guarantee_bytes = kGranule * random.Below(3);
   if (random.OneIn(8)) quota.max_waiting = static_cast<uint32_t>(1 + random.Below(2));
@@ -49,7 +49,7 @@ World::World(uint64_t seed, Check check)
         Random random(seed);
         std::vector<uint64_t> capacity;
         for (size_t i = 1 + random.Below(2); i > 0; --i) {
-          capacity.push_back(kGranule * (6 + random.Below(10)));
+          capacity.push_back(kGranule * (8 + random.Below(16)));
         }
         return capacity;
       }()) {
@@ -59,8 +59,9 @@ World::World(uint64_t seed, Check check)
   surroundings_.gpus = driver_.capacities();
   surroundings_.tier_bytes = random.OneIn(4) ? 0 : kGranule * (2 + random.Below(10));
   surroundings_.secrets = Random(Mix(seed, 2));
-  if (random.OneIn(4)) surroundings_.bounds.max_segments = 8;
-  if (random.OneIn(4)) surroundings_.bounds.max_leases_per_session = 5;
+  if (random.OneIn(8)) surroundings_.bounds.max_segments = 8;
+  if (random.OneIn(8)) surroundings_.bounds.max_leases_per_session = 5;
+  calm_ = std::array<size_t, 4>{1, 2, 6, 20}[random.Below(4)];
   for (const char* tenant : kTenants) {
     surroundings_.tenants[tenant] = QuotaOf(tenant, random);
     surroundings_.tenants[tenant].guarantee_bytes.reset();
@@ -139,6 +140,10 @@ Step World::Choose(Random& random) {
     while (dice >= kWeights[action]) dice -= kWeights[action++];
     size_t actors = 0;
     if (!Can(static_cast<Action>(action), &actors)) continue;
+    // In most worlds daemons live longer, so that more happens between two deaths.
+    const bool ends = static_cast<Action>(action) == Action::kKill ||
+                      static_cast<Action>(action) == Action::kLose;
+    if (ends && calm_ > 0 && !random.OneIn(calm_)) continue;
     return {static_cast<Action>(action), static_cast<uint8_t>(random.Below(actors)),
             static_cast<uint32_t>(random.Next())};
   }
@@ -269,7 +274,7 @@ void World::Operate(Random& random) {
         operators.Trim(tenant, "", kGranule * random.Below(3)).IgnoreError();
         break;
       case 1:
-        operators.SetDraining(random.OneIn(4));
+        operators.SetDraining(random.OneIn(8));
         break;
       case 2:
         operators.Unpublish(absl::StrCat(tenant, "/w", random.Below(2))).IgnoreError();
@@ -290,13 +295,13 @@ void World::Fault(Random& random) {
       surroundings_.failures = 1 + random.Below(3);
       break;
     case 1:
-      store_.places = random.OneIn(2) ? SIZE_MAX : random.Below(6);
+      store_.places = random.OneIn(4) ? random.Below(8) : SIZE_MAX;
       break;
     case 2:
       store_.refuses = !random.OneIn(8);
       break;
     default:
-      driver_.foreign = random.OneIn(2) ? 0 : kGranule * random.Below(4);
+      driver_.foreign = random.OneIn(4) ? kGranule * random.Below(4) : 0;
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,6 +62,8 @@ class World {
   const std::optional<std::string>& violation() const { return hall_.violation; }
   uint64_t digest() const { return digest_; }
   uint64_t kills() const { return kills_; }
+  // What clients were answered, by call and status.
+  const std::map<std::string, uint64_t>& counts() const { return hall_.counts; }
 
  private:
   // True if the action can be done now; sets how many actors can do it.
@@ -82,6 +85,7 @@ class World {
   void AddToDigest();
 
   const Check check_;
+  size_t calm_ = 1;  // one in so many kills and losses of connections happens
   uint64_t steps_ = 0;
   uint64_t digest_ = 0;
   uint64_t kills_ = 0;
