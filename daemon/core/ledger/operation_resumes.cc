@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "absl/container/flat_hash_map.h"
+#include "daemon/core/admission/trim.h"
 #include "daemon/core/ledger/operations.h"
 
 namespace gpumemd {
@@ -22,6 +23,8 @@ SegmentId Operations::ChargeFresh(SegmentId tier, bool revocable) {
   source.copying = true;
   ++source.pins;
   ++state_.tier_pins;
+  // No limit of segments blocks a move, but above one no memory is retained.
+  TrimForShortfall(state_, segments_, {.tenant = source.tenant, .device = source.home}, 0, {});
   return id;
 }
 

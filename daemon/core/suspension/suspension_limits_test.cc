@@ -31,6 +31,29 @@ TEST_F(SuspensionLimitsTest, LimitOfSegmentsBlocksNoMove) {
   ExpectContents();
 }
 
+// While it moves, a segment counts twice.
+TEST_F(SuspensionLimitsTest, MoveAboveTheLimitOfSegmentsEndsRetainedOnes) {
+  SetQuota("team", {.max_segments = 2});
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const auto retain = [&] {
+    const Operation::Item other = AcquireFilled(session, kGranule);
+    ASSERT_TRUE(ledger.leases().Release(session, {other.lease}).ok());
+    ASSERT_EQ(StateOf(other), SegmentState::kRetained);
+  };
+  retain();
+  auto begun = ledger.suspensions().Begin(session, {item.lease}, 0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_EQ(ledger.CheckInvariants(), absl::OkStatus());
+  Carry(*begun);
+  DestroyDoomed();
+  retain();
+  auto resumed = AskResume(session, {item.lease});
+  ASSERT_TRUE(Granted(resumed)) << resumed.status();
+  EXPECT_EQ(ledger.CheckInvariants(), absl::OkStatus());
+  ledger.operations().Abort(**resumed, /*handed_over=*/false);
+}
+
 // The mutex is held while the leases of a segment move.
 TEST_F(SuspensionLimitsTest, SegmentWithTooManyLeasesStays) {
   const SessionId session = OpenSession("team");

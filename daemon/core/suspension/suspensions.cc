@@ -9,6 +9,7 @@
 #include "absl/container/btree_map.h"
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/refusals.h"
+#include "daemon/core/admission/trim.h"
 #include "daemon/core/ledger/bounds.h"
 
 namespace gpumemd {
@@ -149,6 +150,8 @@ absl::Status Suspensions::Reserve(Tenant& tenant, absl::Span<const SegmentId> se
     changes_.Touch(id);
     rooms.push_back({from, id});
   }
+  // No limit of segments blocks a move, but above one no memory is retained.
+  TrimForShortfall(state_, segments_, request, 0, {});
   return absl::OkStatus();
 }
 
