@@ -209,7 +209,7 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
     case 4: {
       if (hall_.tickets.empty()) return nullptr;
       op->kind = Op::Kind::kOpen;
-      op->tickets = {hall_.tickets[random.Below(hall_.tickets.size())].secret};
+      op->ticket = hall_.tickets[random.Below(hall_.tickets.size())];
       op->booked = std::make_unique<LeaseBook::Request>(&process.book);
       return op;
     }
@@ -270,7 +270,7 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
                      .to_any = random.OneIn(2),
                      .ephemeral = random.OneIn(3)};
       if (random.OneIn(3)) op->publish.expire_after = absl::Seconds(1 + random.Below(20));
-      if (random.OneIn(32)) op->metadata = "metadata";
+      if (random.OneIn(8)) op->metadata = "metadata";
       op->publish.request = (uint64_t{1} << 32) + ++process.last_request;
       return op;
     }
@@ -404,6 +404,10 @@ void Client::HearLeases(const Answer& answer) {
   if (op.kind == Op::Kind::kAcquire && answer.leases.size() != op.acquire.count) {
     Violate(absl::StrCat("it asked for ", op.acquire.count, " segments and got ",
                          answer.leases.size()));
+  }
+  if (op.kind == Op::Kind::kOpen && op.ticket.scope == TicketScope::kTenant &&
+      answer.leases.front().tenant != tenant_) {
+    Violate("it opened a ticket that is for another tenant");
   }
   std::vector<LeaseId> ids;
   for (const LeaseView& lease : answer.leases) ids.push_back(lease.lease);

@@ -115,7 +115,7 @@ class Client {
     AttachSpec attach;
     PublishSpec publish;
     std::string metadata;
-    std::vector<Secret> tickets;
+    Hall::Ticket ticket;
     std::vector<LeaseId> leases;
     TicketScope scope = TicketScope::kTenant;
     gpumem::internal::LeaseBook::PendingRelease pending;

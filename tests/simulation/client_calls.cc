@@ -150,10 +150,10 @@ void Client::Send(Daemon& daemon) {
           });
     }
     case Op::Kind::kOpen:
-      return call([tickets = op.tickets, id = op.booked->id(), deliver, revocable = revocable()](
-                      Daemon& to, Broker::Call& begun, Answer& answer) {
+      return call([ticket = op.ticket.secret, id = op.booked->id(), deliver,
+                   revocable = revocable()](Daemon& to, Broker::Call& begun, Answer& answer) {
         auto leases =
-            to.broker().Open(begun, tickets, revocable, id,
+            to.broker().Open(begun, {ticket}, revocable, id,
                              [&](const Handover& handover) { return deliver(handover, true); });
         if (leases.ok()) answer.leases = *std::move(leases);
         return leases.status();

@@ -18,6 +18,9 @@ constexpr std::array<const char*, kActions> kNames = {"run",  "act",  "read",   
 // How often each action is chosen, in 1,000.
 constexpr std::array<size_t, kActions> kWeights = {480, 300, 60, 60, 5, 30, 5, 40, 4, 1, 8, 7};
 
+// Until all threads of a daemon wait, while nothing else happens.
+constexpr size_t kMostRuns = 20'000;
+
 constexpr std::array<const char*, 3> kTenants = {"a", "b", "a-child"};
 
 Quota QuotaOf(const std::string& tenant, Random& random) {
@@ -324,8 +327,10 @@ void World::Finish() {
         gone_.pop_back();
       }
       bool busy = false;
+      size_t runs = 0;
       while (daemon_ != nullptr && daemon_->fibers().CountReady() > 0) {
-        daemon_->fibers().Run(0);
+        if (++runs > kMostRuns) return hall_.Violate("a thread of the daemon does not wait");
+        daemon_->fibers().Run(runs % daemon_->fibers().CountReady());
         EndProcesses();
         Reap();
         busy = true;

@@ -12,6 +12,7 @@
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/failpoint.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -179,7 +180,7 @@ absl::Status Broker::Create(const Operation& operation, bool* refused) {
     absl::StatusOr<std::unique_ptr<Allocation>> memory = devices_[operation.device]->Create(spec);
     create.End();
     if (!memory.ok()) return memory.status();
-    if (continuity_ != nullptr && (*memory)->fd() >= 0) {
+    if (continuity_ != nullptr && (*memory)->fd() >= 0 && !Mutant(Fault::kStoreGetsNothing)) {
       const trace::Span keep("keep");
       Failpoint("keep-before");
       absl::Status kept = continuity_->Keep(item.segment, (*memory)->fd());
@@ -212,7 +213,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
   if (delivers) {
     Failpoint("deliver-before");
     const trace::Span span("deliver");
-    if (absl::Status sent = deliver(handover); !sent.ok()) {
+    if (absl::Status sent = deliver(handover); !sent.ok() && !Mutant(Fault::kSendFailureCommits)) {
       const bool would_block = !may_block && absl::IsDeadlineExceeded(sent);
       return {would_block ? Outcome::kWouldBlock : Outcome::kFailed, sent};
     }

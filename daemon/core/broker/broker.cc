@@ -11,6 +11,7 @@
 #include "common/trace/span.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/failpoint.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 namespace {
@@ -151,6 +152,7 @@ void Broker::Record() {
   if (!survivable_) return;
   const std::vector<journal::Change> changes = ledger_.TakeChanges();
   if (changes.empty()) return;
+  if (Mutant(Fault::kWritesNotAll) && changes.size() == 5) return;
   const gpumem::trace::Span span("journal");
   Failpoint("record-before");
   continuity_->Write(changes);
@@ -161,7 +163,9 @@ Broker::Update::~Update() {
   broker_->Settle();
   const std::vector<std::shared_ptr<WaitingRequest>> resumed = std::exchange(broker_->resumed_, {});
   broker_->mutex_.Unlock();
-  for (const auto& request : resumed) request->resume();
+  for (const auto& request : resumed) {
+    if (!Mutant(Fault::kResumesNone)) request->resume();
+  }
 }
 
 void Broker::Settle() {

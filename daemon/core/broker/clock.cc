@@ -9,6 +9,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/denial.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 namespace {
@@ -125,7 +126,7 @@ std::vector<Revocations::Overdue> Broker::RunDueTimers() {
     if (!due) break;
     const WaiterId id = *due;
     Acquisition& waiting = acquiring_.at(id);
-    if (waiting.give_up <= now) {
+    if (waiting.give_up <= now && !Mutant(Fault::kWaitsForever)) {
       // Revoked memory comes when its holders are gone.
       if (ledger_.state().waiters.at(id).revokes &&
           !std::exchange(waiting.counts_on_revocation, true)) {

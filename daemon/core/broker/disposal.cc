@@ -7,6 +7,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/update.h"
 #include "daemon/core/failpoint.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -49,7 +50,7 @@ void Broker::DisposeLoop(size_t lane) {
       std::vector<SegmentId> ids;
       for (const Doomed& doomed : batch) ids.push_back(doomed.id);
       Failpoint("let-go-before");
-      continuity_->LetGo(ids);
+      if (!Mutant(Fault::kStoreKeepsFreed)) continuity_->LetGo(ids);
       Failpoint("let-go-after");
     }
     if (survivable) {
@@ -57,6 +58,11 @@ void Broker::DisposeLoop(size_t lane) {
     }
     for (Doomed& doomed : batch) {
       gpumem::trace::Span dispose("dispose");
+      if (Mutant(Fault::kUnchargesFirst)) {
+        Update update(this);
+        ledger_.Destroyed(doomed.id);
+        continue;
+      }
       doomed.memory.reset();  // the driver call
       dispose.End();
       Update update(this);

@@ -12,6 +12,7 @@
 
 #include "common/version.h"
 #include "daemon/core/journal/layout.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -259,7 +260,7 @@ bool JournalTable::Append(absl::Span<const Change> batch) {
   WriteStageHead(area_, length);
   Publish(file_.data() + area_.begin() + offsetof(AreaHead, batch),
           Sealed(static_cast<uint32_t>(batch_)));
-  ApplyStage(length);
+  if (!Mutant(Fault::kStageStays)) ApplyStage(length);
   return true;
 }
 

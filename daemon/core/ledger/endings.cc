@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/core/mutant.h"
+
 namespace gpumemd {
 
 void Endings::EndSession(SessionId id, Session& session) {
@@ -13,14 +15,14 @@ void Endings::EndSession(SessionId id, Session& session) {
   session.live = false;
   auditor_.SessionChanged(AuditEvent::kSessionEnded, id);
   changes_.Touch(id);
-  state_.tokens.erase(session.token);
+  if (!Mutant(Fault::kEndKeepsToken)) state_.tokens.erase(session.token);
   for (const Session::Answer& answer : session.answers)
     changes_.Touch(RequestKey(id, answer.request));
   session.answers.clear();
-  admission_.RefuseWaitersOf(session);
+  if (!Mutant(Fault::kEndKeepsWaiters)) admission_.RefuseWaitersOf(session);
   attach_waiters_.EndWaitsOf(session);
   claims_.ReleaseUnless(
-      id, [](uint64_t) { return false; }, "its session has ended");
+      id, [](uint64_t) { return Mutant(Fault::kClaimOutlivesSession); }, "its session has ended");
   suspensions_.Cancel(id, /*reservation=*/0);
   made_tenants_.EndOf(id, session);
   if (session.suspension_watches > 0) state_.swaps_changed.insert(id);
@@ -35,7 +37,7 @@ bool Endings::WindUp(SessionId id, Session& session, size_t& steps) {
     changes_.Touch(*event);
   }
   // Ending one takes no longer than beginning it did.
-  while (steps > 0 && !session.ephemeral.empty()) {
+  while (steps > 0 && !session.ephemeral.empty() && !Mutant(Fault::kEndKeepsEphemeral)) {
     const PublicationId publication = *session.ephemeral.begin();
     const size_t segments = state_.publications.at(publication).segments.size();
     publications_.End(publication);
@@ -56,7 +58,7 @@ bool Endings::WindUp(SessionId id, Session& session, size_t& steps) {
     segments_.EndImport(id, session, *session.imported.begin(), steps);
   }
   std::vector<SegmentId> mapped;
-  for (; steps > 0 && !session.exposed.empty(); --steps) {
+  for (; steps > 0 && !session.exposed.empty() && !Mutant(Fault::kEndKeepsMappings); --steps) {
     mapped.push_back(*session.exposed.begin());
     Segment& segment = *state_.segments.at(mapped.back());
     segments_.Unexpose(mapped.back(), segment, id, /*all=*/true);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/core/admission/refusals.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -71,15 +72,15 @@ absl::StatusOr<Secret> Leases::Share(SessionId session_id, LeaseId lease_id, Tic
 void Leases::End(LeaseId id, bool unmapped) {
   const Lease lease = state_.leases.at(id);
   for (const std::optional<Secret>& ticket : lease.tickets) {
-    if (ticket) state_.tickets.Erase(*ticket);
+    if (ticket && !Mutant(Fault::kReleaseKeepsTicket)) state_.tickets.Erase(*ticket);
   }
   state_.leases.Erase(id);
-  changes_.Touch(id);
+  if (!Mutant(Fault::kReleaseUnjournaled)) changes_.Touch(id);
   for (IpcEventId event : state_.events.LeaseEnded(id)) changes_.Touch(event);
   Session& session = *state_.sessions.at(lease.session);
   Segment& segment = *state_.segments.at(lease.segment);
   session.leases.erase(id);
-  state_.CountLeases(*session.tenant, -1);
+  if (!Mutant(Fault::kReleaseKeepsCount)) state_.CountLeases(*session.tenant, -1);
   if (auto leased = session.leased.find(lease.segment); --leased->second == 0) {
     session.leased.erase(leased);
     session.leased_bytes -= segment.charge.bytes();
@@ -87,13 +88,13 @@ void Leases::End(LeaseId id, bool unmapped) {
     state_.CountDemoted(session, segment, /*leased=*/false);
   }
   state_.CountDriver(id, lease, session, segment, /*leased=*/false);
-  publications_.Detach(lease.publication, lease.session);
+  if (!Mutant(Fault::kReleaseKeepsAttached)) publications_.Detach(lease.publication, lease.session);
   --segment.leases;
   segment.suspended.erase(id);
   if (!lease.suspended) {
     state_.CountMapped(lease.session, session, segment, /*mapped=*/false);
   }
-  if (unmapped && !lease.suspended)
+  if (unmapped && (!lease.suspended || Mutant(Fault::kReleaseUnmapsSuspended)))
     segments_.Unexpose(lease.segment, segment, lease.session, /*all=*/false);
   segments_.Settle(lease.segment, segment);
 }

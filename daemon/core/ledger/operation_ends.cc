@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "daemon/core/ledger/operations.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -16,8 +17,8 @@ absl::Status Operations::Commit(const Operation& operation) {
 absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next, size_t steps) {
   Session* const session = SessionOf(operation);
   // A publication comes back for all sessions, also if the one that asked for it has ended.
-  const bool live =
-      session == nullptr || session->live || (operation.resumes && operation.publication);
+  const bool live = session == nullptr || session->live ||
+                    (operation.resumes && operation.publication) || Mutant(Fault::kCommitsToEnded);
   for (; next < operation.items.size() && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
     Segment& segment = *state_.segments.at(item.segment);
@@ -42,7 +43,7 @@ absl::StatusOr<bool> Operations::Commit(const Operation& operation, size_t& next
                                    .publication = operation.publication,
                                    .request_id = operation.request_id,
                                    .tag = operation.tag});
-      changes_.Touch(item.lease);
+      if (!Mutant(Fault::kCommitsUnjournaled)) changes_.Touch(item.lease);
       if (segment.lost) effects_.orphaned.insert(operation.session);
       if (segment.charge.revoking()) effects_.revoked.insert(operation.session);
     } else if (gives_new) {
@@ -78,7 +79,9 @@ void Operations::Abort(const Operation& operation, bool handed_over) {
 bool Operations::Abort(const Operation& operation, bool handed_over, size_t& next, size_t steps) {
   Session* const session = SessionOf(operation);
   // First all mappings by its process, then the states of the segments.
-  const size_t unexposed = handed_over || operation.regrant ? 0 : operation.exposed;
+  const size_t unexposed = handed_over || operation.regrant || Mutant(Fault::kAbortKeepsMappings)
+                               ? 0
+                               : operation.exposed;
   for (; next < unexposed && steps > 0; ++next, --steps) {
     const Operation::Item& item = operation.items[next];
     Segment& segment = *state_.segments.at(item.segment);
@@ -102,7 +105,8 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
     --segment.pins;
     if (segment.charge.revocable()) segment.charge.MarkChanged();  // as in Commit
     const bool of_operation = item.fresh || item.tier;
-    if (of_operation && !handed_over && !(segment.made && state_.HeldByPool(segment))) {
+    if (of_operation && !handed_over && !Mutant(Fault::kAbortKeepsFresh) &&
+        !(segment.made && state_.HeldByPool(segment))) {
       // Several items may be of one segment.
       if (segment.pins == 0) segments_.Doom(item.segment, segment);
     } else {
@@ -110,7 +114,7 @@ bool Operations::Abort(const Operation& operation, bool handed_over, size_t& nex
     }
   }
   if (next < unexposed + operation.items.size()) return false;
-  if (operation.regrant && session->live) {
+  if (operation.regrant && session->live && !Mutant(Fault::kAbortDropsRegrant)) {
     std::vector<LeaseId> leases;
     for (const Operation::Item& item : operation.items) leases.push_back(item.lease);
     session->regrants.try_emplace(operation.request_id, std::move(leases));

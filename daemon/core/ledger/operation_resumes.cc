@@ -5,6 +5,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "daemon/core/admission/trim.h"
 #include "daemon/core/ledger/operations.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -20,7 +21,7 @@ SegmentId Operations::ChargeFresh(SegmentId tier, bool revocable) {
   segment->scratch = source.scratch;
   state_.segments.emplace(id, std::move(segment));
   changes_.Touch(id);
-  source.copying = true;
+  source.copying = !Mutant(Fault::kResumesUnmarked);
   ++source.pins;
   ++state_.tier_pins;
   // No limit of segments blocks a move, but above one no memory is retained.

@@ -11,6 +11,7 @@
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/admission/request_checks.h"
 #include "daemon/core/ledger/bounds.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -39,7 +40,8 @@ absl::StatusOr<Operation> Operations::BeginOpen(SessionId session_id,
     }
     SegmentId id = state_.leases.at(entry->lease).segment;
     const Segment& segment = *state_.segments.at(id);
-    if (entry->scope == TicketScope::kTenant && segment.tenant != (*session)->tenant) {
+    if (entry->scope == TicketScope::kTenant && segment.tenant != (*session)->tenant &&
+        !Mutant(Fault::kOpenIgnoresScope)) {
       return absl::PermissionDeniedError(absl::StrCat(
           "this ticket is for sessions of the tenant that owns the segment, not for tenant ",
           (*session)->tenant->name, "; ask its holder to share it with scope ANY"));
@@ -153,7 +155,7 @@ Operation Operations::Grant(SessionId session, const Request& request,
     segment->created = state_.now();
     segment->scratch = request.scratch;
     state_.segments.emplace(id, std::move(segment));
-    changes_.Touch(id);
+    if (!Mutant(Fault::kGrantsUnjournaled)) changes_.Touch(id);
     operation.items.push_back(
         {.lease = LeaseId{state_.next_lease++}, .segment = id, .fresh = true});
   }
@@ -167,7 +169,10 @@ void Operations::Pin(Operation& operation, Session& session, size_t steps) {
   ++state_.open_operations;
   session.arriving += static_cast<uint32_t>(operation.items.size());
   state_.CountLeases(*session.tenant, static_cast<int64_t>(operation.items.size()));
-  for (const Operation::Item& item : operation.items) ++state_.segments.at(item.segment)->pins;
+  for (const Operation::Item& item : operation.items) {
+    if (Mutant(Fault::kPinsTooFew) && &item == &operation.items.front()) continue;
+    ++state_.segments.at(item.segment)->pins;
+  }
   Expose(operation, session, steps);
 }
 
@@ -183,12 +188,14 @@ void Operations::Expose(Operation& operation, Session& session, size_t steps) {
   for (; operation.exposed < operation.items.size() && steps > 0; ++operation.exposed, --steps) {
     const Operation::Item& item = operation.items[operation.exposed];
     Segment& segment = *state_.segments.at(item.segment);
-    if (!segment.shared_out && segment.tenant != session.tenant) {
+    if (Mutant(Fault::kExposesNothing)) continue;
+    if (!segment.shared_out && segment.tenant != session.tenant &&
+        !Mutant(Fault::kExposesUnmarked)) {
       segment.shared_out = true;
       changes_.Touch(item.segment);
     }
     ++segment.exposures[operation.session];
-    changes_.Touch(operation.session, item.segment);
+    if (!Mutant(Fault::kExposesUnjournaled)) changes_.Touch(operation.session, item.segment);
     if (session.exposed.insert(item.segment).second) {
       const ProcessKey key = state_.ProcessOf(session);
       Process& process = state_.processes[key];
@@ -212,7 +219,7 @@ CreateSpec Operations::Creation(const Operation& operation, const Operation::Ite
 
 void Operations::Created(SegmentId segment) {
   state_.segments.at(segment)->made = true;
-  changes_.Touch(segment);
+  if (!Mutant(Fault::kCreatesUnjournaled)) changes_.Touch(segment);
 }
 
 bool Operations::MakeRoomOnDevice(SessionId session, size_t device, uint64_t bytes) {

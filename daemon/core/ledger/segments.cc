@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "daemon/core/ledger/bounds.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -12,9 +13,9 @@ void Segments::Settle(SegmentId id, Segment& segment) {
   if (segment.leases > 0 || segment.publications > 0) {
     segment.charge.MoveTo(SegmentState::kLeased);
     if (IsMovable(segment)) state_.to_move.insert(id);
-  } else if (segment.pins > 0) {
+  } else if (segment.pins > 0 && !Mutant(Fault::kForgetsPins)) {
     segment.charge.MoveTo(SegmentState::kPending);
-  } else if (!segment.exposures.empty()) {
+  } else if (!segment.exposures.empty() && !Mutant(Fault::kForgetsMappings)) {
     segment.charge.MoveTo(SegmentState::kLingering);
   } else if (state_.HeldByPool(segment)) {
     segment.charge.MoveTo(SegmentState::kLingering);
@@ -29,11 +30,14 @@ void Segments::Settle(SegmentId id, Segment& segment) {
     const uint64_t retained = tenant.retained[segment.device].bytes();
     EndRevocation(id, segment);
     const bool keep =
-        !segment.lost && !segment.shared_out && !TraitsOf(segment.kind).pooled &&
-        !TraitsOf(segment.kind).charge_only && segment.kind != Kind::kTier && !tenant.quota.scrub &&
-        !state_.draining && !(tenant.made && tenant.made->ending) && tenant.live_sessions > 0 &&
-        state_.WithinLimits(tenant, segment.device) &&
-        retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device);
+        !segment.lost && (!segment.shared_out || Mutant(Fault::kRetainsSharedOut)) &&
+        !TraitsOf(segment.kind).pooled && !TraitsOf(segment.kind).charge_only &&
+        segment.kind != Kind::kTier && !tenant.quota.scrub && !state_.draining &&
+        !(tenant.made && tenant.made->ending) &&
+        (tenant.live_sessions > 0 || Mutant(Fault::kRetainsWithoutSession)) &&
+        (state_.WithinLimits(tenant, segment.device) || Mutant(Fault::kRetainsAboveLimit)) &&
+        (retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device) ||
+         Mutant(Fault::kRetainsAboveMaximum));
     if (!keep) return Doom(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);
     // The next request says these anew.
@@ -54,8 +58,8 @@ bool Segments::IsMovable(const Segment& segment) {
 void Segments::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bool all) {
   auto it = segment.exposures.find(session_id);
   if (it == segment.exposures.end()) return;  // its process is gone already
-  changes_.Touch(session_id, id);
-  if (!all && --it->second > 0) return;
+  if (!Mutant(Fault::kUnmapsUnjournaled)) changes_.Touch(session_id, id);
+  if (!all && --it->second > 0 && !Mutant(Fault::kUnmapsAll)) return;
   segment.exposures.erase(it);
   Session& session = *state_.sessions.at(session_id);
   session.exposed.erase(id);
@@ -120,7 +124,7 @@ records::Tenant& Segments::Destroyed(SegmentId id) {
   state_.segments.erase(it);
   state_.to_move.erase(id);
   state_.without_room.erase(id);
-  changes_.Touch(id);
+  if (!Mutant(Fault::kDestroysUnjournaled)) changes_.Touch(id);
   if (in_tier) RetryMoves();
   return tenant;
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/admission/request_checks.h"
+#include "daemon/core/mutant.h"
 #include "daemon/core/publication/publications.h"
 
 namespace gpumemd {
@@ -90,7 +91,7 @@ void ContentClaims::Add(SessionId id, records::Session& session, uint64_t reques
   state_.claims.emplace(contents, records::ContentClaim{.session = id, .request_id = request_id});
   session.claims.emplace(request_id, contents);
   ++session.tenant->books->claims;
-  changes_.TouchClaim(id, request_id);
+  if (!Mutant(Fault::kClaimUnjournaled)) changes_.TouchClaim(id, request_id);
   auditor_.ClaimChanged(AuditEvent::kClaimed, id, contents, why);
 }
 

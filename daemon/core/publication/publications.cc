@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/identity/rules.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 namespace {
@@ -182,11 +183,11 @@ absl::StatusOr<Publications::Published> Publications::Publish(SessionId session_
                           .publisher_pid = session.details.peer.pid,
                           .publisher_name = session.details.client_name};
   for (SegmentId segment : publication.segments) {
-    ++state_.segments.at(segment)->publications;
+    if (!Mutant(Fault::kPublishHoldsNothing)) ++state_.segments.at(segment)->publications;
     publication.bytes += state_.segments.at(segment)->charge.bytes();
   }
   // The old one ends only now, since both may hold the same segments.
-  if (replaced != nullptr) {
+  if (replaced != nullptr && !Mutant(Fault::kPublishKeepsReplaced)) {
     End(state_.by_name.at(name), /*replaced=*/true);
   }
   Count(tenant, 1);
@@ -197,7 +198,7 @@ absl::StatusOr<Publications::Published> Publications::Publish(SessionId session_
   const uint64_t version = publication.version;
   sessions_.RememberAnswer(session_id, session, spec.request, version);
   changes_.Touch(id, publication.segments.size());
-  if (!spec.content_id.empty()) changes_.TouchContent(id);
+  if (!spec.content_id.empty() && !Mutant(Fault::kContentUnjournaled)) changes_.TouchContent(id);
   state_.by_name[name] = id;
   state_.expiries.emplace(state_.ExpiryOf(publication), id);
   const Publication& made = state_.publications.emplace(id, std::move(publication)).first->second;
@@ -235,7 +236,7 @@ void Publications::End(PublicationId id, bool replaced, absl::Span<const AuditOp
   if (publication.in_tier > 0 && !state_.waiters.empty()) state_.moved_publications.insert(id);
   for (SegmentId segment_id : publication.segments) {
     Segment& segment = *state_.segments.at(segment_id);
-    --segment.publications;
+    if (!Mutant(Fault::kUnpublishKeeps)) --segment.publications;
     segment.published.reset();
     segments_.Settle(segment_id, segment);
   }

@@ -11,6 +11,7 @@
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/admission/trim.h"
 #include "daemon/core/ledger/bounds.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -102,11 +103,12 @@ std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const 
     }
     auto more = suspending.find(id);
     const uint32_t count = more == suspending.end() ? 0 : more->second;
-    if (segment.suspended.size() + count != segment.leases) continue;
+    if (segment.suspended.size() + count != segment.leases && !Mutant(Fault::kMovesShared))
+      continue;
     const bool mapped = std::any_of(
         segment.exposures.begin(), segment.exposures.end(),
         [&](const auto& exposure) { return exposure.first != session || exposure.second > count; });
-    if (!mapped) movable.push_back(id);
+    if (!mapped || Mutant(Fault::kMovesMapped)) movable.push_back(id);
   }
   return movable;
 }
@@ -190,7 +192,8 @@ void Suspensions::Cancel(SessionId id, uint64_t reservation) {
   if (session.tier_reservation == 0) return;
   if (reservation != 0 && reservation != session.tier_reservation) return;
   session.tier_reservation = 0;
-  GiveBack(std::exchange(session.tier_rooms, {}));
+  std::vector<records::TierRoom> rooms = std::exchange(session.tier_rooms, {});
+  if (!Mutant(Fault::kCancelKeepsRoom)) GiveBack(std::move(rooms));
 }
 
 absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
@@ -237,7 +240,7 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
     lease.suspended = true;
     segment.suspended.insert(lease_id);
     state_.CountMapped(id, session, segment, /*mapped=*/false);
-    changes_.Touch(lease_id);
+    if (!Mutant(Fault::kSuspendsUnjournaled)) changes_.Touch(lease_id);
     segments_.Unexpose(lease.segment, segment, id, /*all=*/false);
   }
   for (SegmentId segment_id : *segments) {
@@ -283,7 +286,7 @@ size_t Suspensions::Finish(const Move& move, bool copied) {
   state_.tier_pins -= 2;
   effects_.copied.push_back(move.from);
   // Its holders may have ended meanwhile; new ones could not begin.
-  if (!copied || (from.leases == 0 && from.publications == 0)) {
+  if ((!copied && !Mutant(Fault::kMovesUncopied)) || (from.leases == 0 && from.publications == 0)) {
     from.published.reset();
     segments_.Doom(move.to, to);
     segments_.Settle(move.from, from);
@@ -338,7 +341,7 @@ size_t Suspensions::MoveHolders(SegmentId from_id, SegmentId to_id) {
   for (LeaseId id : to.suspended) {
     Lease& lease = state_.leases.at(id);
     lease.segment = to_id;
-    changes_.Touch(id);
+    if (!Mutant(Fault::kMovesUnjournaled)) changes_.Touch(id);
     Session& session = *state_.sessions.at(lease.session);
     if (auto leased = session.leased.find(from_id); --leased->second == 0) {
       session.leased.erase(leased);

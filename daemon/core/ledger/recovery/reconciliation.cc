@@ -3,12 +3,15 @@
 
 #include <algorithm>
 
+#include "daemon/core/mutant.h"
+
 namespace gpumemd {
 
 std::optional<Operation> Reconciliation::Regrant(SessionId session_id, uint64_t request_id,
                                                  uint32_t count) {
   auto it = state_.sessions.find(session_id);
   if (request_id == 0 || it == state_.sessions.end() || !it->second->live) return std::nullopt;
+  if (Mutant(Fault::kRegrantsNothing)) return std::nullopt;
   Session& session = *it->second;
   auto regrant = session.regrants.find(request_id);
   if (regrant == session.regrants.end()) return std::nullopt;
@@ -97,7 +100,7 @@ absl::Status Reconciliation::Begin(SessionId id) {
     return absl::FailedPreconditionError(
         "the session was not resumed, or has made calls since: there is nothing to reconcile");
   }
-  if (sessions_.HasCalls(id)) {
+  if (sessions_.HasCalls(id) && !Mutant(Fault::kReconcilesDuringCalls)) {
     // The pending calls could be granted leases that the client does not name: it no longer gets
     // their answers.
     return absl::UnavailableError(
@@ -149,7 +152,7 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
       }
       if (asked) it.before_[request].push_back(*lease);
       if (!asked && !it.kept_.contains(*lease)) {
-        ended.push_back(*lease);
+        if (!Mutant(Fault::kReconcileKeepsAll)) ended.push_back(*lease);
       } else if (!held.suspended) {
         ++it.mapped_[held.segment];
       }

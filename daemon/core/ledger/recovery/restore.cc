@@ -7,6 +7,7 @@
 
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
+#include "daemon/core/mutant.h"
 
 namespace gpumemd {
 
@@ -22,7 +23,7 @@ std::vector<TierExtent> ExtentsOf(const JournalImage& image, SegmentId segment) 
 Restored Restorer::Restore(const JournalImage& image, const Survivors& survivors) {
   Restored restored;
   state_.next_session = image.counters.session + 1;
-  state_.next_segment = image.counters.segment + 1;
+  state_.next_segment = image.counters.segment + (Mutant(Fault::kRestoresNumbers) ? 0 : 1);
   state_.next_lease = image.counters.lease + 1;
   state_.next_publication = image.counters.publication + 1;
   state_.events.GoOnAfter(image.counters.ipc_event);
@@ -47,7 +48,7 @@ Restored Restorer::Restore(const JournalImage& image, const Survivors& survivors
   std::sort(ended.begin(), ended.end());
   for (SessionId id : ended) {
     // The earlier daemon may have been killed while it ended the session's holdings.
-    endings_.Complete(id);
+    if (!Mutant(Fault::kRestoresDead)) endings_.Complete(id);
   }
   made_tenants_.EndOrphans();
   restored.segments = static_cast<uint32_t>(state_.segments.size());
@@ -146,7 +147,8 @@ void Restorer::RestoreSegments(const JournalImage& image, const Survivors& survi
     segment->shared_out = record.shared_out;
     segment->scratch = record.scratch;
     segment->home = home.value_or(*device);
-    if (record.kind == Kind::kTier) segment->extents = ExtentsOf(image, id);
+    if (record.kind == Kind::kTier && !Mutant(Fault::kRestoresNoExtents))
+      segment->extents = ExtentsOf(image, id);
     state_.segments.emplace(id, std::move(segment));
   }
 }
@@ -216,6 +218,7 @@ void Restorer::RestoreHolders(const JournalImage& image) {
     auto session = state_.sessions.find(key.first);
     auto segment = state_.segments.find(key.second);
     if (session == state_.sessions.end() || segment == state_.segments.end()) continue;
+    if (Mutant(Fault::kRestoresNoMappings)) continue;
     segment->second->exposures[key.first] = exposure.count;
     session->second->exposed.insert(key.second);
     Process& process = state_.processes[state_.ProcessOf(*session->second)];
@@ -228,7 +231,7 @@ void Restorer::RestoreHolders(const JournalImage& image) {
     if (session == state_.sessions.end() || segment == state_.segments.end()) continue;
     Lease lease{
         .session = record.session, .segment = record.segment, .request_id = record.request_id};
-    lease.suspended = record.suspended;
+    lease.suspended = record.suspended && !Mutant(Fault::kRestoresUnsuspended);
     lease.tag = std::string(record.tag.view());
     if (lease.suspended) segment->second->suspended.insert(id);
     if (record.publication != PublicationId{}) lease.publication = record.publication;
