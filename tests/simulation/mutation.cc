@@ -40,9 +40,9 @@ constexpr std::array kNames = {
 
 // Faults that worlds of this size do not find (docs/assurance.md): told, and no failure.
 constexpr std::array kGaps = {
-    "kReleaseUnmapsSuspended", "kExposesUnmarked", "kCommitsToEnded",
-    "kAbortDropsRegrant",      "kMovesMapped",     "kMovesShared",
-    "kResumesUnmarked",        "kRestoresDead",    "kSendFailureCommits",
+    "kReleaseUnmapsSuspended", "kExposesUnmarked", "kAbortDropsRegrant",
+    "kReconcilesDuringCalls",  "kMovesShared",     "kResumesUnmarked",
+    "kSendFailureCommits",     "kRestoresDead",
 };
 
 // The child's exit statuses.
