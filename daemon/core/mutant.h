@@ -5,7 +5,7 @@
 
 namespace gpumemd {
 
-// All faults: what is not done, or done wrongly.
+// All faults: omissions and errors.
 #define GPUMEM_FAULTS(X)                                                                     \
   X(kRetainsSharedOut)       /* memory that another tenant had is retained */                \
   X(kRetainsAboveLimit)      /* memory is retained above the tenant's limits */              \

@@ -99,11 +99,11 @@ class Daemon final : public StoreHost, public BrokerObserver {
   // True if new connections are served.
   bool accepts() const { return !dead_ && !stopping_; }
 
-  // Runs `body` on a thread of its own, as a call that came by this connection. `body` gets the
+  // Runs `body` on a new thread, as a call that came by this connection. `body` gets the
   // session's call, unless `why` is an error.
   void Serve(const ConnectionPtr& connection, const Secret& token,
              absl::AnyInvocable<void(absl::StatusOr<Broker::Call>)> body);
-  // Runs `body` on a thread of its own.
+  // Runs `body` on a new thread.
   void Run(absl::AnyInvocable<void()> body);
   // Sends a Delivery, as SessionServer::Deliver.
   absl::Status Deliver(const ConnectionPtr& connection, const Handover& handover, bool may_block);

@@ -34,7 +34,6 @@
 #include "daemon/core/broker/options.h"
 #include "daemon/core/broker/pages/memory_pages.h"
 #include "daemon/core/broker/request.h"
-#include "daemon/core/broker/threads.h"
 #include "daemon/core/broker/timed_mutex.h"
 #include "daemon/core/broker/waiting_requests.h"
 #include "daemon/core/latency.h"
@@ -338,9 +337,8 @@ class Broker {
   const size_t max_leases_per_session_;
   const std::function<absl::Time()> now_;
   const std::function<void(const BrokerLoad&)> heartbeat_;
-  const absl::Duration heartbeat_interval_, heartbeat_pause_;
+  const absl::Duration heartbeat_interval_, heartbeat_pause_, copy_hold_;
   Threads* const threads_;
-  const absl::Duration copy_hold_;
 
   // Returns the driver's free bytes by device. One caller asks, others get the last answer.
   std::vector<uint64_t> DriverFree() const ABSL_LOCKS_EXCLUDED(driver_mutex_);
