@@ -339,7 +339,6 @@ class Broker {
   const std::function<void(const BrokerLoad&)> heartbeat_;
   const absl::Duration heartbeat_interval_, heartbeat_pause_, copy_hold_;
   Threads* const threads_;
-
   // Returns the driver's free bytes by device. One caller asks, others get the last answer.
   std::vector<uint64_t> DriverFree() const ABSL_LOCKS_EXCLUDED(driver_mutex_);
   mutable absl::Mutex driver_mutex_;
