@@ -262,6 +262,11 @@ std::string SyntaxMessage(absl::string_view what) {
 }
 
 absl::StatusOr<toml::value> ParseToml(absl::string_view text, absl::string_view file) {
+  // toml11's messages about such bytes read outside the text.
+  if (const std::optional<size_t> line = FirstLineNotUtf8(text)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ":", *line, ": not valid TOML: a byte that is not UTF-8"));
+  }
   // toml11 parses by recursion, without a bound.
   if (const std::optional<size_t> line = FirstLineTooDeep(text)) {
     return absl::InvalidArgumentError(

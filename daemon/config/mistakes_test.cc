@@ -321,5 +321,19 @@ TEST(ConfigMistakesTest, DeepNestingIsAMistakeAndNoCrash) {
   }
 }
 
+TEST(ConfigMistakesTest, BytesThatAreNotUtf8) {
+  // Each in a place that toml11 reads in its own way.
+  for (const char* text :
+       {"[daemon]\nruntime_dir = '/run/\xff'\n", "[daemon]\nruntime_dir = \"/run/\xff\"\n",
+        "[daemon]\nruntime_dir = \"\"\"/\xff\"\"\"\n", "[daemon]\n# \xc3\n", "[daemon]\n\xff = 1\n",
+        "[daemon]\n# \xed\xa0\x80\n", "[daemon]\n# \xf4\x90\x80\x80\n", "[daemon]\n# \xc0\x80\n",
+        "[daemon]\n# \xe2\x82"}) {
+    EXPECT_EQ(ErrorOf(text), "gpumem.toml:2: not valid TOML: a byte that is not UTF-8");
+  }
+  EXPECT_EQ(
+      ErrorOf("[daemon] # \xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80\nruntime_dir = '/run/\xc3\xa4'"),
+      "OK");
+}
+
 }  // namespace mistakes_test
 }  // namespace gpumemd

@@ -23,7 +23,38 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
+// Returns the length of the UTF-8 sequence at the beginning of a text; 0: there is none. Refuses
+// surrogates, numbers above 0x10ffff, and longer sequences than a number needs.
+size_t Utf8Sequence(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t first = byte(0);
+  if (first < 0x80) return 1;
+  const size_t length = first < 0xc2   ? 0
+                        : first < 0xe0 ? 2
+                        : first < 0xf0 ? 3
+                        : first < 0xf5 ? 4
+                                       : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return 0;
+  }
+  if ((first == 0xe0 && byte(1) < 0xa0) || (first == 0xed && byte(1) >= 0xa0)) return 0;
+  if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90)) return 0;
+  return length;
+}
+
 }  // namespace
+
+std::optional<size_t> FirstLineNotUtf8(absl::string_view text) {
+  size_t line = 1;
+  while (!text.empty()) {
+    const size_t length = Utf8Sequence(text);
+    if (length == 0) return line;
+    if (text.front() == '\n') ++line;
+    text.remove_prefix(length);
+  }
+  return std::nullopt;
+}
 
 std::optional<size_t> FirstLineTooDeep(absl::string_view text) {
   size_t line = 1, brackets = 0, dots = 0;
