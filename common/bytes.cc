@@ -152,7 +152,7 @@ std::string FormatGibHours(uint64_t byte_seconds) {
   const double hours = static_cast<double>(byte_seconds) / static_cast<double>(kGiB) / 3600;
   if (byte_seconds == 0) return "0";
   if (hours < 0.0001) return "<0.0001";
-  return absl::StrFormat(hours < 1 ? "%.4f" : "%.2f", hours);
+  return hours < 1 ? absl::StrFormat("%.4f", hours) : absl::StrFormat("%.2f", hours);
 }
 
 absl::StatusOr<uint64_t> RoundUp(uint64_t bytes, uint64_t granularity) {
