@@ -110,6 +110,33 @@ def gpumem_cc_test(name, srcs, copts = [], deps = [], size = "small", **kwargs):
         **kwargs
     )
 
+# The main function of a fuzz target, and what it needs; see fuzz.bzl.
+_FUZZ_MAIN = select({
+    "//third_party/bazel:afl": [],
+    "//third_party/bazel:libfuzzer": [],
+    "//conditions:default": ["//common/testing/fuzz:driver"],
+})
+_FUZZ_LINKOPTS = select({
+    "//third_party/bazel:afl": [
+        "/usr/lib/afl/libAFLDriver.a",
+        "/usr/lib/afl/afl-compiler-rt.o",
+    ],
+    "//third_party/bazel:libfuzzer": ["-fsanitize=fuzzer"],
+    "//conditions:default": [],
+})
+
+def gpumem_cc_fuzz_program(name, srcs, copts = [], deps = [], tags = [], linkopts = [], **kwargs):
+    """The program of gpumem_fuzz_test; see fuzz.bzl."""
+    native.cc_test(
+        name = name,
+        srcs = joined(name, srcs, True),
+        copts = _COPTS + copts,
+        linkopts = linkopts + _FUZZ_LINKOPTS,
+        tags = tags + ["fuzz"],
+        deps = deps + _FUZZ_MAIN + _FOR_TSAN,
+        **kwargs
+    )
+
 # The programs that a test can run, and the variables by which it finds them.
 _PROGRAMS = {
     "//client/cli:gpumemctl": "GPUMEM_GPUMEMCTL",

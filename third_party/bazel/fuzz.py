@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""fuzz.py CHECKOUT HOME ENGINE BIN [options] LABELS...: runs fuzz targets; `./run fuzz` calls it.
+
+For each target NAME it keeps in HOME: corpus/NAME, the inputs that reached something new;
+findings/NAME, those that ended the program; log/NAME. It runs the targets in turn, minimises what
+ended one, and prints a line for each. The status is 1 if there were findings.
+"""
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+# Beyond the time of a run: an engine that does not end by itself is stuck.
+GRACE = 60
+MINIMISE_SECONDS = 60
+# An input that takes longer is a finding.
+INPUT_SECONDS = 20
+MEMORY_MB = 2048
+MAX_LENGTH = 16384
+
+
+class Target:
+    def __init__(self, label, options):
+        package, name = label[2:].split(":")
+        self.label = label
+        self.name = name[:-len("_fuzz")]
+        self.program = os.path.join(options.bin, package, name)
+        folder = os.path.join(options.checkout, package, "testing/fuzz")
+        self.seeds = os.path.join(folder, self.name)
+        self.words = os.path.join(folder, self.name + ".dict")
+        self.corpus = os.path.join(options.home, "corpus", self.name)
+        self.findings = os.path.join(options.home, "findings", self.name)
+        self.log = os.path.join(options.home, "log", self.name)
+        for path in (self.corpus, self.findings, os.path.dirname(self.log)):
+            os.makedirs(path, exist_ok=True)
+
+    def found(self):
+        return {os.path.join(self.findings, name) for name in os.listdir(self.findings)
+                if not name.endswith(".min")}
+
+
+class Result:
+    def __init__(self):
+        self.runs = 0
+        self.edges = 0
+        self.new = []  # the paths of findings of this run
+
+
+def environment(options):
+    env = dict(os.environ)
+    env["ASAN_OPTIONS"] = "detect_leaks=0:abort_on_error=1:symbolize=%d:handle_abort=1" % (
+        options.engine == "libfuzzer")
+    env["UBSAN_OPTIONS"] = "print_stacktrace=1:abort_on_error=1"
+    # The targets look for programs and files in the checkout.
+    env["PYTHONDONTWRITEBYTECODE"] = "1"
+    return env
+
+
+def call(command, options, log, seconds):
+    """Runs a command, which may not take longer than the seconds; returns its status."""
+    with open(log, "ab") as output:
+        process = subprocess.Popen(command, cwd=options.checkout, stdin=subprocess.DEVNULL,
+                                   stdout=output, stderr=output, env=environment(options),
+                                   start_new_session=True)
+        try:
+            return process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        except KeyboardInterrupt:
+            options.interrupted = True
+            return None
+        finally:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            process.wait()
+
+
+def with_libfuzzer(target, options):
+    result, before = Result(), target.found()
+    end = time.monotonic() + options.time
+    # A finding ends the program; it is started again for the rest of the time.
+    while not options.interrupted and (left := int(end - time.monotonic())) > 0:
+        open(target.log, "wb").close()
+        command = [target.program, target.corpus]
+        command += [target.seeds] if os.path.isdir(target.seeds) else []
+        command += ["-dict=" + target.words] if os.path.exists(target.words) else []
+        command += ["-artifact_prefix=" + target.findings + "/", "-max_total_time=%d" % left,
+                    "-timeout=%d" % INPUT_SECONDS, "-rss_limit_mb=%d" % MEMORY_MB,
+                    "-max_len=%d" % MAX_LENGTH, "-print_final_stats=1", "-detect_leaks=0"]
+        if options.jobs > 1:
+            command += ["-fork=%d" % options.jobs, "-ignore_crashes=1"]
+        status = call(command, options, target.log, left + GRACE)
+        with open(target.log, errors="replace") as log:
+            text = log.read()
+        runs = re.findall(r"^#(\d+)", text, re.M)
+        counted = re.findall(r"number_of_executed_units: (\d+)", text)
+        result.runs += int((counted or runs or ["0"])[-1])
+        result.edges = max([result.edges] + [int(n) for n in re.findall(r"cov: (\d+)", text)])
+        found = target.found() - before - set(result.new)
+        result.new += sorted(found)
+        if status == 0 or (not found and not options.interrupted):
+            if status != 0:
+                print("fuzz: %s: the engine ended with status %s; see %s" % (
+                    target.name, status, target.log), flush=True)
+                options.failed = True
+            break
+        shutil.copy(target.log, target.log + ".finding")
+    return result
+
+
+def with_afl(target, options):
+    result = Result()
+    seeds = os.path.join(options.home, "afl-seeds", target.name)
+    shutil.rmtree(seeds, ignore_errors=True)
+    os.makedirs(seeds)
+    for folder in (target.seeds, target.corpus):
+        for name in os.listdir(folder) if os.path.isdir(folder) else ():
+            shutil.copy(os.path.join(folder, name), seeds)
+    if not os.listdir(seeds):
+        with open(os.path.join(seeds, "empty"), "w") as file:
+            file.write("0")
+    output = os.path.join(options.home, "afl", target.name)
+    shutil.rmtree(output, ignore_errors=True)
+    command = ["afl-fuzz", "-i", seeds, "-o", output, "-V", str(options.time), "-m", "none",
+               "-t", "%d+" % (INPUT_SECONDS * 100)]
+    command += ["-x", target.words] if os.path.exists(target.words) else []
+    # Neither the governor nor core_pattern of the machine is changed for it.
+    os.environ.update(AFL_SKIP_CPUFREQ="1", AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES="1",
+                      AFL_NO_UI="1", AFL_NO_AFFINITY="1", AFL_IGNORE_SEED_PROBLEMS="1")
+    open(target.log, "wb").close()
+    call(command + ["--", target.program], options, target.log, options.time + GRACE)
+    try:
+        with open(os.path.join(output, "default/fuzzer_stats")) as file:
+            stats = dict(re.split(r"\s*:\s*", line.strip(), 1) for line in file if ":" in line)
+    except OSError:
+        print("fuzz: %s: afl-fuzz did not start; see %s" % (target.name, target.log), flush=True)
+        options.failed = True
+        return result
+    result.runs = int(stats["execs_done"])
+    result.edges = int(stats["edges_found"])
+    for kind in ("crashes", "hangs"):
+        folder = os.path.join(output, "default", kind)
+        for name in sorted(os.listdir(folder)):
+            if name.startswith("id:"):
+                path = os.path.join(target.findings, "afl-%s-%s" % (
+                    kind, name.split(",")[0].replace(":", "-")))
+                shutil.copy(os.path.join(folder, name), path)
+                result.new.append(path)
+    for name in os.listdir(os.path.join(output, "default/queue")):
+        path = os.path.join(output, "default/queue", name)
+        if "+cov" in name and os.path.isfile(path):
+            shutil.copy(path, os.path.join(target.corpus, "afl-" + name.split(",")[0][3:]))
+    return result
+
+
+def minimised(target, path, options):
+    """Returns the path of the smallest input found that still ends the program."""
+    smaller = path + ".min"
+    if options.engine == "libfuzzer" and os.path.basename(path).startswith("crash-"):
+        call([target.program, "-minimize_crash=1", "-exact_artifact_path=" + smaller,
+              "-max_total_time=%d" % MINIMISE_SECONDS, path], options, target.log + ".min",
+             MINIMISE_SECONDS + GRACE)
+    if options.engine == "afl" and "-crashes-" in path:
+        call(["afl-tmin", "-m", "none", "-i", path, "-o", smaller, "--", target.program], options,
+             target.log + ".min", MINIMISE_SECONDS)
+    return smaller if os.path.exists(smaller) else path
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkout")
+    parser.add_argument("home")
+    parser.add_argument("engine", choices=("libfuzzer", "afl"))
+    parser.add_argument("bin")
+    parser.add_argument("labels", nargs="+")
+    parser.add_argument("--time", type=int, required=True)
+    parser.add_argument("--jobs", type=int, required=True)
+    options = parser.parse_args()
+    options.interrupted = options.failed = False
+
+    lines, findings = [], 0
+    for label in sorted(options.labels):
+        if options.interrupted:
+            break
+        target = Target(label, options)
+        print("fuzz: %s for %d s; log in %s" % (target.name, options.time, target.log), flush=True)
+        run = {"libfuzzer": with_libfuzzer, "afl": with_afl}[options.engine]
+        result = run(target, options)
+        findings += len(result.new)
+        for path in result.new:
+            small = minimised(target, path, options)
+            print("fuzz: %s: a finding, %d bytes: %s" % (
+                target.name, os.path.getsize(small), small))
+            print("fuzz:   replay it: %s %s" % (target.program, small), flush=True)
+        lines.append("%-16s %12d runs %8d edges %4d findings" % (
+            target.name, result.runs, result.edges, len(result.new)))
+    print("\n".join(lines))
+    sys.exit(1 if findings or options.failed else 0)
+
+
+if __name__ == "__main__":
+    main()
