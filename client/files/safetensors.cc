@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -276,9 +277,11 @@ std::vector<std::string> ShardNames(absl::string_view name) {
     return {};
   }
   const auto take = [&](uint64_t* number) {
-    const bool is = absl::SimpleAtoi(rest.substr(rest.size() - kDigits), number);
+    // Alone, SimpleAtoi takes signs and blanks for parts of a number.
+    const absl::string_view digits = rest.substr(rest.size() - kDigits);
     rest.remove_suffix(kDigits);
-    return is;
+    return std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) &&
+           absl::SimpleAtoi(digits, number);
   };
   if (!take(&count) || !absl::ConsumeSuffix(&rest, kOf) || rest.size() < kDigits + 2 ||
       !take(&index) || !absl::EndsWith(rest, "-")) {

@@ -186,7 +186,9 @@ TEST(ShardNamesTest, AreThoseOfTheWholeModel) {
                           "model-00003-of-00003.safetensors"));
   for (const char* name :
        {"model.safetensors", "model-00000-of-00003.safetensors", "model-00004-of-00003.safetensors",
-        "-00001-of-00003.bin", "00001-of-00003.safetensors", "a-0001-of-0003.safetensors", ""}) {
+        "-00001-of-00003.bin", "00001-of-00003.safetensors", "a-0001-of-0003.safetensors", "",
+        "model-00001-of-0003 .safetensors", "model-00001-of-+0003.safetensors",
+        "model- 0001-of-00003.safetensors"}) {
     EXPECT_THAT(ShardNames(name), IsEmpty()) << name;
   }
 }
