@@ -127,6 +127,7 @@ def with_afl(target, options):
         with open(os.path.join(seeds, "empty"), "w") as file:
             file.write("0")
     output = os.path.join(options.home, "afl", target.name)
+    os.makedirs(os.path.dirname(output), exist_ok=True)
     shutil.rmtree(output, ignore_errors=True)
     command = ["afl-fuzz", "-i", seeds, "-o", output, "-V", str(options.time), "-m", "none",
                "-t", "%d+" % (INPUT_SECONDS * 100)]
