@@ -214,12 +214,23 @@ cc_library(
     includes = ["include"],
     visibility = ["//visibility:public"],
 )
-""")
+
+cc_library(
+    name = "embed",
+    linkopts = %s,
+    visibility = ["//visibility:public"],
+    deps = [":headers"],
+)
+""" % [
+        flag
+        for flag in _words(ctx, [pkg_config, "--libs", "python3-embed"])
+        if flag.startswith("-l")
+    ])
 
 python_repository = repository_rule(
-    doc = """The headers of Debian's Python.
+    doc = """The headers of Debian's Python, and the library for programs that contain Python.
 
-Nothing is linked: an extension finds Python's functions in the program that loads it.""",
+An extension links nothing: it finds Python's functions in the program that loads it.""",
     implementation = _python_repository_impl,
     environ = ["PKG_CONFIG_PATH"],
     configure = True,
