@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const NotifyMessage message = ParseNotifyMessage(left.substr(0, end));
     left.remove_prefix(std::min(end + 1, left.size()));
     FUZZ_CHECK(message.state.empty() || message.state.back() == '\n');
-    // What is passed on stores nothing there, and names no process.
+    // State that is passed on stores nothing there, and names no process.
     const NotifyMessage passed = ParseNotifyMessage(message.state);
     FUZZ_CHECK(passed.state == message.state && passed.ready == message.ready);
     FUZZ_CHECK(!passed.store && !passed.remove && !passed.barrier && passed.name == "stored");

@@ -2,10 +2,10 @@
 // Journals whose bytes an engine has changed, or made. Reading them ends with a documented status,
 // or with a state that could have been written.
 //
-//   byte 0    1: the rest is the journal; else edits of a journal that the daemon has written
-//             2: seal it again after the edits, so that they pass the checksums
-//             4: seal the sum of all checksums, too
-//   byte 1    the seed of that journal
+// Byte 0 has flags. 1: the rest is the journal. Else edits of a written one follow. 2: it is sealed
+// again after the edits, which then pass the checksums. 4: the sum of all checksums is sealed, too.
+//
+//   byte 1    the seed of the written journal
 //   edits     a place (how: 1 byte; where: 2), then the bytes for there (length: 1)
 #include <algorithm>
 #include <cstring>
@@ -130,7 +130,7 @@ void CheckRewritten(const JournalContents& read) {
   FUZZ_CHECK(again->image == read.image);
 }
 
-// A daemon that resumes it leaves the same state, and its own batches.
+// A daemon that resumes it leaves the same state, and new batches.
 void CheckResumed(Bytes bytes, JournalContents contents) {
   const journal::Change change = journal::Put(journal::Session{.id = SessionId{77}});
   JournalImage expected = contents.image;
