@@ -34,6 +34,7 @@ bool IsDocumented(const absl::Status& status) {
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDataLoss:  // a message that is too large
       return true;
     default:
       return false;
