@@ -76,7 +76,7 @@ class Client {
   void Read();  // a message from its socket
   void LoseConnection();
   // Does one thing that it can do now. Null: there is no daemon. `calm`: begins no call but those
-  // that end what is under way.
+  // that end the call under way.
   void Act(Daemon* daemon, Random& random, bool calm);
   // What a LeaseBook and the daemon agree about, while nothing is under way.
   std::vector<uint64_t> BookedLeases() const;

@@ -25,7 +25,7 @@ struct Outcome {
 Outcome RunWorld(uint64_t seed, size_t steps, Check check);
 // Does these steps in the world of this seed, as far as they can be done.
 Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check);
-// Leaves out steps as long as what is left fails (delta debugging: Zeller, Hildebrandt, 2002).
+// Leaves out steps as long as the rest fails (delta debugging: Zeller, Hildebrandt, 2002).
 Outcome Shrink(uint64_t seed, std::vector<Step> steps);
 // Returns the steps, one a line, with what failed.
 std::string Describe(uint64_t seed, const Outcome& outcome);
