@@ -58,12 +58,7 @@ void Broker::DisposeLoop(size_t lane) {
     }
     for (Doomed& doomed : batch) {
       gpumem::trace::Span dispose("dispose");
-      if (Mutant(Fault::kUnchargesFirst)) {
-        Update update(this);
-        ledger_.Destroyed(doomed.id);
-        continue;
-      }
-      doomed.memory.reset();  // the driver call
+      if (!Mutant(Fault::kUnchargesFirst)) doomed.memory.reset();  // the driver call
       dispose.End();
       Update update(this);
       ledger_.Destroyed(doomed.id);
