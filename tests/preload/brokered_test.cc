@@ -31,7 +31,9 @@ TEST_F(BrokeredTest, MemoryIsGpumemsAndTheLimitHolds) {
     EXPECT_EQ(driver_peak(), 16 * kMiB);
     ExpectAllBack();
   }
-  EXPECT_EQ(Usage().peak_bytes, 272 * kMiB);
+  // The pool may have leased somewhat more than the 8 times 32 MiB.
+  EXPECT_GE(Usage().peak_bytes, 272 * kMiB);
+  EXPECT_LE(Usage().peak_bytes, 288 * kMiB);
 }
 
 // What cannot be gpumem's is charged beside it, and room that one of both does not need is given to
