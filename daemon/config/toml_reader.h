@@ -29,8 +29,8 @@ inline constexpr size_t kMostTomlLevels = 32;
 // Reads anything. Brackets in strings and comments do not count.
 std::optional<size_t> FirstLineTooDeep(absl::string_view text);
 
-// Returns the line, from 1, of the first byte that is not part of a UTF-8 sequence; nullopt: the whole
-// text is UTF-8, as TOML requires.
+// Returns the line, from 1, of the first byte that is not part of a UTF-8 sequence; nullopt: the
+// whole text is UTF-8, as TOML requires.
 std::optional<size_t> FirstLineNotUtf8(absl::string_view text);
 
 // Keeps the mistake that stands first in the file.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Histories of simulated worlds: made from a seed, repeated, and shrunk to the steps that a failure needs.
+// Histories of simulated worlds: made from a seed, repeated, and shrunk to the steps that a failure
+// needs.
 #pragma once
 
 #include <cstddef>
