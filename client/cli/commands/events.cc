@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumemctl events: the broker's events as they happen.
-#include <atomic>
 #include <memory>
 #include <string>
-#include <thread>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/time/clock.h"
+#include "client/cli/commands/cancel_on_stop.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
 #include "client/cli/text/json.h"
@@ -25,21 +23,7 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
   grpc::ClientContext context;
   auto reader = (*admin)->stub().WatchEvents(&context, command.request);
 
-  // A signal ends the call; the end of the call ends that thread.
-  std::atomic<bool> done = false, stopped = false;
-  std::thread stopper([&] {
-    while (!done) {
-      if (signals.Wait(absl::Now() + absl::Milliseconds(200)) != StopSignals::Event::kStop)
-        continue;
-      stopped = true;
-      context.TryCancel();
-      return;
-    }
-  });
-  const absl::Cleanup end = [&] {
-    done = true;
-    stopper.join();
-  };
+  const CancelOnStop stop(&signals, &context);
 
   v1::EventRecord record;
   while (reader->Read(&record)) {
@@ -54,7 +38,7 @@ absl::Status Run(const EventsCommand& command, const GlobalOptions& options) {
     }
   }
   const grpc::Status status = reader->Finish();
-  if (status.ok() || stopped) return absl::OkStatus();
+  if (status.ok() || stop.stopped()) return absl::OkStatus();
   return FromGrpcStatus(status);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVIDIA's Multi-Process Service has a limit of memory for each client process. On a machine with MPS it
-// is a second wall behind that of the preload. https://docs.nvidia.com/deploy/mps/
+// NVIDIA's Multi-Process Service has a limit of memory for each client process. On a machine with
+// MPS it is a second wall behind that of the preload. https://docs.nvidia.com/deploy/mps/
 // (CUDA_MPS_PINNED_DEVICE_MEM_LIMIT)
 #pragma once
 

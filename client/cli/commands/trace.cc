@@ -3,16 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <memory>
 #include <string>
-#include <thread>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "client/cli/commands/cancel_on_stop.h"
 #include "client/cli/commands/commands.h"
 #include "client/cli/commands/connection.h"
 #include "client/cli/commands/output.h"
@@ -73,21 +71,7 @@ absl::Status Record(const TraceCommand& command, const GlobalOptions& options, O
   context.set_deadline(absl::ToChronoTime(deadline));
   auto stream = (*admin)->stub().Trace(&context, command.request);
 
-  // A signal ends the call; the end of the call ends that thread.
-  std::atomic<bool> done = false, stopped = false;
-  std::thread stopper([&] {
-    while (!done) {
-      if (signals.Wait(absl::Now() + absl::Milliseconds(100)) != StopSignals::Event::kStop)
-        continue;
-      stopped = true;
-      context.TryCancel();
-      return;
-    }
-  });
-  const absl::Cleanup end = [&] {
-    done = true;
-    stopper.join();
-  };
+  const CancelOnStop stop(&signals, &context);
 
   absl::Status result;
   v1::TraceChunk chunk;
@@ -98,7 +82,7 @@ absl::Status Record(const TraceCommand& command, const GlobalOptions& options, O
   }
   const grpc::Status status = stream->Finish();
   if (!result.ok()) return result;
-  if (status.ok() || stopped) return absl::OkStatus();
+  if (status.ok() || stop.stopped()) return absl::OkStatus();
   if (status.error_code() == grpc::StatusCode::UNIMPLEMENTED) {
     return absl::UnimplementedError("the daemon is older than gpumemctl trace; upgrade it");
   }
