@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/testing/fuzz/input.h"
+#include "common/testing/fuzz/stream_exchange.h"
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "daemon/metrics/http_server.h"
@@ -49,19 +50,7 @@ const std::string& ServerPath() {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   gpumem::testing::FuzzInput input(data, size);
   const size_t piece = input.Byte();
-  auto socket = gpumem::ConnectUnix(ServerPath(), SOCK_STREAM);
-  FUZZ_CHECK(socket.ok());
-  while (!input.empty()) {
-    const absl::string_view part = input.Bytes(piece == 0 ? input.size() : piece);
-    if (send(socket->get(), part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
-  }
-  shutdown(socket->get(), SHUT_WR);
-  std::string answer;
-  char buffer[4096];
-  ssize_t got = 0;
-  while ((got = recv(socket->get(), buffer, sizeof buffer, 0)) > 0) {
-    answer.append(buffer, static_cast<size_t>(got));
-  }
+  const std::string answer = gpumem::testing::Exchange(ServerPath(), input, piece);
   FUZZ_CHECK(answer.empty() || absl::StartsWith(answer, "HTTP/1."));
   return 0;
 }

@@ -4,7 +4,6 @@
 //
 //   byte 0    the length of the pieces in which the rest arrives; 0: as one
 #include <stdlib.h>
-#include <sys/socket.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -22,8 +21,8 @@
 #include "client/web/server/server.h"
 #include "client/web/server/testing/fake_feed.h"
 #include "common/testing/fuzz/input.h"
+#include "common/testing/fuzz/stream_exchange.h"
 #include "common/unique_fd.h"
-#include "common/unix_channel.h"
 
 namespace gpumem::web {
 namespace {
@@ -70,19 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   testing::FuzzInput input(data, size);
   const size_t piece = input.Byte();
   CheckParts({reinterpret_cast<const char*>(data) + (size > 0 ? 1 : 0), size > 0 ? size - 1 : 0});
-  auto socket = ConnectUnix(ServerPath(), SOCK_STREAM);
-  FUZZ_CHECK(socket.ok());
-  while (!input.empty()) {
-    const absl::string_view part = input.Bytes(piece == 0 ? input.size() : piece);
-    if (send(socket->get(), part.data(), part.size(), MSG_NOSIGNAL) < 0) break;
-  }
-  shutdown(socket->get(), SHUT_WR);
-  std::string answer;
-  char buffer[4096];
-  ssize_t got = 0;
-  while ((got = recv(socket->get(), buffer, sizeof buffer, 0)) > 0) {
-    answer.append(buffer, static_cast<size_t>(got));
-  }
+  const std::string answer = testing::Exchange(ServerPath(), input, piece);
   FUZZ_CHECK(answer.empty() || absl::StartsWith(answer, "HTTP/1."));
   return 0;
 }
