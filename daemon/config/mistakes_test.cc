@@ -322,7 +322,7 @@ TEST(ConfigMistakesTest, DeepNestingIsAMistakeAndNoCrash) {
 }
 
 TEST(ConfigMistakesTest, BytesThatAreNotUtf8) {
-  // Each in a place that toml11 reads in its own way.
+  // Each in a place that toml11 reads by other code.
   for (const char* text :
        {"[daemon]\nruntime_dir = '/run/\xff'\n", "[daemon]\nruntime_dir = \"/run/\xff\"\n",
         "[daemon]\nruntime_dir = \"\"\"/\xff\"\"\"\n", "[daemon]\n# \xc3\n", "[daemon]\n\xff = 1\n",

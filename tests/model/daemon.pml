@@ -54,7 +54,7 @@ inline Die() {
 
 // --- Start, orderly stop -----------------------------------------------------------------------
 
-// A message to the manager; nobody hears it if the manager has been killed.
+// A message to the manager; it is lost if the manager has been killed.
 inline Send(what, which) {
   // step: FdStore::Send (daemon/restart/fd_store/fd_store.cc)
   if
@@ -112,7 +112,7 @@ end:
         :: else
         fi;
       :: else ->
-        // Generation 1: whatever is stored belongs to nobody.
+        // Generation 1: all that is stored has no owner.
         d_step {
           journal_complete = false;
           j_segments = 0;

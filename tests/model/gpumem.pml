@@ -46,7 +46,7 @@ inline Cut(c) {
 #define GivenToTwo() false
 #endif
 
-// A charge whose memory nobody has, except on its way back.
+// A charge whose memory is held by none, except on its way back.
 #define Holdings() (in_daemon | in_store | mapped[0] | mapped[CLIENTS - 1])
 #define ChargedForNothing() \
   (SERVES && !lossy && ((charged & made & ~doomed) & ~Holdings()) != 0)
@@ -103,7 +103,7 @@ end:
       daemon = opening;
     }
 #endif
-  // The manager was killed, and the daemon has ended: whoever runs them starts both again.
+  // The manager was killed, and the daemon has ended: both are started again.
   :: atomic {
       !manager_lives && daemon == dead ->
       manager_lives = true;
@@ -140,12 +140,12 @@ end:
 
 proctype Monitor() {
   do
-  :: atomic { Unaccounted() -> assert(1 == 0 /* memory that nobody accounts for */); }
+  :: atomic { Unaccounted() -> assert(1 == 0 /* memory without an account */); }
   :: atomic { TakenAway(0) || TakenAway(CLIENTS - 1) -> assert(2 == 0 /* a lease is lost */); }
   :: atomic { FreedUnder(0) || FreedUnder(CLIENTS - 1) -> assert(3 == 0 /* memory is free that is mapped */); }
   :: atomic { Kept() -> assert(4 == 0 /* a segment is lost */); }
   :: atomic { GivenToTwo() -> assert(5 == 0 /* memory is given to two */); }
-  :: atomic { ChargedForNothing() -> assert(6 == 0 /* charged, and nobody has it */); }
+  :: atomic { ChargedForNothing() -> assert(6 == 0 /* charged, and held by none */); }
   :: atomic { ChargedTwice() -> assert(7 == 0 /* one request is charged twice */); }
   // Nothing more happens.
   :: timeout ->

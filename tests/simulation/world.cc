@@ -347,7 +347,7 @@ void World::Finish() {
     }
     std::string left;
     for (const auto& client : clients_) absl::StrAppend(&left, "; ", client->Describe());
-    hall_.Violate(absl::StrCat("what is under way does not come to an end", left));
+    hall_.Violate(absl::StrCat("calls under way do not come to an end", left));
   };
   settle(/*calm=*/true);
   if (!violation()) CheckAll(/*full=*/true);
