@@ -63,15 +63,23 @@ absl::Status RequestError(const std::string& device_uuid, const absl::Status& st
   }
 }
 
+// Asks over the grant's connection alone: if that has ended, the session must not be resumed here,
+// since a statement waits for this mapping (LeaseBook::EarlyMapping). Returns no devices then.
+v1::ListDevicesResponse ListDevices(const Grant& grant) {
+  v1::ListDevicesResponse listed;
+  const grpc::Status status =
+      grant.connection().Call(&v1::Broker::Stub::ListDevices, v1::ListDevicesRequest(), &listed,
+                              absl::Now() + absl::Seconds(1));
+  return status.ok() ? listed : v1::ListDevicesResponse();
+}
+
 // For memory of a device that this process does not see: the driver does not report missing peer
 // access, but the daemon knows. Returns UNIMPLEMENTED if it is missing, else `error`.
-absl::Status ExplainByPeers(Session& session, const std::string& home,
+absl::Status ExplainByPeers(const Grant& grant, const std::string& home,
                             const std::vector<std::string>& users, const absl::Status& error) {
   if (users == std::vector<std::string>{home} || CheckVisible(home).ok()) return error;
-  absl::StatusOr<v1::ListDevicesResponse> listed =
-      session.ListDevices(session.Deadline(std::nullopt));
-  if (!listed.ok()) return error;
-  for (const v1::Device& device : listed->devices()) {
+  const v1::ListDevicesResponse listed = ListDevices(grant);
+  for (const v1::Device& device : listed.devices()) {
     // The user chose these devices; all are the daemon's.
     if (std::find(users.begin(), users.end(), device.device_uuid()) == users.end()) continue;
     for (const v1::PeerAccess& peer : device.peers()) {
@@ -86,11 +94,9 @@ absl::Status ExplainByPeers(Session& session, const std::string& home,
 }
 
 // Returns the daemon process with the device's CUDA context; 0 if the daemon does not say.
-int32_t ContextPid(Session& session, const std::string& device_uuid) {
-  absl::StatusOr<v1::ListDevicesResponse> listed =
-      session.ListDevices(absl::Now() + absl::Seconds(1));
-  if (!listed.ok()) return 0;
-  for (const v1::Device& device : listed->devices()) {
+int32_t ContextPid(const Grant& grant, const std::string& device_uuid) {
+  const v1::ListDevicesResponse listed = ListDevices(grant);
+  for (const v1::Device& device : listed.devices()) {
     if (device.device_uuid() == device_uuid) return device.context_pid();
   }
   return 0;
@@ -124,7 +130,7 @@ class Group {
     }
     absl::Status status = MapOrOpen(positions, mapped);
     if (!status.ok() && first.backend == Backend::kCuda) {
-      status = ExplainByPeers(session_, first.lease.device_uuid(), options_.device_uuids, status);
+      status = ExplainByPeers(grant_, first.lease.device_uuid(), options_.device_uuids, status);
     }
     // The devices exist, so the memory does not: its owner died after the daemon had granted it.
     if (absl::IsNotFound(status)) {
@@ -192,9 +198,9 @@ class Group {
     const std::string& device = mapped->lease.device_uuid();
     const bool pooled = TraitsOf(mapped->kind).pooled;
     if (pooled) {
-      absl::StatusOr<std::shared_ptr<const Pool>> pool =
-          grant_.pools().Get(mapped->lease.pool_id(), device, mapped->backend,
-                             session_.runtime_dir(), [&] { return ContextPid(session_, device); });
+      absl::StatusOr<std::shared_ptr<const Pool>> pool = grant_.connection().pools().Get(
+          mapped->lease.pool_id(), device, mapped->backend, session_.runtime_dir(),
+          [&] { return ContextPid(grant_, device); });
       if (!pool.ok()) return pool.status();
       mapped->pool = *std::move(pool);
     }

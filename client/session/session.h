@@ -67,8 +67,8 @@ class Grant {
   void set_fds(std::vector<UniqueFd> fds) { fds_ = std::move(fds); }
   std::vector<UniqueFd> TakeFds() { return std::move(fds_); }
 
-  // The memory pools that the leases may come from.
-  Pools& pools() const { return connection_->pools(); }
+  // The connection that brought it, with the memory pools that the leases may come from.
+  Connection& connection() const { return *connection_; }
 
   // Disarms the destructor: the caller now owns the leases.
   void Keep() { session_.reset(); }
