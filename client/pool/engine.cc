@@ -334,7 +334,7 @@ absl::Status Engine::FreeUncached(uintptr_t at, Stream stream, bool done) {
     absl::StatusOr<Timeline*> known = order_.Get(stream);
     if (!known.ok()) return known.status();
     timeline = *known;
-    { chunk = table_.FindLocked(at); }
+    chunk = table_.FindLocked(at);
     if (chunk == nullptr || !std::exchange(chunk->use.live, false)) return NotABlock(at);
     chunk->epoch = done ? 0 : timeline->epoch();
     ++counts_.frees;

@@ -241,7 +241,7 @@ TEST_F(MovesTest, ThreadsNeverShareABlock) {
       std::mt19937_64 random(t);
       std::vector<Block> held;
       int bad = 0;
-      for (int i = 0; i < 3000; ++i) {
+      for (int i = 0; i < 20'000; ++i) {
         if (held.size() < 6 && random() % 2 == 0) {
           auto block = engine_->Allocate(random() % (8 * kMiB) + 1, nullptr);
           if (!block.ok()) {  // memory may be exhausted

@@ -61,7 +61,7 @@ class PointerTables {
   };
   static constexpr int kBits = 6;
 
-  // Blocks of one range, which are of one shard, are in one table.
+  // Blocks of one range, which are of one shard, are in one table, or two.
   static size_t IndexOf(uintptr_t at) {
     return at / kSmallRange * 0x9E3779B97F4A7C15u >> (64 - kBits);
   }

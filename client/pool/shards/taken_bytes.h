@@ -19,10 +19,10 @@ class TakenBytes {
   static constexpr size_t kLarge = 0;  // the part of large blocks
   static constexpr size_t PartOfShard(size_t shard) { return shard + 1; }
   // How much each part may have grown since the peak was last looked at, if several shards are in
-  // use. With one shard the peak is exact.
+  // use. With one shard, which one thread uses, the peak is exact.
   static constexpr uint64_t kSlack = uint64_t{4} << 20;
 
-  // Has shards up to that one in use. Their number only grows.
+  // Has the first `shards` shards in use. Their number only grows.
   void Use(size_t shards) { used_ = shards + 1; }
 
   void Add(size_t part, uint64_t bytes) {
@@ -47,7 +47,7 @@ class TakenBytes {
     return sum;
   }
   // Of value(), since the last ResetPeak(). With n shards in use it may be up to n + 1 times kSlack
-  // too low.
+  // too low, and further off while threads change a part at the same moment.
   uint64_t peak() const { return std::max(peak_.load(std::memory_order_relaxed), value()); }
   void ResetPeak() { peak_ = value(); }
 

@@ -2,8 +2,9 @@
 // Work that may block, on the thread that serves the callback queue, where that is quicker than to
 // hand it to another thread: that takes two context switches.
 //
-// It is quicker while such work mostly is short. Other calls may have to wait for it, for little
-// more than LongWork::kPatience. Once one has, workers do such work for a while.
+// It is quicker while such work mostly is short. Other calls may have to wait for it: for little
+// more than LongWork::kPatience, or for 10 to 20 ms if no other client has made a call for 0.2 s.
+// Once one has waited, workers do such work for a while.
 #pragma once
 
 #include <bit>
