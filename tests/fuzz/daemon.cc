@@ -68,6 +68,11 @@ default = true
 
 constexpr int kInputsOfADaemon = 200;
 
+std::string* LastFolder() {
+  static auto* const folder = new std::string;
+  return folder;
+}
+
 }  // namespace
 
 FuzzDaemon& FuzzDaemon::ForInput() {
@@ -89,6 +94,12 @@ FuzzDaemon::FuzzDaemon() {
   char dir[] = "/tmp/gpumem-fuzz-XXXXXX";
   FUZZ_CHECK(mkdtemp(dir) != nullptr);
   dir_ = dir;
+  // The last daemon lives as long as the process.
+  static std::string* const last = [] {
+    std::atexit([] { std::filesystem::remove_all(*LastFolder()); });
+    return LastFolder();
+  }();
+  *last = dir_;
   absl::StatusOr<gpumemd::Config> config =
       gpumemd::ParseConfig(kConfig, "fuzz.toml", gpumemd::SystemNames());
   if (!config.ok()) std::fprintf(stderr, "%s\n", config.status().ToString().c_str());

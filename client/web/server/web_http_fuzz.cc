@@ -58,7 +58,9 @@ void CheckParts(absl::string_view text) {
   if (CheckSender(fields, {"gpu.example"}, false) != Sender::kAdmitted) return;
   bool is_ours = false;
   for (const char* host : {"gpu.example", "localhost", "127.0.0.1", "[::1]"}) {
-    is_ours = is_ours || absl::StartsWithIgnoreCase(word, host);
+    const size_t length = absl::string_view(host).size();
+    is_ours = is_ours || (absl::StartsWithIgnoreCase(word, host) &&
+                          (word.size() == length || word[length] == ':'));
   }
   FUZZ_CHECK(is_ours);
 }

@@ -36,7 +36,7 @@ class FuzzInput {
     static_assert(std::is_integral_v<T>);
     T value{};
     const size_t bytes = left_.size() < sizeof(T) ? left_.size() : sizeof(T);
-    std::memcpy(&value, left_.data(), bytes);
+    if (bytes > 0) std::memcpy(&value, left_.data(), bytes);
     left_.remove_prefix(bytes);
     return value;
   }
