@@ -7,8 +7,10 @@ findings/NAME, those that ended the program; log/NAME. It runs the targets in tu
 ended one, and prints a line for each. The status is 1 if there were findings.
 """
 import argparse
+import hashlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -56,7 +58,6 @@ def environment(options):
     env["ASAN_OPTIONS"] = "detect_leaks=0:abort_on_error=1:symbolize=%d:handle_abort=1" % (
         options.engine == "libfuzzer")
     env["UBSAN_OPTIONS"] = "print_stacktrace=1:abort_on_error=1"
-    # The targets look for programs and files in the checkout.
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     return env
 
@@ -64,6 +65,7 @@ def environment(options):
 def call(command, options, log, seconds):
     """Runs a command, which may not take longer than the seconds; returns its status."""
     with open(log, "ab") as output:
+        # The targets look for programs and files in the checkout.
         process = subprocess.Popen(command, cwd=options.checkout, stdin=subprocess.DEVNULL,
                                    stdout=output, stderr=output, env=environment(options),
                                    start_new_session=True)
@@ -92,7 +94,8 @@ def with_libfuzzer(target, options):
         command += [target.seeds] if os.path.isdir(target.seeds) else []
         command += ["-dict=" + target.words] if os.path.exists(target.words) else []
         command += ["-artifact_prefix=" + target.findings + "/", "-max_total_time=%d" % left,
-                    "-timeout=%d" % INPUT_SECONDS, "-rss_limit_mb=%d" % MEMORY_MB,
+                    "-timeout=%d" % INPUT_SECONDS,
+                    "-report_slow_units=%d" % INPUT_SECONDS, "-rss_limit_mb=%d" % MEMORY_MB,
                     "-max_len=%d" % MAX_LENGTH, "-print_final_stats=1", "-detect_leaks=0"]
         if options.jobs > 1:
             command += ["-fork=%d" % options.jobs, "-ignore_crashes=1"]
@@ -111,8 +114,16 @@ def with_libfuzzer(target, options):
                     target.name, status, target.log), flush=True)
                 options.failed = True
             break
-        shutil.copy(target.log, target.log + ".finding")
+        if found:
+            shutil.copy(target.log, target.log + ".finding")
     return result
+
+
+def keep(path, folder, kind):
+    """Copies a file of AFL's, whose names begin anew in each run; returns the copy's path."""
+    with open(path, "rb") as file:
+        copy = os.path.join(folder, "%s-%s" % (kind, hashlib.sha1(file.read()).hexdigest()))
+    return shutil.copy(path, copy)
 
 
 def with_afl(target, options):
@@ -130,7 +141,7 @@ def with_afl(target, options):
     os.makedirs(os.path.dirname(output), exist_ok=True)
     shutil.rmtree(output, ignore_errors=True)
     command = ["afl-fuzz", "-i", seeds, "-o", output, "-V", str(options.time), "-m", "none",
-               "-t", "%d+" % (INPUT_SECONDS * 100)]
+               "-t", "%d+" % (INPUT_SECONDS * 1000)]
     command += ["-x", target.words] if os.path.exists(target.words) else []
     # Neither the governor nor core_pattern of the machine is changed for it.
     os.environ.update(AFL_SKIP_CPUFREQ="1", AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES="1",
@@ -150,20 +161,20 @@ def with_afl(target, options):
         folder = os.path.join(output, "default", kind)
         for name in sorted(os.listdir(folder)):
             if name.startswith("id:"):
-                path = os.path.join(target.findings, "afl-%s-%s" % (
-                    kind, name.split(",")[0].replace(":", "-")))
-                shutil.copy(os.path.join(folder, name), path)
+                path = keep(os.path.join(folder, name), target.findings, "afl-" + kind)
                 result.new.append(path)
     for name in os.listdir(os.path.join(output, "default/queue")):
         path = os.path.join(output, "default/queue", name)
         if "+cov" in name and os.path.isfile(path):
-            shutil.copy(path, os.path.join(target.corpus, "afl-" + name.split(",")[0][3:]))
+            keep(path, target.corpus, "afl")
     return result
 
 
 def minimised(target, path, options):
     """Returns the path of the smallest input found that still ends the program."""
     smaller = path + ".min"
+    if os.path.exists(smaller):
+        os.remove(smaller)
     if options.engine == "libfuzzer" and os.path.basename(path).startswith("crash-"):
         call([target.program, "-minimize_crash=1", "-exact_artifact_path=" + smaller,
               "-max_total_time=%d" % MINIMISE_SECONDS, path], options, target.log + ".min",
@@ -196,14 +207,15 @@ def main():
         result = run(target, options)
         findings += len(result.new)
         for path in result.new:
-            small = minimised(target, path, options)
+            small = path if options.interrupted else minimised(target, path, options)
             print("fuzz: %s: a finding, %d bytes: %s" % (
                 target.name, os.path.getsize(small), small))
-            print("fuzz:   replay it: %s %s" % (target.program, small), flush=True)
+            print("fuzz:   replay it: cd %s && %s %s" % tuple(
+                map(shlex.quote, (options.checkout, target.program, small))), flush=True)
         lines.append("%-16s %12d runs %8d edges %4d findings" % (
             target.name, result.runs, result.edges, len(result.new)))
     print("\n".join(lines))
-    sys.exit(1 if findings or options.failed else 0)
+    sys.exit(130 if options.interrupted else 1 if findings or options.failed else 0)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,8 @@ run_fuzz() {
   setup "${FUZZ_PACKAGES[@]}"
   [[ $engine != afl ]] || setup "${AFL_PACKAGES[@]}"
   command -v clang-14 >/dev/null || die "no clang-14 here, which has libFuzzer (${FUZZ_PACKAGES[*]})"
+  [[ $engine != afl || -e /usr/lib/afl/libAFLDriver.a ]] ||
+    die "no /usr/lib/afl/libAFLDriver.a here, which AFL++ needs (${AFL_PACKAGES[*]})"
   ensure_home
 
   local labels bin
@@ -49,6 +51,8 @@ run_fuzz() {
   bazel build --config="fuzz-$engine" "${targets[@]}"
   bin=$(bazel_bin --config="fuzz-$engine")
   local home=${GPUMEM_FUZZ_HOME:-$HOME/.cache/gpumem/fuzz}
+  home=$(realpath -m -- "$home")
+  [[ $home$bin != *[[:space:]]* ]] || die "no spaces in GPUMEM_FUZZ_HOME: libFuzzer does not quote them"
   mkdir -p "$home"
   "$TOOLS/fuzz.py" --time "$seconds" --jobs "$jobs" "$ROOT" "$home" "$engine" "$bin" "${targets[@]}"
 }
