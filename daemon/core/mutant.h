@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Faults that the mutation check puts into the core, one at a time, to see whether the simulation
-// finds them (tests/simulation/mutation_test.cc). Without GPUMEM_MUTANTS there are none.
+// finds them (tests/simulation/mutation.cc). Without GPUMEM_MUTANTS there are none.
 #pragma once
 
 namespace gpumemd {
