@@ -213,7 +213,7 @@ end:
   :: atomic {
       alive[c] && (UP(c) || connection[c] == c_over) && Done(c) ->
       if
-      :: lossy || connection[c] == c_over || !SERVES || closed[c] || Settled(c);
+      :: !ASKED(8) || lossy || connection[c] == c_over || !SERVES || closed[c] || Settled(c);
       :: else -> assert(8 == 0 /* the daemon holds what its client does not know of */);
       fi;
       d_step { Exit(c); }

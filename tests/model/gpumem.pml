@@ -140,17 +140,17 @@ end:
 
 proctype Monitor() {
   do
-  :: atomic { Unaccounted() -> assert(1 == 0 /* memory without an account */); }
-  :: atomic { TakenAway(0) || TakenAway(CLIENTS - 1) -> assert(2 == 0 /* a lease is lost */); }
-  :: atomic { FreedUnder(0) || FreedUnder(CLIENTS - 1) -> assert(3 == 0 /* memory is free that is mapped */); }
-  :: atomic { Kept() -> assert(4 == 0 /* a segment is lost */); }
-  :: atomic { GivenToTwo() -> assert(5 == 0 /* memory is given to two */); }
-  :: atomic { ChargedForNothing() -> assert(6 == 0 /* charged, and held by none */); }
-  :: atomic { ChargedTwice() -> assert(7 == 0 /* one request is charged twice */); }
+  :: atomic { ASKED(1) && Unaccounted() -> assert(1 == 0 /* memory without an account */); }
+  :: atomic { ASKED(2) && (TakenAway(0) || TakenAway(CLIENTS - 1)) -> assert(2 == 0 /* a lease is lost */); }
+  :: atomic { ASKED(3) && (FreedUnder(0) || FreedUnder(CLIENTS - 1)) -> assert(3 == 0 /* memory is free that is mapped */); }
+  :: atomic { ASKED(4) && Kept() -> assert(4 == 0 /* a segment is lost */); }
+  :: atomic { ASKED(5) && GivenToTwo() -> assert(5 == 0 /* memory is given to two */); }
+  :: atomic { ASKED(6) && ChargedForNothing() -> assert(6 == 0 /* charged, and held by none */); }
+  :: atomic { ASKED(7) && ChargedTwice() -> assert(7 == 0 /* one request is charged twice */); }
   // Nothing more happens.
   :: timeout ->
     if
-    :: AllDone() -> break;
+    :: !ASKED(9) || AllDone() -> break;
     :: else -> assert(9 == 0 /* something is left at the end */);
     fi;
   od

@@ -43,6 +43,10 @@
 #ifndef UPGRADES
 #define UPGRADES 0 /* 1: a starting daemon may have another form of the journal */
 #endif
+#ifndef ONLY
+#define ONLY 0 /* the one property to check; 0: all */
+#endif
+#define ASKED(property) (ONLY == 0 || ONLY == property)
 #ifndef RETAINS
 #define RETAINS 1 /* 1: memory without holders is kept for its tenant */
 #endif
