@@ -14,6 +14,11 @@ Tally PingFlood(const Orders& orders);
 Tally RapidReset(const Orders& orders);
 Tally CallStorm(const Orders& orders);
 
+// --- Header fields (header_attacks.cc) -----------------------------------------------------------
+
+Tally EndlessHeaders(const Orders& orders);
+Tally WrongHeaders(const Orders& orders);
+
 // --- Calls (call_attacks.cc) ---------------------------------------------------------------------
 
 Tally LeaseFlood(const Orders& orders);

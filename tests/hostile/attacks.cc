@@ -29,6 +29,7 @@ Attack FindAttack(const std::string& name) {
       {"fact-flood", FactFlood},
       {"garbage", Garbage},
       {"driver-storm", DriverStorm},
+      {"endless-headers", EndlessHeaders},
       {"half-sent", HalfSent},
       {"ignore-suspensions", IgnoreSuspensions},
       {"lane-storm", LaneStorm},
@@ -56,6 +57,7 @@ Attack FindAttack(const std::string& name) {
       {"view-storm", ViewStorm},
       {"tickle", Tickle},
       {"wait", Wait},
+      {"wrong-headers", WrongHeaders},
   };
   const auto found = all.find(name);
   return found == all.end() ? nullptr : found->second;

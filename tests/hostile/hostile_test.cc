@@ -49,6 +49,12 @@ TEST_F(Hostile, UnreadSettings) {
 
 TEST_F(Hostile, RapidReset) { Survive({}, {{.attack = "rapid-reset", .processes = 2}}); }
 
+TEST_F(Hostile, EndlessHeaders) {
+  Survive({}, {{.attack = "endless-headers", .processes = 2, .one_user = true}});
+}
+
+TEST_F(Hostile, WrongHeaders) { Survive({}, {{.attack = "wrong-headers", .processes = 2}}); }
+
 TEST_F(Hostile, CallStorm) { Survive({}, {{.attack = "call-storm", .processes = 2}}); }
 
 // Clients can keep the daemon's threads from sleeping; for half of a processor's time at most.

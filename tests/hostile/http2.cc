@@ -26,12 +26,6 @@ uint32_t Number(absl::string_view bytes) {
   return value;
 }
 
-// Each part < 127 bytes.
-std::string Field(absl::string_view name, absl::string_view value) {
-  return absl::StrCat(absl::string_view("\0", 1), BigEndian(name.size(), 1), name,
-                      BigEndian(value.size(), 1), value);
-}
-
 }  // namespace
 
 const char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -47,12 +41,20 @@ std::string Frame(FrameType type, uint8_t flags, uint32_t stream, absl::string_v
                       BigEndian(stream, 4), payload);
 }
 
-std::string CallHeaders(uint32_t stream, absl::string_view method, absl::string_view token) {
-  std::string fields = Field(":method", "POST") + Field(":scheme", "http") +
-                       Field(":path", method) + Field(":authority", "localhost") +
-                       Field("te", "trailers") + Field("content-type", "application/grpc");
+std::string HeaderField(absl::string_view name, absl::string_view value) {
+  return absl::StrCat(absl::string_view("\0", 1), BigEndian(name.size(), 1), name,
+                      BigEndian(value.size(), 1), value);
+}
+
+std::string CallHeaders(uint32_t stream, absl::string_view method, absl::string_view token,
+                        absl::string_view more) {
+  std::string fields = HeaderField(":method", "POST") + HeaderField(":scheme", "http") +
+                       HeaderField(":path", method) + HeaderField(":authority", "localhost") +
+                       HeaderField("te", "trailers") +
+                       HeaderField("content-type", "application/grpc");
   // gRPC carries metadata whose name ends in "-bin" in base64.
-  if (!token.empty()) fields += Field(kTokenMetadata, absl::Base64Escape(token));
+  if (!token.empty()) fields += HeaderField(kTokenMetadata, absl::Base64Escape(token));
+  absl::StrAppend(&fields, more);
   return Frame(kHeaders, kEndHeaders, stream, fields);
 }
 
@@ -87,9 +89,9 @@ Http2Client::Http2Client(UniqueFd socket, std::string token, int dropped)
 }
 
 uint32_t Http2Client::Begin(absl::string_view method, std::shared_ptr<const std::string> body,
-                            bool end) {
+                            bool end, absl::string_view fields) {
   const uint32_t stream = std::exchange(next_stream_, next_stream_ + 2);
-  out_ += CallHeaders(stream, method, token_);
+  out_ += CallHeaders(stream, method, token_, fields);
   unsent_ += body->size();
   streams_[stream] = {.body = std::move(body), .end = end, .window = initial_window_};
   waiting_.push_back(stream);

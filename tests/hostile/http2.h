@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP/2 (RFC 9113) spoken by hand, by a client that may break its rules.
 //
-// It speaks the preface and the frames DATA, HEADERS, RST_STREAM, SETTINGS, PING and WINDOW_UPDATE.
+// It speaks the preface and the frames DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE and
+// CONTINUATION.
 // Header fields are HPACK literals, unindexed and without Huffman coding (RFC 7541, 6.2.2). The
 // header blocks of answers are not decoded: a call either brings a message, or was refused.
 #pragma once
@@ -30,6 +31,7 @@ enum FrameType : uint8_t {
   kPing = 6,
   kGoAway = 7,
   kWindowUpdate = 8,
+  kContinuation = 9,
 };
 inline constexpr uint8_t kAck = 1;
 inline constexpr uint8_t kEndStream = 1;
@@ -42,8 +44,11 @@ extern const char kPreface[];
 // Returns `value` in `bytes` bytes, the most significant one first.
 std::string BigEndian(uint64_t value, int bytes);
 std::string Frame(FrameType type, uint8_t flags, uint32_t stream, absl::string_view payload);
-// Returns the HEADERS of a gRPC call. `token`: the session's, "" for none.
-std::string CallHeaders(uint32_t stream, absl::string_view method, absl::string_view token);
+// Returns a header field. Each part has less than 127 bytes.
+std::string HeaderField(absl::string_view name, absl::string_view value);
+// Returns the HEADERS of a gRPC call. `token`: the session's, "" for none. `more`: further fields.
+std::string CallHeaders(uint32_t stream, absl::string_view method, absl::string_view token,
+                        absl::string_view more = {});
 // Returns `message` with the prefix that gRPC puts before each.
 std::string GrpcMessage(absl::string_view message);
 
@@ -65,9 +70,10 @@ class Http2Client {
   Http2Client& operator=(const Http2Client&) = delete;
 
   // Begins a call of `method` ("/gpumem.v1.Broker/Acquire"), and returns its stream. `body` is the
-  // message with its prefix. Without `end` the stream stays open after it.
-  uint32_t Begin(absl::string_view method, std::shared_ptr<const std::string> body,
-                 bool end = true);
+  // message with its prefix. Without `end` the stream stays open after it. `fields`: further ones of
+  // its header.
+  uint32_t Begin(absl::string_view method, std::shared_ptr<const std::string> body, bool end = true,
+                 absl::string_view fields = {});
   // Sends bytes on a stream that is open, whatever its window says.
   void Say(uint32_t stream, absl::string_view bytes);
   // Exchanges frames until `done`. False where the connection or the time ended before.

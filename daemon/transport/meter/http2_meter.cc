@@ -7,7 +7,7 @@
 namespace gpumemd {
 namespace {
 
-enum FrameType : uint8_t { kData = 0, kHeaders = 1, kRstStream = 3 };
+enum FrameType : uint8_t { kData = 0, kHeaders = 1, kRstStream = 3, kContinuation = 9 };
 constexpr uint8_t kEndStream = 1;  // a flag of DATA and HEADERS
 
 FrameScanner::Frame Parse(const std::array<uint8_t, 9>& header) {
@@ -98,6 +98,8 @@ void Http2Meter::Count(const FrameScanner::Frame& frame, FrameCounts& counts) {
     case kHeaders:
       ++counts.streams;
       ++counts.calls;
+      header_bytes_ = 0;
+      CountHeader(frame.bytes, counts);
       break;
     case kData:
       if (frame.bytes < kSmallData) ++counts.control;
@@ -107,6 +109,9 @@ void Http2Meter::Count(const FrameScanner::Frame& frame, FrameCounts& counts) {
       ++counts.resets;
       End(frame.stream, counts);
       return;
+    case kContinuation:
+      CountHeader(frame.bytes, counts);
+      [[fallthrough]];
     default:
       ++counts.control;
       return;
@@ -118,6 +123,11 @@ void Http2Meter::Count(const FrameScanner::Frame& frame, FrameCounts& counts) {
   // Without a message, too, gRPC answers it.
   if (ended.messages == 0) ++counts.requests;
   if (frame.type == kData) last_data_ = ended;
+}
+
+void Http2Meter::CountHeader(uint32_t bytes, FrameCounts& counts) {
+  header_bytes_ += bytes;
+  if (header_bytes_ > kMostHeaderBytes) ++counts.violations;
 }
 
 void Http2Meter::CountMessages(absl::Span<const char> payload, FrameCounts& counts) {

@@ -75,7 +75,8 @@ struct FrameCounts {
   uint64_t begun_bytes = 0;
   uint64_t ended_bytes = 0;
   // What no client does that obeys the rules: more than kMostUnanswered messages sent ahead of
-  // their answers, or more than kMaxRequests requests open.
+  // their answers, more than kMaxRequests requests open, or more than kMostHeaderBytes of header
+  // fields in one block.
   uint64_t violations = 0;
 
   FrameCounts& operator+=(const FrameCounts& more);
@@ -88,6 +89,9 @@ class Http2Meter {
   // Messages of a stream without an answer. A client sends one, and may have read its answer before
   // Answered() is called.
   static constexpr uint32_t kMostUnanswered = 4;
+  // Encoded header fields of one block. gRPC takes 8 KiB, decoded. Of a block or a field that does
+  // not end, it keeps all bytes, and looks at them again at each further frame (CVE-2023-33953).
+  static constexpr uint64_t kMostHeaderBytes = 16 * 1024;
   // Memory that gRPC needs for a call before its request is there.
   static constexpr uint32_t kCallBytes = 32 * 1024;
 
@@ -118,6 +122,7 @@ class Http2Meter {
   };
 
   void Count(const FrameScanner::Frame& frame, FrameCounts& counts);
+  void CountHeader(uint32_t bytes, FrameCounts& counts);
   void CountMessages(absl::Span<const char> payload, FrameCounts& counts);
   void Begin(uint32_t stream, uint32_t bytes, FrameCounts& counts);
   // Returns what was known of the request.
@@ -126,7 +131,8 @@ class Http2Meter {
   FrameScanner scanner_{FrameScanner::kPrefaceBytes};
   absl::flat_hash_map<uint32_t, Begun> begun_;  // by stream
   uint64_t begun_bytes_ = 0;
-  uint64_t ended_bytes_ = 0;  // since the last Feed()
+  uint64_t ended_bytes_ = 0;   // since the last Feed()
+  uint64_t header_bytes_ = 0;  // of the newest header block
   // Of the present frame, if it is DATA.
   uint32_t data_stream_ = 0;
   std::optional<Begun> last_data_;  // of a request that ends with it

@@ -227,6 +227,31 @@ TEST(Http2MeterTest, TooManyOpenRequestsAreAViolation) {
   EXPECT_EQ(meter.Feed(headers(stream)).violations, 1u);
 }
 
+TEST(Http2MeterTest, HeadersThatDoNotEndAreAViolation) {
+  constexpr uint8_t kHeaders = 1, kContinuation = 9, kEndHeaders = 4;
+  constexpr size_t kMost = Http2Meter::kMostHeaderBytes;
+  Http2Meter meter;
+  // Each block counts by itself, whatever comes between.
+  FrameCounts counts = meter.Feed(absl::StrCat(kPreface, Frame(kHeaders, kEndHeaders, kMost)));
+  for (int i = 0; i < 10; ++i) {
+    counts += meter.Feed(absl::StrCat(Frame(kHeaders, 0, kMost / 2), Frame(kContinuation, 0, 100),
+                                      Frame(kContinuation, kEndHeaders, kMost / 2 - 100)));
+  }
+  EXPECT_EQ(counts.violations, 0u);
+  EXPECT_EQ(counts.calls, 11u);
+  EXPECT_EQ(counts.control, 20u);
+  EXPECT_GT(meter.Feed(Frame(kContinuation, 0, 1)).violations, 0u);
+
+  Http2Meter small_frames;
+  counts = small_frames.Feed(absl::StrCat(kPreface, Frame(kHeaders, 0, 0)));
+  for (size_t i = 0; i < kMost; ++i) counts += small_frames.Feed(Frame(kContinuation, 0, 1));
+  EXPECT_EQ(counts.violations, 0u);
+  EXPECT_GT(small_frames.Feed(Frame(kContinuation, 0, 1)).violations, 0u);
+
+  Http2Meter one_frame;
+  EXPECT_GT(one_frame.Feed(absl::StrCat(kPreface, Frame(kHeaders, 0, kMost + 1))).violations, 0u);
+}
+
 TEST(AnswerMeterTest, CountsTheEndsOfCalls) {
   AnswerMeter meter;
   Http2Meter client;
