@@ -19,6 +19,8 @@
 #include "common/http2_refusal.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
+#include "daemon/transport/meter/frame_budget.h"
+#include "daemon/transport/meter/metered_sockets.h"
 #include "daemon/transport/peer/peer.h"
 #include "daemon/transport/peer/peer_socket.h"
 #include "spdlog/spdlog.h"
@@ -36,6 +38,23 @@ constexpr int kLookAtClosingMs = 10;
 
 // Then the ends of connections have their turn, however many more wait.
 constexpr int kAcceptsPerRound = 16;
+
+// For each connection: ten times what a tenant may send. These limits are for peers that break the
+// rules of HTTP/2, so calls never wait.
+FrameBudgetOptions FramesOfConnection() {
+  FrameBudgetOptions options;
+  for (double* most : {&options.max_resets, &options.resets_per_second, &options.max_control,
+                       &options.control_per_second}) {
+    *most *= 10;
+  }
+  return options;
+}
+
+std::shared_ptr<CallWindow> WindowForAll() {
+  constexpr uint64_t kMost = uint64_t{1} << 20;
+  return std::make_shared<CallWindow>(
+      CallWindowOptions{.max_calls = kMost, .max_calls_alone = kMost});
+}
 
 UniqueFd OpenSpare() { return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC)); }
 
@@ -62,6 +81,8 @@ GrpcListener::GrpcListener(UniqueFd listener, Prepare prepare, Started started,
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       stop_(eventfd(0, EFD_CLOEXEC)),
       spare_(OpenSpare()),
+      calls_(WindowForAll()),
+      ends_(WindowForAll()),
       prepare_(std::move(prepare)),
       started_(std::move(started)),
       next_key_(kStopKey + 1) {
@@ -176,6 +197,11 @@ void GrpcListener::Accept(UniqueFd fd) {
   if (!HaveServer()) return;
   absl::StatusOr<std::shared_ptr<ApiLine>> line = ApiLine::Of(fd);
   if (!line.ok()) return Refuse(fd, &*peer, line.status());
+  if (absl::Status metered =
+          MeterSocket(fd.get(), std::make_shared<FrameBudget>(FramesOfConnection()), calls_, ends_);
+      !metered.ok()) {
+    return Refuse(fd, &*peer, metered);
+  }
   const uint64_t key = next_key_++;
   if (options_.on_connected) options_.on_connected(key, fd.get(), *peer);
   Add(epoll_.get(), (*line)->duplicate(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);

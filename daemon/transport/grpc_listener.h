@@ -23,6 +23,7 @@
 #include "common/unique_fd.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/transport/api_line.h"
+#include "daemon/transport/meter/call_window.h"
 
 namespace gpumemd {
 
@@ -87,8 +88,9 @@ class GrpcListener {
   gpumem::UniqueFd listener_;
   const GrpcListenerOptions options_;
   const gpumem::UniqueFd epoll_;
-  const gpumem::UniqueFd stop_;  // eventfd
-  gpumem::UniqueFd spare_;       // closed for a moment when descriptors run out
+  const gpumem::UniqueFd stop_;                     // eventfd
+  gpumem::UniqueFd spare_;                          // closed for a moment when descriptors run out
+  const std::shared_ptr<CallWindow> calls_, ends_;  // of the meters of all connections
   const Prepare prepare_;
   const Started started_;
 

@@ -95,14 +95,19 @@ class ApiTransport : public AttackTest {
 TEST_F(ApiTransport, WhatIsNoHttp2IsClosedInTime) {
   const absl::Time deadline = absl::Now() + absl::Seconds(20);
   std::vector<UniqueFd> sockets;
-  for (const char* name : {"api", "admin.sock"}) {
+  for (const char* name : {"api", "admin.sock", "view.sock"}) {
     for (const std::string& bytes :
          {std::string(), std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), std::string(10000, '\0'),
           std::string("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11),  // a TLS greeting
           std::string("PRI * HTTP/2.0\r\n"),                                // cut off
           http2::Opening(65535) + std::string(100000, '\xff'),
           http2::Opening(65535) + http2::Frame(0, 0, 1, "data of no stream") +
-              http2::Frame(9, 4, 7, "a continuation of nothing")}) {
+              http2::Frame(9, 4, 7, "a continuation of nothing"),
+          // A header with a field of 256 MiB, of which the first 32 kB come.
+          http2::Opening(65535) +
+              http2::Frame(1, 0, 1, std::string("\0\1a\x7f\x81\xff\xff\x7f", 8)) +
+              http2::Frame(9, 0, 1, std::string(16000, 'b')) +
+              http2::Frame(9, 0, 1, std::string(16000, 'b'))}) {
       // A session may leave its gRPC connection silent for as long as it lives.
       if (absl::string_view(name) == "api" && bytes.size() < http2::Opening(65535).size() &&
           absl::StartsWith(http2::Opening(65535), bytes)) {
