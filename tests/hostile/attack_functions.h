@@ -18,6 +18,7 @@ Tally CallStorm(const Orders& orders);
 
 Tally EndlessHeaders(const Orders& orders);
 Tally WrongHeaders(const Orders& orders);
+Tally CompressedRequests(const Orders& orders);
 
 // --- Calls (call_attacks.cc) ---------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ Attack FindAttack(const std::string& name) {
       {"bad-greetings", BadGreetings},
       {"call-storm", CallStorm},
       {"claim-storm", ClaimStorm},
+      {"compressed-requests", CompressedRequests},
       {"exchange", ExchangeFlood},
       {"fact-flood", FactFlood},
       {"garbage", Garbage},

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks by the header fields of calls.
+// Attacks by the header fields of calls, and by compression that they announce.
+#include <zlib.h>
+
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -129,6 +131,42 @@ Tally WrongHeaders(const Orders& orders) {
                  std::min(orders.deadline, absl::Now() + absl::Milliseconds(250)));
     }
     ++tally["connections"];
+    if (client.closed()) ++tally["closed"];
+  }
+  return tally;
+}
+
+// Requests that are a thousand times as large as what is sent: on each connection 50 calls at once,
+// of 256 MiB each.
+Tally CompressedRequests(const Orders& orders) {
+  constexpr uint32_t kCalls = 50;
+  const std::string zeros(size_t{256} << 20, '\0');
+  std::string small(compressBound(zeros.size()), '\0');
+  uLongf size = small.size();
+  compress2(reinterpret_cast<Bytef*>(small.data()), &size,
+            reinterpret_cast<const Bytef*>(zeros.data()), zeros.size(), Z_BEST_COMPRESSION);
+  small.resize(size);
+  std::string message = GrpcMessage(small);
+  message[0] = 1;  // it is compressed
+  const auto body = std::make_shared<const std::string>(std::move(message));
+  Tally tally;
+  while (!Over(orders)) {
+    absl::StatusOr<Seat> seat = Knock(orders.runtime_dir);
+    if (!seat.ok()) {
+      ++tally["refused"];
+      Pause();
+      continue;
+    }
+    ++tally["connections"];
+    Http2Client client(std::move(seat->stream), seat->token);
+    while (!client.closed() && !Over(orders)) {
+      const uint64_t end = client.answered() + kCalls;
+      for (uint32_t i = 0; i < kCalls; ++i) {
+        client.Begin(kListDevices, body, /*end=*/true, HeaderField("grpc-encoding", "deflate"));
+      }
+      client.Run([&] { return client.answered() >= end; }, orders.deadline);
+    }
+    tally["answered"] += client.answered();
     if (client.closed()) ++tally["closed"];
   }
   return tally;

@@ -53,6 +53,10 @@ TEST_F(Hostile, EndlessHeaders) {
   Survive({}, {{.attack = "endless-headers", .processes = 2, .one_user = true}});
 }
 
+TEST_F(Hostile, CompressedRequests) {
+  Survive({}, {{.attack = "compressed-requests", .processes = 2, .one_user = true}});
+}
+
 TEST_F(Hostile, WrongHeaders) { Survive({}, {{.attack = "wrong-headers", .processes = 2}}); }
 
 TEST_F(Hostile, CallStorm) { Survive({}, {{.attack = "call-storm", .processes = 2}}); }

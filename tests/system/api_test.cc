@@ -263,12 +263,30 @@ TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
   auto broker = NewBroker();
   // The limit holds once the client has acknowledged it.
   EXPECT_OK(CallBroker(*broker, &Stub::GetUsage, v1::GetUsageRequest(), token()));
-  const auto context = testing::ContextWith(token());
-  context->AddMetadata("x-large", std::string(100000, 'x'));
-  v1::GetUsageResponse response;
-  const grpc::Status status = broker->GetUsage(context.get(), v1::GetUsageRequest(), &response);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  // At most that connection is lost; the session's other calls go on.
+  // What is more than twice gRPC's limit ends the connection.
+  for (const auto& [bytes, code] : {std::pair(12000, grpc::StatusCode::RESOURCE_EXHAUSTED),
+                                    std::pair(100000, grpc::StatusCode::UNAVAILABLE)}) {
+    const auto context = testing::ContextWith(token());
+    context->AddMetadata("x-large", std::string(static_cast<size_t>(bytes), 'x'));
+    v1::GetUsageResponse response;
+    const grpc::Status status = broker->GetUsage(context.get(), v1::GetUsageRequest(), &response);
+    EXPECT_EQ(status.error_code(), code) << status.error_message();
+    // At most that connection is lost; the session's other calls go on.
+    EXPECT_EQ(Usage().tenant(), "bad");
+  }
+}
+
+TEST_F(Api, CompressedRequestsAreRefused) {
+  auto broker = NewBroker();
+  v1::ReleaseRequest request;
+  for (int i = 0; i < 1000; ++i) request.add_lease_ids(1);
+  for (const grpc_compression_algorithm algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    const auto context = testing::ContextWith(token());
+    context->set_compression_algorithm(algorithm);
+    v1::ReleaseResponse response;
+    const grpc::Status status = broker->Release(context.get(), request, &response);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNIMPLEMENTED) << status.error_message();
+  }
   EXPECT_EQ(Usage().tenant(), "bad");
 }
 
