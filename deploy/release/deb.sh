@@ -34,6 +34,8 @@ run_deb() {
   rm -rf "$DIST/deb"
   mkdir -p "$DIST/deb"
   install -m 644 "$work"/once/*.{deb,changes,buildinfo} "$DIST/deb/"
+  deb_contents "$version" >"$work/contents"
+  install -m 644 "$work/contents" "$DIST/deb/gpumem-$version-deb.spdx.json"
   "$ROOT/tests/deb/deb_test.sh" "$DIST/deb"
   "$bin/daemon/gpumemd" --version | sed 's/^/deb: /'
   (cd "$DIST/deb" && du -h -- *.deb)
@@ -47,6 +49,17 @@ pack_debs() {
   deb_root "$1/gpumem/root" "$2" "$3"
   (cd "$1/gpumem" && dpkg-buildpackage -b -us -uc >"$1/log" 2>&1) ||
     { cat "$1/log" >&2 && die "the packages could not be made"; }
+}
+
+# deb_contents VERSION: prints what the packages contain, and the libraries that they use, as SPDX.
+deb_contents() {
+  local package
+  local -a used
+  mapfile -t used < <(for package in "$DIST"/deb/*.deb; do
+    dpkg-deb -f "$package" Depends | tr , '\n' | awk '$1 ~ /^lib/ && $1 !~ /^libgpumem|-dev$/ {print $1}'
+  done | sort -u)
+  "$ROOT/deploy/release/sbom.py" "$DIST/deb" "$ROOT/client/web/page/package-lock.json" "$1" \
+    "$SOURCE_DATE_EPOCH" "${INSIDE_PACKAGES[@]}" --dynamic "${used[@]}"
 }
 
 # deb_root ROOT BIN VERSION: lays out the packages' files below ROOT.

@@ -21,6 +21,8 @@ run_dist() {
   local name=gpumem-$version-linux-x86_64
   pack_folder "$DIST" "$name" >"$ROOT/$name.tar.gz.new"
   mv "$ROOT/$name.tar.gz.new" "$DIST/$name.tar.gz"
+  dist_contents "$version" >"$ROOT/$name.spdx.json.new"
+  mv "$ROOT/$name.spdx.json.new" "$DIST/gpumem-$version.spdx.json"
   dist_wheel "$version"
 
   "$ROOT/tests/dist/dist_test.sh" "$DIST"
@@ -112,13 +114,22 @@ dist_wheel() {
 # Prints the Debian packages of the libraries that the release contains, in whole or in part.
 dist_libraries() {
   local package
-  printf '%s\n' libc-ares-dev libfmt-dev libre2-dev libzycore-dev zlib1g-dev libstdc++6
+  printf '%s\n' libboost1.74-dev libc-ares-dev libfmt-dev libgrpc-dev libre2-dev libzycore-dev zlib1g-dev libstdc++6
   for package in "${BUILD_PACKAGES[@]}"; do
     case $package in
-      libpython3-dev) ;; # the release contains no part of it
+      # The release contains no part of these; libboost-dev only names the package of Boost's headers.
+      libpython3-dev | libslurm-dev | libcpp-httplib-dev | libboost-dev) ;;
       lib* | *-dev) echo "$package" ;;
     esac
   done
+}
+
+# dist_contents VERSION: prints what the release's archive contains, as SPDX.
+dist_contents() {
+  local -a linked
+  mapfile -t linked < <(dist_libraries)
+  "$ROOT/deploy/release/sbom.py" "$DIST" "$ROOT/client/web/page/package-lock.json" "$1" \
+    "$SOURCE_DATE_EPOCH" "${linked[@]}"
 }
 
 # Installs the licences of the libraries that the release contains.

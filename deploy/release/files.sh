@@ -104,7 +104,7 @@ reproducible_environment() {
 # bytes for every user, at every time.
 pack_folder() {
   tar -C "$1" --sort=name --mtime="@$(source_date_epoch)" --owner=0 --group=0 --numeric-owner \
-    --mode=u+rwX,go+rX,go-w --format=gnu --exclude=./"*.tar*" --exclude=./"*.whl" --exclude=./deb \
+    --mode=u+rwX,go+rX,go-w --format=gnu --exclude=./"*.tar*" --exclude=./"*.whl" --exclude=./"*.spdx.json" --exclude=./deb \
     --exclude=./rpm --exclude=./release --transform="flags=r;s,^\.,$2," --create . | gzip -9n
 }
 

@@ -73,16 +73,14 @@ earlier_sums() {
 # collect_release VERSION OUT
 collect_release() {
   local version=$1 out=$2
-  local -a linked
   rm -rf "$out"
   mkdir -p "$out"
   install -m 644 "$DIST/gpumem-$version-linux-x86_64.tar.gz" "$DIST"/libgpumem-*.whl "$DIST"/deb/*.deb \
     "$DIST"/rpm/*.rpm "$DIST/gpumem-$version-image.tar" "$out/"
   checkout_git -c tar.umask=0022 archive --format=tar --prefix="gpumem-$version/" HEAD | gzip -9n \
     >"$out/gpumem-$version-source.tar.gz"
-  mapfile -t linked < <(dist_libraries)
-  "$ROOT/deploy/release/sbom.py" "$DIST" "$version" "$SOURCE_DATE_EPOCH" "${linked[@]}" \
-    >"$out/gpumem-$version.spdx.json"
+  dist_contents "$version" >"$out/gpumem-$version.spdx.json"
+  install -m 644 "$DIST"/deb/*.spdx.json "$out/"
   (cd "$out" && sha256sum -- * >../SHA256SUMS && mv ../SHA256SUMS .)
 }
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""sbom.py DIST VERSION EPOCH PACKAGE...: prints what a release contains, as SPDX 2.3 in JSON.
+"""sbom.py FOLDER LOCK VERSION EPOCH PACKAGE... [--dynamic PACKAGE...]: prints what a release or the
+Debian packages contain, as SPDX 2.3 in JSON.
 
-That is the files of the folder DIST, and the Debian packages whose code is inside: the PACKAGEs,
-parts of which are linked into the programs, and those of the shared libraries in DIST/lib/gpumem.
-The same release gives the same text.
+It has the files of FOLDER, and the packages of npm in gpumem-web's page, which the lock file LOCK
+names. Of Debian it has the PACKAGEs, parts of which are linked into the programs, and the packages
+of the shared libraries in FOLDER/lib/gpumem. The dynamic ones are used where they are installed; their
+versions are those of the build. The same files give the same text.
 """
+import base64
 import datetime
 import hashlib
 import json
@@ -16,8 +19,17 @@ import sys
 import uuid
 
 LICENCE = "Apache-2.0"
+# Of Debian's source packages, as their files debian/copyright describe the parts that are used.
+LICENCES = {
+    "abseil": "Apache-2.0", "benchmark": "Apache-2.0", "boost1.74": "BSL-1.0", "c-ares": "MIT",
+    "cli11": "BSD-3-Clause", "cpp-httplib": "MIT", "fmtlib": "MIT",
+    "gcc-12": "GPL-3.0-or-later WITH GCC-exception-3.1", "glibc": "LGPL-2.1-or-later",
+    "googletest": "BSD-3-Clause", "grpc": "Apache-2.0", "nlohmann-json3": "MIT", "openssl": "Apache-2.0",
+    "protobuf": "BSD-3-Clause", "re2": "BSD-3-Clause", "spdlog": "MIT", "toml11": "MIT",
+    "xxhash": "BSD-2-Clause", "zlib": "Zlib", "zycore-c": "MIT", "zydis": "MIT",
+}
 # Not of the release's archive.
-LEFT_OUT = re.compile(r"\.(tar|tar\.gz|whl)$")
+LEFT_OUT = re.compile(r"\.(tar|tar\.gz|whl|spdx\.json|changes|buildinfo)$")
 LEFT_OUT_FOLDERS = {"deb", "rpm", "release"}
 
 
@@ -45,6 +57,8 @@ def files_below(folder):
 
 def kind_of(path):
     """Returns SPDX's type of a file of the release."""
+    if path.endswith(".deb"):
+        return "ARCHIVE"
     if path.startswith(("bin/", "lib/")) and not path.endswith(".pc"):
         return "ARCHIVE" if path.endswith(".a") else "BINARY"
     return "SOURCE" if path.endswith((".h", ".py", ".sh")) else "TEXT"
@@ -100,18 +114,46 @@ def debian_package(name):
         "homepage": homepage or "NOASSERTION",
         "sourceInfo": "built from Debian's source package %s %s" % (source, source_version),
         "licenseConcluded": "NOASSERTION",
-        "licenseDeclared": "NOASSERTION",
+        "licenseDeclared": LICENCES.get(source, "NOASSERTION"),
         "copyrightText": "NOASSERTION",
         "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
                           "referenceLocator": url}],
     }
 
 
-def document(dist, version, epoch, linked):
+def page_packages(lock):
+    """Returns the entries of the packages of npm whose code is in the page."""
+    with open(lock, encoding="utf-8") as file:
+        locked = json.load(file)["packages"]
+    entries = []
+    for path, package in sorted(locked.items()):
+        if not path or package.get("dev"):
+            continue
+        name = path.rpartition("node_modules/")[2]
+        kind, _, digest = package["integrity"].partition("-")
+        entries.append({
+            "SPDXID": spdx_id("Npm", name),
+            "name": name,
+            "versionInfo": package["version"],
+            "supplier": "NOASSERTION",
+            "downloadLocation": "NOASSERTION",
+            "filesAnalyzed": False,
+            "checksums": [{"algorithm": kind.upper(), "checksumValue": base64.b64decode(digest).hex()}],
+            "licenseConcluded": "NOASSERTION",
+            "licenseDeclared": package["license"],
+            "copyrightText": "NOASSERTION",
+            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                              "referenceLocator": "pkg:npm/%s@%s" % (name.replace("@", "%40"), package["version"])}],
+        })
+    return entries
+
+
+def document(dist, lock, version, epoch, linked, dynamic):
     """Returns the whole list; `linked` are the packages whose code is in the programs."""
     bundled = packages_of_libraries(dist)
+    page = page_packages(lock)
     files = [file_entry(dist, path) for path in files_below(dist)]
-    debian = [debian_package(name) for name in sorted(bundled | set(linked))]
+    debian = [debian_package(name) for name in sorted(bundled | set(linked) | set(dynamic))]
     gpumem = {
         "SPDXID": "SPDXRef-Package-gpumem",
         "name": "gpumem",
@@ -138,6 +180,9 @@ def document(dist, version, epoch, linked):
             relations.append(relation("STATIC_LINK", each["SPDXID"]))
         if each["name"] in bundled:
             relations.append(relation("CONTAINS", each["SPDXID"]))
+        if each["name"] in dynamic:
+            relations.append(relation("DYNAMIC_LINK", each["SPDXID"]))
+    relations += [relation("CONTAINS", each["SPDXID"]) for each in page]
     made = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -147,7 +192,7 @@ def document(dist, version, epoch, linked):
             "created": datetime.datetime.fromtimestamp(epoch, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "creators": ["Tool: gpumem-sbom-" + version],
         },
-        "packages": [gpumem] + debian,
+        "packages": [gpumem] + debian + page,
         "files": files,
         "relationships": relations,
     }
@@ -157,8 +202,11 @@ def document(dist, version, epoch, linked):
 
 
 def main():
-    dist, version, epoch = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    json.dump(document(dist, version, epoch, sys.argv[4:]), sys.stdout, indent=2, sort_keys=True)
+    folder, lock, version, epoch = *sys.argv[1:4], int(sys.argv[4])
+    packages = sys.argv[5:]
+    at = packages.index("--dynamic") if "--dynamic" in packages else len(packages)
+    json.dump(document(folder, lock, version, epoch, packages[:at], packages[at + 1:]), sys.stdout,
+              indent=2, sort_keys=True)
     print()
 
 

@@ -22,6 +22,9 @@ make_checkout() {
   printf '# Changelog\n\n## [1.2.3] - 2026-11-23\n' >"$CHECKOUT/CHANGELOG.md"
   printf 'gpumem (1.2.3-1) unstable; urgency=medium\n\n  * It.\n\n -- A <a@b.invalid>  Sat, 21 Nov 2026 12:00:00 +0000\n' \
     >"$CHECKOUT/deploy/debian/changelog"
+  mkdir -p "$CHECKOUT/client/web/page"
+  echo '{"packages": {"": {}, "node_modules/part": {"version": "1.0.0", "license": "MIT",
+    "integrity": "sha512-AAAA"}, "node_modules/tool": {"dev": true}}}' >"$CHECKOUT/client/web/page/package-lock.json"
   echo dist >"$CHECKOUT/.gitignore"
   cat >>"$CHECKOUT/deploy/release/release.sh" <<'END_OF_BUILDS'
 run_dist() {
@@ -31,7 +34,7 @@ run_dist() {
   pack_folder "$DIST" gpumem >"$DIST/gpumem-$(version)-linux-x86_64.tar.gz"
   echo "wheel $(cat "$ROOT/../noise" 2>/dev/null)" >"$DIST/libgpumem-$(version)-any.whl"
 }
-run_deb() { mkdir "$DIST/deb" && echo deb >"$DIST/deb/gpumemd.deb"; }
+run_deb() { mkdir "$DIST/deb" && echo deb | tee "$DIST/deb/gpumemd.deb" >"$DIST/deb/gpumem-1.2.3-deb.spdx.json"; }
 run_rpm() { mkdir "$DIST/rpm" && echo rpm >"$DIST/rpm/gpumem.rpm"; }
 run_image() { echo image >"$DIST/gpumem-$(version)-image.tar"; }
 dist_libraries() { echo libc6; }
@@ -103,7 +106,7 @@ grep -q "has no signature" "$WORK/output" || fail "it does not say that the tag 
 diff <(git -C "$CHECKOUT" tag --list --format='%(contents:body)' v1.2.3 | sed '/^$/d') \
   "$CHECKOUT/dist/release/SHA256SUMS" >"$WORK/output" || fail "the tag has other checksums"
 files=$(cd "$CHECKOUT/dist/release" && echo *)
-[[ $files == "SHA256SUMS gpumem-1.2.3-image.tar gpumem-1.2.3-linux-x86_64.tar.gz gpumem-1.2.3-source.tar.gz\
+[[ $files == "SHA256SUMS gpumem-1.2.3-deb.spdx.json gpumem-1.2.3-image.tar gpumem-1.2.3-linux-x86_64.tar.gz gpumem-1.2.3-source.tar.gz\
  gpumem-1.2.3.spdx.json gpumem.rpm gpumemd.deb libgpumem-1.2.3-any.whl" ]] || fail "it collects $files"
 (cd "$CHECKOUT/dist/release" && sha256sum --quiet --check SHA256SUMS) || fail "the checksums are wrong"
 python3 - "$CHECKOUT/dist/release/gpumem-1.2.3.spdx.json" <<'END_OF_CHECK' || fail "the list of contents is wrong"
@@ -112,7 +115,10 @@ import sys
 made = json.load(open(sys.argv[1], encoding="utf-8"))
 assert made["spdxVersion"] == "SPDX-2.3"
 assert [each["fileName"] for each in made["files"]] == ["./bin/gpumemd"], made["files"]
-assert [each["name"] for each in made["packages"]] == ["gpumem", "libc6"], made["packages"]
+assert [each["name"] for each in made["packages"]] == ["gpumem", "libc6", "part"], made["packages"]
+assert {(each["relationshipType"], each["relatedSpdxElement"]) for each in made["relationships"]} == {
+    ("DESCRIBES", "SPDXRef-Package-gpumem"), ("STATIC_LINK", "SPDXRef-Package-libc6"),
+    ("CONTAINS", "SPDXRef-Npm-part")}, made["relationships"]
 END_OF_CHECK
 
 expect_same() {

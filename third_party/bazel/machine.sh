@@ -20,7 +20,7 @@ readonly TEST_PACKAGES=(
 )
 # Even a program that is linked shared contains parts of these: headers or archives.
 readonly INSIDE_PACKAGES=(
-  libboost-dev libcli11-dev libcpp-httplib-dev libfmt-dev libgrpc++-dev libspdlog-dev libssl-dev libtoml11-dev
+  libboost1.74-dev libcli11-dev libcpp-httplib-dev libfmt-dev libgrpc++-dev libspdlog-dev libssl-dev libtoml11-dev
   libxxhash-dev nlohmann-json3-dev
 )
 readonly DEB_PACKAGES=("${BUILD_PACKAGES[@]}" debhelper dpkg-dev lintian debootstrap man-db zsh fish)
