@@ -263,7 +263,7 @@ TEST_F(Api, OversizedRequestsAndMetadataAreRefused) {
   auto broker = NewBroker();
   // The limit holds once the client has acknowledged it.
   EXPECT_OK(CallBroker(*broker, &Stub::GetUsage, v1::GetUsageRequest(), token()));
-  // What is more than twice gRPC's limit ends the connection.
+  // More than twice gRPC's limit ends the connection.
   for (const auto& [bytes, code] : {std::pair(12000, grpc::StatusCode::RESOURCE_EXHAUSTED),
                                     std::pair(100000, grpc::StatusCode::UNAVAILABLE)}) {
     const auto context = testing::ContextWith(token());
