@@ -3,9 +3,8 @@
 # shellcheck disable=SC2153,SC2164  # `run` sets ROOT and `set -e`
 # ./run reproduce: builds the last commit twice from nothing, and compares the bytes. Sourced by `run`.
 
-# The second build differs in all that another machine of the same Debian may differ in: folder, home,
-# time zone, locale, umask and shell's variables; for root also user and host name, and packers have a
-# date 40 days ahead.
+# The second build has another folder, home, time zone, locale, umask and environment, and its packers
+# have a date 40 days ahead. As root it also has another user and host name.
 run_reproduce() {
   local -a what=("$@")
   (($#)) || what=(dist)
