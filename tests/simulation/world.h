@@ -3,6 +3,7 @@
 // client processes. One thread; all chance comes from the steps.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -46,6 +47,11 @@ std::string ToString(const Step& step);
 
 enum class Check { kNone, kIncremental, kFull };
 
+inline constexpr std::array<const char*, 3> kTenants = {"a", "b", "a-child"};
+
+// Returns a quota that the tenant may have.
+Quota QuotaOf(const std::string& tenant, Random& random);
+
 class World {
  public:
   // `seed` decides how large it is, and all secrets.
@@ -68,12 +74,14 @@ class World {
  private:
   // True if the action can be done now; sets how many actors can do it.
   bool Can(Action action, size_t* actors);
+  std::vector<size_t> Those(bool (Client::*which)() const) const;
+
+  // --- world_events.cc
   void Operate(Random& random);
   void Fault(Random& random);
   void StartDaemon();
   void Reap();
   void EndProcesses();
-  std::vector<size_t> Those(bool (Client::*which)() const) const;
 
   // --- world_checks.cc
   void CheckAll(bool full);
