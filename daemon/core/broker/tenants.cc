@@ -60,10 +60,10 @@ absl::StatusOr<BrokerTenants::Held> BrokerTenants::End(const std::string& tenant
     {
       TimedLock lock(&broker_.mutex_);
       broker_.mutex_.AwaitWithDeadline(absl::Condition(&gone),
-                                       std::min(deadline, absl::Now() + kLook));
+                                       std::min(deadline, broker_.now_() + kLook));
       if (gone()) return Held{.gone = true};
     }
-    if (absl::Now() >= deadline || cancelled()) return HeldBy(tenant);
+    if (broker_.now_() >= deadline || cancelled()) return HeldBy(tenant);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/update.h"
@@ -82,13 +81,13 @@ void Broker::PageLoop() {
       unused = pages_.TakeUnused();
     }
     unused.clear();
-    const absl::Time begun = absl::Now();
+    const absl::Time begun = now_();
     std::string last;
     do {
       TimedLock lock(&mutex_);
       last = pages_.RefreshSome(ledger_.state(), last, kPagesAtOnce);
     } while (!last.empty());
-    const absl::Duration pause = std::max(kPause, kPausesPerRound * (absl::Now() - begun));
+    const absl::Duration pause = std::max(kPause, kPausesPerRound * (now_() - begun));
     TimedLock lock(&mutex_);
     const auto stops = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };
     if (mutex_.AwaitWithTimeout(absl::Condition(&stops), std::min(pause, absl::Seconds(1)))) return;

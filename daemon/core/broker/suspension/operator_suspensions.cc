@@ -10,7 +10,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "daemon/core/admission/request_checks.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/suspension/suspensions.h"
@@ -124,7 +123,7 @@ absl::Status BrokerOperators::AwaitMoved(SessionId session, absl::Span<const Lea
     {
       TimedLock lock(&broker_.mutex_);
       broker_.mutex_.AwaitWithDeadline(absl::Condition(&moves),
-                                       std::min(asked.until, absl::Now() + kLook));
+                                       std::min(asked.until, broker_.now_() + kLook));
     }
     if (ended) {
       return absl::AbortedError(
@@ -133,7 +132,7 @@ absl::Status BrokerOperators::AwaitMoved(SessionId session, absl::Span<const Lea
     }
     if (left.empty()) break;
     if (cancelled()) return absl::CancelledError("the operator does not wait any more");
-    if (absl::Now() >= asked.until) return NotInTime(session, left, asked.action);
+    if (broker_.now_() >= asked.until) return NotInTime(session, left, asked.action);
   }
   return absl::OkStatus();
 }
@@ -191,7 +190,7 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::SuspendPu
     ++moved.segments;
     left.push_back(move.from);
   }
-  if (!AwaitFree(left, absl::Now() + Broker::kDisposalWait)) {
+  if (!AwaitFree(left, broker_.now_() + Broker::kDisposalWait)) {
     return absl::DeadlineExceededError(
         "the memory is in the host tier, and the driver has not yet taken that of the device back");
   }
@@ -225,10 +224,10 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::ResumePub
     const bool may_come = DenialOf(operation.status()).has_value() ||
                           (absl::IsUnavailable(operation.status()) &&
                            !broker_.ledger_.state().RefusesAcquire(/*resumes=*/true));
-    if (!may_come || absl::Now() >= deadline) return operation.status();
+    if (!may_come || broker_.now_() >= deadline) return operation.status();
     if (cancelled()) return absl::CancelledError("the operator does not wait any more");
     broker_.mutex_.AwaitWithDeadline(absl::Condition(&broker_.stopping_),
-                                     std::min(deadline, absl::Now() + kLook));
+                                     std::min(deadline, broker_.now_() + kLook));
   }
 }
 
