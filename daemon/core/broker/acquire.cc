@@ -204,7 +204,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
   absl::Cleanup rollback = [&] { Abort(operation, handover.partly_sent); };
   absl::flat_hash_map<uint64_t, size_t> pools;
   const bool delivers = !(operation.resumes && operation.publication);
-  for (size_t begin = 0; delivers && begin < operation.items.size(); begin += kLeasesAtOnce) {
+  for (size_t begin = 0; delivers && begin < operation.items.size(); begin += leases_at_once_) {
     const trace::Span describe("describe");
     Update update(this);  // journals that its process may map them
     absl::Status there = Describe(operation, begin, handover, pools);
@@ -229,7 +229,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
     if (next == 0) {
       for (const auto& [pool, device] : pools) pools_sent_[operation.session][device] = pool;
     }
-    absl::StatusOr<bool> committed = ledger_.operations().Commit(operation, next, kLeasesAtOnce);
+    absl::StatusOr<bool> committed = ledger_.operations().Commit(operation, next, leases_at_once_);
     if (!committed.ok()) return {Outcome::kFailed, committed.status()};
     done = *committed;
   }
@@ -239,7 +239,7 @@ Broker::HandedOver Broker::HandOver(const Operation& operation, Deliver deliver,
 absl::Status Broker::Describe(const Operation& operation, size_t begin, Handover& handover,
                               absl::flat_hash_map<uint64_t, size_t>& pools) {
   const auto sent = pools_sent_.find(operation.session);
-  const size_t end = std::min(begin + kLeasesAtOnce, operation.items.size());
+  const size_t end = std::min(begin + leases_at_once_, operation.items.size());
   for (size_t i = begin; i < end; ++i) {
     const Operation::Item& item = operation.items[i];
     const Allocation& memory = *memory_.at(item.segment);
@@ -268,7 +268,7 @@ void Broker::Abort(const Operation& operation, bool handed_over) {
   size_t next = 0;
   for (bool done = false; !done;) {
     Update update(this);
-    done = ledger_.operations().Abort(operation, handed_over, next, kLeasesAtOnce);
+    done = ledger_.operations().Abort(operation, handed_over, next, leases_at_once_);
   }
 }
 

@@ -39,6 +39,7 @@ Broker::Broker(BrokerOptions options)
       continuity_(options.continuity),
       audit_(options.audit),
       max_leases_per_session_(options.bounds.max_leases_per_session),
+      leases_at_once_(options.bounds.leases_at_once),
       now_(options.now),
       heartbeat_(std::move(options.heartbeat)),
       heartbeat_interval_(options.heartbeat_interval),

@@ -335,6 +335,7 @@ class Broker {
   Continuity* const continuity_;
   AuditSink* const audit_;
   const size_t max_leases_per_session_;
+  const size_t leases_at_once_;
   const std::function<absl::Time()> now_;
   const std::function<void(const BrokerLoad&)> heartbeat_;
   const absl::Duration heartbeat_interval_, heartbeat_pause_, copy_hold_;

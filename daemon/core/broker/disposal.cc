@@ -80,7 +80,7 @@ void Broker::EndLoop() {
     }
     {
       Update update(this);
-      if (!frozen_) ledger_.endings().Continue();
+      if (!frozen_) ledger_.endings().Continue(leases_at_once_);
     }
     TimedLock lock(&mutex_);
     const auto stops = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_; };

@@ -57,7 +57,7 @@ absl::Status Broker::Release(const Call& call, absl::Span<const LeaseId> leases,
   while (!requests.empty()) {
     Update update(this);
     requests.remove_prefix(
-        ledger_.reconciliation().DropRegrants(call.session(), requests, kLeasesAtOnce));
+        ledger_.reconciliation().DropRegrants(call.session(), requests, leases_at_once_));
   }
   return absl::OkStatus();
 }
@@ -66,21 +66,21 @@ absl::Status Broker::ReleaseInParts(SessionId session, std::vector<LeaseId> leas
   const gpumem::trace::Span span("release");
   std::sort(leases.begin(), leases.end());
   leases.erase(std::unique(leases.begin(), leases.end()), leases.end());
-  const bool in_one = leases.size() <= kLeasesAtOnce;
+  const bool in_one = leases.size() <= leases_at_once_;
   absl::Span<const LeaseId> unchecked(leases);
   while (!in_one && !unchecked.empty()) {
-    constexpr size_t kCheckedAtOnce = 4 * kLeasesAtOnce;
+    const size_t checked_at_once = 4 * leases_at_once_;
     TimedLock lock(&mutex_);
-    absl::Status had = ledger_.leases().Check(session, unchecked.subspan(0, kCheckedAtOnce));
+    absl::Status had = ledger_.leases().Check(session, unchecked.subspan(0, checked_at_once));
     if (!had.ok()) return had;
-    unchecked.remove_prefix(std::min(unchecked.size(), kCheckedAtOnce));
+    unchecked.remove_prefix(std::min(unchecked.size(), checked_at_once));
   }
   absl::Span<const LeaseId> left(leases);
   do {
     Update update(this);
-    absl::Status released = ledger_.leases().Release(session, left.subspan(0, kLeasesAtOnce));
+    absl::Status released = ledger_.leases().Release(session, left.subspan(0, leases_at_once_));
     if (!released.ok()) return released;
-    left.remove_prefix(std::min(left.size(), kLeasesAtOnce));
+    left.remove_prefix(std::min(left.size(), leases_at_once_));
   } while (!left.empty());
   return absl::OkStatus();
 }

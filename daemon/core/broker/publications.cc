@@ -96,7 +96,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     if (auto regrant = ledger_.reconciliation().RegrantAttach(it.session, it.spec.request_id)) {
       admission = Admission{.operation = std::move(regrant)};
     } else {
-      admission = ledger_.operations().BeginAttach(it.session, it.spec, kLeasesAtOnce);
+      admission = ledger_.operations().BeginAttach(it.session, it.spec, leases_at_once_);
     }
     if (!admission.ok()) {
       if (it.spec.claims) ledger_.publications().claims().Refused(it.session, it.spec.request_id);
@@ -126,7 +126,7 @@ Broker::AttachProgress Broker::Advance(const std::shared_ptr<Attachment>& attach
     absl::Status exposed;
     {
       Update update(this);
-      exposed = ledger_.operations().Expose(operation, kLeasesAtOnce);
+      exposed = ledger_.operations().Expose(operation, leases_at_once_);
     }
     if (exposed.ok()) continue;
     Abort(operation, /*handed_over=*/false);
@@ -191,7 +191,7 @@ void Broker::DropEndedPublications() {
 }
 
 void Broker::EndOverduePublications(absl::Time now) {
-  ledger_.publications().Expire(kLeasesAtOnce);  // the clock's thread soon ends the rest
+  ledger_.publications().Expire(leases_at_once_);  // the clock's thread soon ends the rest
   while (const std::optional<WaiterId> waiter = attaching_.FirstDue(now)) {
     absl::Status expired = ledger_.publications().waiters().EndWait(*waiter, /*expired=*/true);
     Resume(attaching_.Take(*waiter), std::move(expired));

@@ -84,7 +84,7 @@ void Broker::Freeze() {
   while (true) {
     Update update(this);
     if (ledger_.endings().HasAny()) {
-      ledger_.endings().Continue();
+      ledger_.endings().Continue(leases_at_once_);
       continue;
     }
     survivable_ = false;
@@ -131,7 +131,7 @@ absl::StatusOr<std::vector<LeaseId>> Broker::Reconcile(absl::string_view token,
   while (true) {
     Update update(this);
     absl::StatusOr<bool> done =
-        ledger_.reconciliation().Reconcile(call->session(), statement, /*steps=*/kLeasesAtOnce);
+        ledger_.reconciliation().Reconcile(call->session(), statement, /*steps=*/leases_at_once_);
     if (!done.ok()) return done.status();
     if (*done) return statement.TakeUnknown();
   }

@@ -37,12 +37,12 @@ void Broker::AuditNoSession(absl::string_view tenant, const SessionDetails& deta
 
 void Broker::SocketClosed(SessionId session) {
   Update update(this);
-  ledger_.endings().SocketClosed(session);
+  ledger_.endings().SocketClosed(session, leases_at_once_);
 }
 
 void Broker::ProcessGone(SessionId session) {
   Update update(this);
-  ledger_.endings().ProcessGone(session);
+  ledger_.endings().ProcessGone(session, leases_at_once_);
 }
 
 bool Broker::AwaitCalls(absl::Time deadline) const {

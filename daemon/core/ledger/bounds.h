@@ -7,6 +7,9 @@
 
 namespace gpumemd {
 
+// Leases ended in one go when thousands end. That many hold the Broker's mutex for a millisecond.
+inline constexpr size_t kLeasesAtOnce = 512;
+
 // The daemon's bounds, over all tenants.
 struct Bounds {
   uint32_t max_sessions = 4096;
@@ -41,13 +44,11 @@ struct Bounds {
   uint32_t max_lasting = 1024;
   uint32_t max_lasting_per_uid = 32;
   uint32_t max_lasting_per_tenant = 256;
+  size_t leases_at_once = kLeasesAtOnce;  // a simulation has fewer
 };
 
 // Segments that one operation may touch: as many as one SCM_RIGHTS message carries.
 inline constexpr uint32_t kMaxSegmentsPerCall = 253;
-
-// Leases ended in one go when thousands end. That many hold the Broker's mutex for a millisecond.
-inline constexpr size_t kLeasesAtOnce = 512;
 
 // Leases that one Suspend, or one Resume, may name.
 inline constexpr size_t kMaxSuspendedAtOnce = 1024;

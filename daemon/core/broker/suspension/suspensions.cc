@@ -100,7 +100,7 @@ absl::Status BrokerSuspensions::Carry(const std::vector<Move>& moves) {
   Failpoint("suspend-copied");
   for (size_t next = 0; next < moves.size();) {
     Broker::Update update(&broker_);
-    for (size_t steps = 0; next < moves.size() && steps < kLeasesAtOnce; ++next) {
+    for (size_t steps = 0; next < moves.size() && steps < broker_.leases_at_once_; ++next) {
       steps += 1 + broker_.ledger_.suspensions().Finish(moves[next], copied.ok());
     }
   }
