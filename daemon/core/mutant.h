@@ -37,7 +37,7 @@ namespace gpumemd {
   X(kReconcileKeepsAll)      /* leases that a returning client does not have go on */        \
   X(kReconcilesDuringCalls)  /* a client returns before its earlier calls have ended */      \
   X(kMovesMapped)            /* memory that another process maps moves to the tier */        \
-  X(kMovesShared)            /* memory with a lease that is not suspended moves */           \
+  X(kMovesPublished)         /* memory that a publication holds moves with a session's */    \
   X(kMovesUncopied)          /* leases move although the copy has failed */                  \
   X(kMovesUnjournaled)       /* leases that moved are not journaled */                       \
   X(kSuspendsUnjournaled)    /* that a lease is suspended is not journaled */                \

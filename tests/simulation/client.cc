@@ -69,8 +69,13 @@ void Client::DropConnection() {
   if (process_->connection == nullptr) return;
   // Only the daemon's end of a session's socket ends the session: a lost connection is another's.
   process_->connection->cut = true;
+  process_->over |= process_->connection->closed;
   process_->connection->socket.clear();
   process_->connection.reset();
+}
+
+void Client::FillSocket(absl::Time until) {
+  if (connected()) process_->connection->full_until = until;
 }
 
 void Client::LoseConnection() {
@@ -279,7 +284,7 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
     }
     default: {
       op->leases = Pick(random, 3, [](const Held& held) {
-        return held.own && held.state == State::kMapped && !held.revocable;
+        return held.state == State::kMapped && !held.revocable;
       });
       if (op->leases.empty()) return nullptr;
       op->kind = random.OneIn(2) ? Op::Kind::kPrepare : Op::Kind::kSuspend;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -29,6 +30,8 @@ struct Hall {
     TicketScope scope = TicketScope::kTenant;
   };
   std::deque<Ticket> tickets;  // the last few
+  // Contents of publications, by tenant, name and version.
+  std::map<std::tuple<std::string, std::string, uint64_t>, std::vector<uint64_t>> published;
   uint64_t last_stamp = 0;
   pid_t last_pid = 0;
   // The first thing that must not be.
@@ -75,6 +78,8 @@ class Client {
   void Die();
   void Read();  // a message from its socket
   void LoseConnection();
+  // The kernel takes no message for it until then.
+  void FillSocket(absl::Time until);
   // Does one thing that it can do now. Null: there is no daemon. `calm`: begins no call but those
   // that end the call under way.
   void Act(Daemon* daemon, Random& random, bool calm);
@@ -93,6 +98,8 @@ class Client {
     std::vector<LeaseId> ids;
     Secret secret{};
     bool claimed = false;
+    std::string tenant;  // and version: of the publication
+    uint64_t version = 0;
     ConnectionPtr connection;
   };
   struct Op {
@@ -139,6 +146,7 @@ class Client {
     std::unique_ptr<Op> op;
     std::unique_ptr<Op> again;  // to be sent once it is connected
     uint64_t last_request = 0;  // numbered, of publications
+    bool over = false;          // the daemon has closed its socket: the session has ended
   };
 
   static const char* NameOf(Op::Kind kind);

@@ -75,8 +75,15 @@ void Client::Hear(Random& random) {
     return;  // it is sent in its next turn
   }
   if (!status.ok()) {
+    if (op.kind == Op::Kind::kOpen && absl::IsNotFound(status)) {
+      std::erase_if(hall_.tickets,
+                    [&](const Hall::Ticket& each) { return each.secret == op.ticket.secret; });
+    }
     if (op.kind == Op::Kind::kSuspend && !absl::IsUnavailable(status)) {
-      for (LeaseId id : op.leases) process.held.at(id).state = Held::State::kUnmapped;
+      for (LeaseId id : op.leases) {
+        const auto held = process.held.find(id);  // it may have been lost meanwhile
+        if (held != process.held.end()) held->second.state = Held::State::kUnmapped;
+      }
     }
     return End();
   }
@@ -85,9 +92,16 @@ void Client::Hear(Random& random) {
       hall_.tickets.push_back({answer->secret, tenant_, op.scope});
       if (hall_.tickets.size() > kTicketsKept) hall_.tickets.pop_front();
       break;
-    case Op::Kind::kPublish:
+    case Op::Kind::kPublish: {
+      std::vector<uint64_t> contents;
+      for (LeaseId id : op.leases) {
+        const auto held = process.held.find(id);
+        contents.push_back(held == process.held.end() ? 0 : held->second.contents);
+      }
+      hall_.published[{tenant_, op.publish.name, answer->version}] = std::move(contents);
       process.book.Published(process.book.ClaimsOn({op.publish.name, op.publish.content_id}));
       break;
+    }
     case Op::Kind::kAcquire:
     case Op::Kind::kOpen:
     case Op::Kind::kAttach:
@@ -108,7 +122,10 @@ void Client::HearConnected(const Answer& answer) {
     DropConnection();
     End();
     // A client whose session is over ends: it would have to connect for a new one.
-    if (over) {
+    if (over && process.over) {
+      ++hall_.counts["session ended, as its client did not read"];
+      surroundings_.to_end.emplace_back(pid(), true);
+    } else if (over) {
       Violate(absl::StrCat("the daemon does not know its session: ", answer.status.ToString()));
     }
     return;
@@ -151,6 +168,20 @@ void Client::HearLeases(const Answer& answer) {
   // Its Delivery came before the answer.
   while (op.connection == process.connection && CanRead()) Read();
   for (const LeaseView& lease : answer.leases) Map(lease.lease, lease);
+  if (op.kind != Op::Kind::kAttach) return;
+  const std::string name = op.attach.name.substr(op.attach.name.find('/') + 1);
+  const auto published = hall_.published.find({answer.tenant, name, answer.version});
+  if (published == hall_.published.end()) return;  // its publisher did not hear the answer
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Held& held = process.held.at(ids[i]);
+    if (i >= published->second.size()) {
+      return Violate(absl::StrCat(answer.tenant, "/", name, " has more segments"));
+    }
+    const uint64_t contents = published->second[i];
+    if (held.memory != nullptr && contents != 0 && held.contents != contents) {
+      Violate(absl::StrCat("a segment of ", answer.tenant, "/", name, " has other contents"));
+    }
+  }
 }
 
 void Client::Map(LeaseId id, const LeaseView& lease) {
@@ -180,6 +211,9 @@ void Client::Map(LeaseId id, const LeaseView& lease) {
     if (op.acquire.bytes > lease.bytes || lease.tenant != tenant_) {
       Violate(absl::StrCat("lease ", ToInt(id), " is too small, or another tenant's"));
     }
+    if (memory->shown) {
+      Violate(absl::StrCat("another tenant has had the memory of lease ", ToInt(id)));
+    }
     if (hall_.mapped_by_others(memory.get(), pid()) > 0) {
       Violate(absl::StrCat("the memory of lease ", ToInt(id), " is mapped by another process"));
     }
@@ -198,6 +232,7 @@ void Client::Map(LeaseId id, const LeaseView& lease) {
     memory->tenant = tenant_;
     if (lease.scratch && before.own) memory->contents = ++hall_.last_stamp;
   }
+  memory->shown |= lease.tenant != tenant_;
   held.contents = memory->contents;
 }
 

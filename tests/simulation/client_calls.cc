@@ -145,6 +145,8 @@ void Client::Send(Daemon& daemon) {
             if (progress.attached.ok()) {
               answer.leases = std::move(progress.attached->leases);
               answer.claimed = progress.attached->claimed;
+              answer.tenant = progress.attached->publication.tenant;
+              answer.version = progress.attached->publication.version;
             }
             return progress.attached.status();
           });
@@ -181,10 +183,12 @@ void Client::Send(Daemon& daemon) {
         return absl::OkStatus();
       });
     case Op::Kind::kPublish:
-      return call(
-          [spec = op.publish, metadata = op.metadata](Daemon& to, Broker::Call& begun, Answer&) {
-            return to.broker().Publish(begun, spec, metadata).status();
-          });
+      return call([spec = op.publish, metadata = op.metadata](Daemon& to, Broker::Call& begun,
+                                                              Answer& answer) {
+        const auto version = to.broker().Publish(begun, spec, metadata);
+        if (version.ok()) answer.version = *version;
+        return version.status();
+      });
     case Op::Kind::kUnpublish:
       return call(
           [name = op.attach.name, number = op.number](Daemon& to, Broker::Call& begun, Answer&) {

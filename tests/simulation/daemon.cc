@@ -18,7 +18,7 @@ constexpr absl::Duration kDrain = absl::Seconds(8);
 
 Daemon::Daemon(Surroundings* surroundings)
     : surroundings_(*surroundings),
-      fibers_(&surroundings->now),
+      fibers_(&surroundings->now, this),
       devices_(surroundings->driver, this),
       link_(surroundings->store, this) {
   link_.driver = surroundings->driver;
@@ -26,10 +26,21 @@ Daemon::Daemon(Surroundings* surroundings)
 
 Daemon::~Daemon() = default;
 
-absl::Status Daemon::Start() {
-  may_yield_ = false;
+void Daemon::Start() {
+  Run([this] {
+    absl::Status started = Restore();
+    if (dead_) return;
+    started_ = std::move(started);
+    serves_ = started_->ok();
+  });
+}
+
+absl::Status Daemon::Restore() {
+  const auto dead = [] { return absl::UnavailableError("dead"); };
+  if (!Pause("start")) return dead();
   absl::StatusOr<JournalImage> image = link_.Open();
   if (!image.ok()) return image.status();
+  if (!Pause("start-opened")) return dead();
   BrokerOptions options;
   for (size_t i = 0; i < surroundings_.gpus; ++i) options.devices.push_back(devices_.MakeGpu(i));
   if (surroundings_.tier_bytes > 0) {
@@ -67,11 +78,14 @@ absl::Status Daemon::Start() {
   for (const auto& [publication, fd] : surroundings_.store->metadata) {
     inheritance.metadata.emplace(publication, gpumem::UniqueFd(dup(fd.get())));
   }
+  if (!Pause("start-looked")) return dead();
+  may_yield_ = false;  // it holds the broker's mutex
   inheritance.image = *std::move(image);
   absl::StatusOr<Broker::Restored> restored = broker_->Restore(std::move(inheritance));
   may_yield_ = true;
   if (!restored.ok()) return restored.status();
-  if (!dead_ && !restored->refused.empty()) return restored->refused.front().second;
+  if (!Pause("started")) return dead();
+  if (!restored->refused.empty()) return restored->refused.front().second;
   restored_ = *std::move(restored);
   return absl::OkStatus();
 }
@@ -80,6 +94,19 @@ void Daemon::KillIn(size_t moments, std::optional<Tear> tear) {
   tear_ = tear;
   if (moments == 0) return Die();
   kill_in_ = moments;
+}
+
+void Daemon::CancelKill() {
+  kill_in_.reset();
+  surroundings_.fatal_allocation = 0;
+}
+
+// The real daemon has std::bad_alloc end it. Here the thread runs on to its next stop, without
+// effect: what it held is taken from it there (Reap).
+void Daemon::Allocates() {
+  if (dead_ || ++surroundings_.allocations != surroundings_.fatal_allocation) return;
+  dead_ = at_allocation_ = true;
+  link_.Died();
 }
 
 void Daemon::Die() {
@@ -131,13 +158,12 @@ void Daemon::Stop() {
 }
 
 bool Daemon::Reap() {
+  if (dead_) Die();
   may_yield_ = true;
-  if (broker_ != nullptr) {
-    fibers_.Start([this] {
-      fibers_.WaitUntil([this] { return serving_ == 0; });
-      broker_.reset();
-    });
-  }
+  fibers_.Start([this] {
+    fibers_.WaitUntil([this] { return serving_ == 0; });
+    broker_.reset();
+  });
   return fibers_.Drain();
 }
 
@@ -166,7 +192,10 @@ absl::Status Daemon::Deliver(const ConnectionPtr& connection, const Handover& ha
   const auto gone = [&] { return connection->cut || connection->closed; };
   if (gone()) return absl::UnavailableError("the session's socket is closed");
   if (!connection->reconciled) return absl::UnavailableError("it is not reconciled");
-  const auto has_room = [&] { return connection->socket.size() < Connection::kRoom; };
+  const auto has_room = [&] {
+    return connection->socket.size() < Connection::kRoom &&
+           surroundings_.now >= connection->full_until;
+  };
   if (!has_room() && !may_block) return absl::DeadlineExceededError("it would block");
   fibers_.WaitUntil([&] { return has_room() || gone() || dead_; },
                     surroundings_.now + kSendTimeout);

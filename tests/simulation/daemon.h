@@ -42,8 +42,9 @@ struct Connection {
 
   SessionId session{};
   pid_t pid = 0;
-  bool cut = false;     // no call or answer passes any more
-  bool closed = false;  // by the daemon, together with its session
+  absl::Time full_until = absl::InfinitePast();  // the kernel takes no message before
+  bool cut = false;                              // no call or answer passes any more
+  bool closed = false;                           // by the daemon, together with its session
   bool reconciled = true;
   bool revoked = false;  // a watch has told of revocations
   uint64_t statement = 0;
@@ -68,21 +69,34 @@ struct Surroundings {
   // Until when processes of sessions are to be ended by the daemon's request.
   std::vector<std::pair<pid_t, bool>> to_end;
   std::map<pid_t, SessionDetails> alive;  // processes
+  // Allocations of daemons so far, and the number of the one at which the daemon dies; 0: none.
+  uint64_t allocations = 0;
+  uint64_t fatal_allocation = 0;
 };
 
-class Daemon final : public StoreHost, public BrokerObserver {
+class Daemon final : public StoreHost, public BrokerObserver, public AllocationListener {
  public:
   explicit Daemon(Surroundings* surroundings);
   ~Daemon() override;
 
-  // Takes over what the last daemon left.
-  absl::Status Start();
+  // Begins to take over what the last daemon left, on a thread.
+  void Start();
+  // Returns how that has ended, once; nullopt: it has not, or was asked before.
+  std::optional<absl::Status> TakeStarted() { return std::exchange(started_, std::nullopt); }
+  // True if it has a whole state: it has started and is not dead.
+  bool serves() const { return serves_ && !dead_; }
+  // Waits until it serves or is dead.
+  void AwaitStart() {
+    fibers_.WaitUntil([this] { return serves_ || dead_; });
+  }
   // Its pidfds tell it that a process has gone.
   void ProcessGone(pid_t pid);
   // Kills it in the given number of moments; 0: now. `tear`: if that is a write, within it.
   void KillIn(size_t moments, std::optional<Tear> tear);
-  void CancelKill() { kill_in_.reset(); }
+  void CancelKill();
   bool dead() const { return dead_; }
+  bool has_served() const { return serves_; }
+  bool died_at_allocation() const { return at_allocation_; }
   // True once it has stopped in order.
   bool stopped() const { return stopped_; }
   // True once its journal is complete: from then on it writes none, and only ends.
@@ -97,7 +111,7 @@ class Daemon final : public StoreHost, public BrokerObserver {
   Broker& broker() { return *broker_; }
   const Restored& restored() const { return restored_; }
   // True if new connections are served.
-  bool accepts() const { return !dead_ && !stopping_; }
+  bool accepts() const { return serves() && !stopping_; }
 
   // Runs `body` on a new thread, as a call that came by this connection. `body` gets the
   // session's call, unless `why` is an error.
@@ -120,6 +134,9 @@ class Daemon final : public StoreHost, public BrokerObserver {
   bool Fails() override;
   std::optional<Tear> TearsWrite() override;
 
+  // --- AllocationListener
+  void Allocates() override;
+
   // --- BrokerObserver
   void SessionForgotten(SessionId) override {}
   void QuotaChanged(absl::string_view) override {}
@@ -131,6 +148,7 @@ class Daemon final : public StoreHost, public BrokerObserver {
   void ContextLost(const std::string&, size_t) override {}
 
  private:
+  absl::Status Restore();
   void Die();
 
   Surroundings& surroundings_;
@@ -141,7 +159,10 @@ class Daemon final : public StoreHost, public BrokerObserver {
   std::multimap<pid_t, SessionId> watched_;
   std::optional<size_t> kill_in_;
   std::optional<Tear> tear_;
+  std::optional<absl::Status> started_;
+  bool serves_ = false;
   bool dead_ = false;
+  bool at_allocation_ = false;
   bool may_yield_ = true;
   bool stopping_ = false;
   bool leaves_ = false;  // its sessions to the next daemon

@@ -88,6 +88,7 @@ class Devices::Gpu final : public Device {
   absl::StatusOr<std::unique_ptr<Allocation>> Adopt(const CreateSpec& spec,
                                                     gpumem::UniqueFd fd) override {
     const int number = fd.release();
+    if (!devices_.host_.Pause("adopt")) return absl::UnavailableError("dead");
     MemoryPtr memory = devices_.driver_.Find(number);
     if (memory == nullptr || memory->bytes != spec.bytes || memory->device != index_) {
       return absl::InvalidArgumentError("it is not of that size");

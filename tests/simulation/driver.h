@@ -33,6 +33,7 @@ struct Memory {
   uint64_t contents = 0;             // a stamp of what was written last; 0: zeros
   std::optional<SegmentId> segment;  // once the store was asked to keep it
   std::string tenant;                // whose session wrote to it
+  bool shown = false;                // another tenant's process has mapped it
   ~Memory();
 };
 using MemoryPtr = std::shared_ptr<Memory>;

@@ -26,6 +26,8 @@ Fibers* entering = nullptr;
 Fibers::~Fibers() { Require(fibers_.empty(), "fibers have not ended"); }
 
 std::function<void()> Fibers::Start(std::function<void()> body) {
+  // It has stacks left or not: that is no part of a history.
+  AllocationListener* const listener = ListenToAllocations(nullptr);
   auto fiber = std::make_unique<Fiber>();
   fiber->body = std::move(body);
   if (Stacks().empty()) {
@@ -41,6 +43,7 @@ std::function<void()> Fibers::Start(std::function<void()> body) {
   makecontext(&fiber->context, &Fibers::Enter, 0);
   auto join = [this, ended = fiber->ended] { WaitUntil([&] { return *ended; }); };
   fibers_.push_back(std::move(fiber));
+  ListenToAllocations(listener);
   return join;
 }
 
@@ -80,22 +83,30 @@ void Fibers::Yield() {
 size_t Fibers::CountReady() {
   ready_.clear();
   for (const auto& fiber : fibers_) {
-    if (past_all_deadlines_ && fiber->deadline < absl::InfiniteFuture()) {
-      ready_.push_back(fiber.get());
-    } else if (fiber->ready == nullptr || fiber->deadline <= now_ || (*fiber->ready)()) {
-      ready_.push_back(fiber.get());
-    }
+    if (fiber->stalled == 0 && CanGoOn(*fiber)) ready_.push_back(fiber.get());
+  }
+  if (!ready_.empty()) return ready_.size();
+  for (const auto& fiber : fibers_) {
+    if (CanGoOn(*fiber)) ready_.push_back(fiber.get());
   }
   return ready_.size();
+}
+
+bool Fibers::CanGoOn(const Fiber& fiber) const {
+  if (past_all_deadlines_ && fiber.deadline < absl::InfiniteFuture()) return true;
+  return fiber.ready == nullptr || fiber.deadline <= now_ || (*fiber.ready)();
 }
 
 void Fibers::Run(size_t which) { Resume(ready_.at(which)); }
 
 void Fibers::Resume(Fiber* fiber) {
   Require(running_ == nullptr, "a fiber runs another one");
+  for (const auto& each : fibers_) each->stalled -= each->stalled > 0 ? 1 : 0;
   running_ = fiber;
   entering = this;
+  AllocationListener* const before = ListenToAllocations(listener_);
   Require(swapcontext(&outside_, &fiber->context) == 0, "swapcontext");
+  ListenToAllocations(before);
   running_ = nullptr;
   if (!*fiber->ended) return;
   const auto it = std::find_if(fibers_.begin(), fibers_.end(),

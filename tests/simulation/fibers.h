@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "daemon/core/broker/threads.h"
+#include "tests/simulation/allocations.h"
 
 namespace gpumemd::simulation {
 
@@ -21,8 +22,8 @@ namespace gpumemd::simulation {
 // fiber may hold a mutex there, but for that of Await.
 class Fibers final : public Threads {
  public:
-  // `now`: the simulated time; must outlive this.
-  explicit Fibers(const absl::Time* now) : now_(*now) {}
+  // `now`: the simulated time. `listener`: is told of allocations of fibers. Both outlive this.
+  Fibers(const absl::Time* now, AllocationListener* listener) : now_(*now), listener_(listener) {}
   // Requires that all fibers have ended.
   ~Fibers() override;
 
@@ -40,6 +41,9 @@ class Fibers final : public Threads {
   size_t CountReady();
   // Runs one of these until it stops. Requires which < CountReady().
   void Run(size_t which);
+  // Stops the fiber for so many runs of others, unless none of them can go on. Requires which <
+  // CountReady().
+  void Stall(size_t which, size_t runs) { ready_.at(which)->stalled = runs; }
   // Returns the first deadline of a waiting fiber.
   absl::Time NextDeadline() const;
   // Runs all fibers to their ends. Passes deadlines if none can go on otherwise. False if one waits
@@ -55,12 +59,15 @@ class Fibers final : public Threads {
     // Of the wait that it stopped in.
     const absl::FunctionRef<bool()>* ready = nullptr;
     absl::Time deadline = absl::InfiniteFuture();
+    size_t stalled = 0;
   };
   static void Enter();
   void Stop(absl::FunctionRef<bool()> ready, absl::Time deadline);
+  bool CanGoOn(const Fiber& fiber) const;
   void Resume(Fiber* fiber);
 
   const absl::Time& now_;
+  AllocationListener* const listener_;
   bool past_all_deadlines_ = false;
   ucontext_t outside_{};
   std::vector<std::unique_ptr<Fiber>> fibers_;  // by start

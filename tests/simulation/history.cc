@@ -10,17 +10,32 @@ namespace gpumemd::simulation {
 namespace {
 
 Outcome End(World& world, std::vector<Step> steps) {
+  const uint64_t allocations = world.allocations();
   if (!world.violation()) world.Finish();
   return {.steps = std::move(steps),
           .violation = world.violation(),
           .digest = world.digest(),
           .kills = world.kills(),
+          .allocations = allocations,
           .counts = world.counts()};
+}
+
+// What the code allocates once in a program is no part of a history.
+void WarmUp() {
+  static const bool done = [] {
+    World world(/*seed=*/1, Check::kFull);
+    Random random(1);
+    for (size_t step = 0; step < 500 && !world.violation(); ++step) world.Do(world.Choose(random));
+    if (!world.violation()) world.Finish();
+    return true;
+  }();
+  static_cast<void>(done);
 }
 
 }  // namespace
 
 Outcome RunWorld(uint64_t seed, size_t steps, Check check) {
+  WarmUp();
   World world(seed, check);
   Random random(Mix(seed, 3));
   std::vector<Step> done;
@@ -32,6 +47,7 @@ Outcome RunWorld(uint64_t seed, size_t steps, Check check) {
 }
 
 Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check) {
+  WarmUp();
   World world(seed, check);
   std::vector<Step> done;
   for (const Step& step : steps) {
@@ -39,6 +55,31 @@ Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check) {
     if (world.Do(step)) done.push_back(step);
   }
   return End(world, std::move(done));
+}
+
+Outcome RepeatToAllocation(uint64_t seed, const std::vector<Step>& steps, Check check,
+                           uint64_t allocation) {
+  WarmUp();
+  World world(seed, check);
+  world.KillAtAllocation(allocation);
+  std::vector<Step> done;
+  for (const Step& step : steps) {
+    if (world.violation() || world.allocations() >= allocation) break;
+    if (world.Do(step)) done.push_back(step);
+  }
+  return End(world, std::move(done));
+}
+
+Outcome KillAtAllocations(uint64_t seed, size_t steps, uint64_t stride, uint64_t* deaths) {
+  const Outcome script = RunWorld(seed, steps, Check::kFull);
+  Outcome outcome = script;
+  for (uint64_t number = 1; number <= script.allocations && !outcome.violation; number += stride) {
+    outcome = RepeatToAllocation(seed, script.steps, Check::kNone, number);
+    ++*deaths;
+    if (outcome.violation)
+      outcome.violation = absl::StrCat("killed at allocation ", number, ": ", *outcome.violation);
+  }
+  return outcome;
 }
 
 Outcome Shrink(uint64_t seed, std::vector<Step> steps) {

@@ -19,6 +19,7 @@ struct Outcome {
   std::optional<std::string> violation;
   uint64_t digest = 0;
   uint64_t kills = 0;
+  uint64_t allocations = 0;                // of daemons, during the steps
   std::map<std::string, uint64_t> counts;  // World::counts
 };
 
@@ -26,6 +27,13 @@ struct Outcome {
 Outcome RunWorld(uint64_t seed, size_t steps, Check check);
 // Does these steps in the world of this seed, as far as they can be done.
 Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check);
+// As Repeat, with the end of the steps at a daemon's death at this allocation.
+Outcome RepeatToAllocation(uint64_t seed, const std::vector<Step>& steps, Check check,
+                           uint64_t allocation);
+// Does the steps of a world once for each `stride`-th allocation that its daemons make in them, and
+// has that be a daemon's death, after which nothing else happens. Returns the first that fails,
+// else the last one. `deaths`: how many there were.
+Outcome KillAtAllocations(uint64_t seed, size_t steps, uint64_t stride, uint64_t* deaths);
 // Leaves out steps as long as the rest fails (delta debugging: Zeller, Hildebrandt, 2002).
 Outcome Shrink(uint64_t seed, std::vector<Step> steps);
 // Returns the steps, one a line, with what failed.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumem_simulation: simulates nodes with daemons that are killed, and checks all invariants.
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <map>
@@ -21,11 +22,14 @@ struct Options {
   double minutes = 0;
   std::string checkpoint;
   bool counts = false;
+  uint64_t allocations = 0;
 };
 
 struct Progress {
   uint64_t worlds = 0, steps = 0, kills = 0, digest = 0;
 };
+
+volatile std::sig_atomic_t interrupted = 0;
 
 // A checkpoint counts only for the same flags.
 std::string Heading(const Options& options) {
@@ -70,7 +74,7 @@ int Run(const Options& options) {
   int result = 0;
   std::map<std::string, uint64_t> counts;
   for (; progress.worlds < options.worlds; ++progress.worlds) {
-    if (limit > 0 && seconds(begun) > limit) break;
+    if (interrupted != 0 || (limit > 0 && seconds(begun) > limit)) break;
     const uint64_t seed = options.seed + progress.worlds;
     const Outcome outcome = RunWorld(seed, options.steps, check);
     progress.steps += outcome.steps.size();
@@ -106,6 +110,21 @@ int Run(const Options& options) {
   return result;
 }
 
+int RunAllocations(const Options& options) {
+  uint64_t deaths = 0;
+  for (uint64_t world = 0; world < options.worlds; ++world) {
+    const uint64_t seed = options.seed + world;
+    const Outcome outcome = KillAtAllocations(seed, options.steps, options.allocations, &deaths);
+    if (!outcome.violation) continue;
+    std::printf("%s", Describe(seed, outcome).c_str());
+    return 1;
+  }
+  std::printf("%llu worlds, %llu daemons killed at allocations\n",
+              static_cast<unsigned long long>(options.worlds),
+              static_cast<unsigned long long>(deaths));
+  return 0;
+}
+
 }  // namespace
 }  // namespace gpumemd::simulation
 
@@ -119,7 +138,16 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"full", "incremental", "none"}));
   app.add_option("--minutes", options.minutes, "Begin no world after N minutes; 0: no limit");
   app.add_option("--checkpoint", options.checkpoint, "Continue from FILE, and keep it up to date");
+  app.add_option("--every-allocation", options.allocations,
+                 "Kill a daemon at each N-th allocation of each world");
   app.add_flag("--counts", options.counts, "Print what clients were answered");
   CLI11_PARSE(app, argc, argv);
+  // It ends with the present world, and a checkpoint.
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::signal(signal, [](int) { gpumemd::simulation::interrupted = 1; });
+  }
+  std::printf("begins\n");
+  std::fflush(stdout);
+  if (options.allocations > 0) return gpumemd::simulation::RunAllocations(options);
   return gpumemd::simulation::Run(options);
 }

@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends the program if the simulation itself is wrong.
+// Ends the program, with a status of its own, if the simulation itself is wrong.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdio>
-#include <cstdlib>
 
 namespace gpumemd::simulation {
+
+inline constexpr int kSimulationIsWrong = 70;
 
 inline void Require(bool holds, const char* what) {
   if (holds) return;
   std::fprintf(stderr, "the simulation is wrong: %s\n", what);
-  std::abort();
+  std::fflush(stdout);
+  _exit(kSimulationIsWrong);
 }
 
 }  // namespace gpumemd::simulation

@@ -20,16 +20,29 @@ constexpr JournalArea kFirstArea = {.page = 1, .stage_pages = 8, .slot_pages = 2
 
 absl::StatusOr<JournalImage> StoreLink::Open() {
   if (store_.journal.empty()) {
-    store_.journal.resize(kFirstArea.end());
-    table_ = JournalTable::Create(absl::MakeSpan(store_.journal), kIdentity, kFirstArea);
+    // The service manager has it once it is whole.
+    std::vector<uint8_t> journal(kFirstArea.end());
+    table_ = JournalTable::Create(absl::MakeSpan(journal), kIdentity, kFirstArea);
+    store_.journal.swap(journal);
     return JournalImage();
   }
   absl::StatusOr<JournalContents> contents = ReadJournal(store_.journal);
   if (!contents.ok()) return contents.status();
   if (absl::Status whole = contents->image.CheckReferences(); !whole.ok()) return whole;
   JournalImage image = contents->image;
-  table_ = JournalTable::Resume(absl::MakeSpan(store_.journal), *contents);
+  UpToDeath([&] { table_ = JournalTable::Resume(absl::MakeSpan(store_.journal), *contents); });
   return image;
+}
+
+void StoreLink::UpToDeath(absl::FunctionRef<void()> write) {
+  writing_ = true;
+  write();
+  writing_ = false;
+  if (at_death_) store_.journal = *std::exchange(at_death_, std::nullopt);
+}
+
+void StoreLink::Died() {
+  if (writing_) at_death_ = store_.journal;
 }
 
 void StoreLink::Reach(size_t end) {
@@ -38,33 +51,51 @@ void StoreLink::Reach(size_t end) {
 }
 
 absl::Status StoreLink::Begin(const JournalImage& image) {
+  const std::optional<Tear> tear = host_.TearsWrite();
   if (!host_.Moment("begin-before")) return absl::OkStatus();
-  const JournalArea area = table_->Place(
-      kFirstArea.stage_pages, JournalArea::PagesFor(image.size()) + kFirstArea.slot_pages);
-  Reach(area.end());
-  table_->Rewrite(area, image);
+  UpToDeath([&] {
+    const JournalArea area = table_->Place(
+        kFirstArea.stage_pages, JournalArea::PagesFor(image.size()) + kFirstArea.slot_pages);
+    Reach(area.end());
+    std::vector<uint8_t> head(store_.journal.begin(), store_.journal.begin() + kJournalPageBytes);
+    table_->Rewrite(area, image);
+    // The other area is whole before the first page names it.
+    if (tear && !tear->counts) std::copy(head.begin(), head.end(), store_.journal.begin());
+  });
+  if (tear && !host_.Moment("begin-torn")) return absl::OkStatus();
   ++store_.batches;
-  if (!host_.Moment("begin-written")) return absl::OkStatus();
-  std::erase_if(store_.memory,
-                [&](const auto& kept) { return !image.segments.contains(kept.first); });
+  // One descriptor after the other.
+  for (auto kept = store_.memory.begin(); kept != store_.memory.end();) {
+    if (image.segments.contains(kept->first)) {
+      ++kept;
+    } else if (host_.Moment("begin-written")) {
+      kept = store_.memory.erase(kept);
+    } else {
+      return absl::OkStatus();
+    }
+  }
+  if (!host_.Moment("begin-memory")) return absl::OkStatus();
   std::erase_if(store_.metadata,
                 [&](const auto& kept) { return !image.publications.contains(kept.first); });
+  host_.Moment("begin-after");
   return absl::OkStatus();
 }
 
 void StoreLink::Append(absl::Span<const journal::Change> batch) {
-  while (!table_->Append(batch)) {
-    if (batch.size() <= table_->area().stage_records()) {
-      Reach(table_->area().end() + kJournalPageBytes);
-      table_->Grow(1);
-      continue;
+  UpToDeath([&] {
+    while (!table_->Append(batch)) {
+      if (batch.size() <= table_->area().stage_records()) {
+        Reach(table_->area().end() + kJournalPageBytes);
+        table_->Grow(1);
+        continue;
+      }
+      const JournalArea area =
+          table_->Place(JournalArea::PagesFor(batch.size() + 1),
+                        table_->area().slot_pages + JournalArea::PagesFor(batch.size()));
+      Reach(area.end());
+      return table_->MoveWith(area, batch);
     }
-    const JournalArea area =
-        table_->Place(JournalArea::PagesFor(batch.size() + 1),
-                      table_->area().slot_pages + JournalArea::PagesFor(batch.size()));
-    Reach(area.end());
-    return table_->MoveWith(area, batch);
-  }
+  });
 }
 
 void StoreLink::Write(absl::Span<const journal::Change> batch) {

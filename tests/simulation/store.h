@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/unique_fd.h"
 #include "daemon/core/broker/continuity.h"
@@ -59,16 +60,23 @@ class StoreLink final : public Continuity {
   void Keep(PublicationId publication, int fd) override;
   void LetGo(PublicationId publication) override;
 
+  // The daemon dies in the midst of what it does: what it has written of the journal counts.
+  void Died();
+
   // The driver in which descriptors are looked up.
   Driver* driver = nullptr;
 
  private:
   void Reach(size_t end);
   void Append(absl::Span<const journal::Change> batch);
+  // Runs `write`, which writes to the journal, up to the daemon's death.
+  void UpToDeath(absl::FunctionRef<void()> write);
 
   Store& store_;
   StoreHost& host_;
   std::optional<JournalTable> table_;
+  bool writing_ = false;
+  std::optional<std::vector<uint8_t>> at_death_;  // the journal
 };
 
 }  // namespace gpumemd::simulation

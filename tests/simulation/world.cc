@@ -14,7 +14,7 @@ constexpr std::array<const char*, kActions> kNames = {"run",  "act",  "read",   
                                                       "die",  "tell", "lose",    "start",
                                                       "kill", "stop", "operate", "fault"};
 // How often each action is chosen, in 1,000.
-constexpr std::array<size_t, kActions> kWeights = {480, 300, 60, 60, 5, 30, 5, 40, 4, 1, 8, 7};
+constexpr std::array<size_t, kActions> kWeights = {464, 300, 60, 60, 5, 30, 8, 40, 4, 1, 8, 20};
 
 }  // namespace
 
@@ -40,6 +40,8 @@ World::World(uint64_t seed, Check check)
   surroundings_.secrets = Random(Mix(seed, 2));
   if (random.OneIn(8)) surroundings_.bounds.max_segments = 8;
   if (random.OneIn(8)) surroundings_.bounds.max_leases_per_session = 5;
+  surroundings_.bounds.leases_at_once =
+      std::array<size_t, 4>{1, 2, 4, kLeasesAtOnce}[random.Below(4)];
   calm_ = std::array<size_t, 4>{1, 2, 6, 20}[random.Below(4)];
   for (const char* tenant : kTenants) {
     surroundings_.tenants[tenant] = QuotaOf(tenant, random);
@@ -62,7 +64,7 @@ World::World(uint64_t seed, Check check)
 World::~World() {
   if (daemon_ != nullptr) {
     daemon_->KillIn(0, std::nullopt);
-    daemon_->Reap();
+    if (!daemon_->Reap()) static_cast<void>(daemon_.release());  // its threads refer to it
   }
   clients_.clear();
   daemon_.reset();
@@ -175,14 +177,11 @@ bool World::Do(const Step& step) {
       break;
     case Action::kStart:
       StartDaemon();
+      if (random.OneIn(4)) KillSoon(random, random.OneIn(2) ? 6 : 24);
       break;
-    case Action::kKill: {
-      std::optional<Tear> tear;
-      if (random.OneIn(2)) tear = Tear{.counts = random.OneIn(2), .at = random.Next() % 100'000};
-      daemon_->KillIn(random.Below(12), tear);
-      ++kills_;
+    case Action::kKill:
+      KillSoon(random, 12);
       break;
-    }
     case Action::kStop:
       daemon_->Stop();
       break;
@@ -194,6 +193,7 @@ bool World::Do(const Step& step) {
       break;
   }
   EndProcesses();
+  HearOfStart();
   Reap();
   digest_ = Mix(digest_, (uint64_t{step.salt} << 16) | (uint64_t{step.actor} << 8) |
                              static_cast<uint64_t>(step.action));

@@ -32,7 +32,8 @@ enum class Action : uint8_t {
   kKill,     // the daemon, at some moment from now
   kStop,     // the daemon, in order, as an upgrade does
   kOperate,  // an operator does something
-  kFault,    // a driver call fails, the store is full, processes take memory past the broker
+  kFault,    // a driver call fails, the store or a socket is full, a thread of the daemon is slow,
+             // processes take memory past the broker
 };
 inline constexpr size_t kActions = 12;
 
@@ -67,8 +68,12 @@ class World {
 
   const std::optional<std::string>& violation() const { return hall_.violation; }
   uint64_t digest() const { return digest_; }
+  // Returns how many daemons have died, and how many allocations daemons have made.
   uint64_t kills() const { return kills_; }
-  // What clients were answered, by call and status.
+  uint64_t allocations() const { return surroundings_.allocations; }
+  // Has the allocation with this number be the death of its daemon; 0: none.
+  void KillAtAllocation(uint64_t number) { surroundings_.fatal_allocation = number; }
+  // What clients were answered, by call and status, and how daemons died.
   const std::map<std::string, uint64_t>& counts() const { return hall_.counts; }
 
  private:
@@ -79,7 +84,9 @@ class World {
   // --- world_events.cc
   void Operate(Random& random);
   void Fault(Random& random);
+  void KillSoon(Random& random, size_t moments);
   void StartDaemon();
+  void HearOfStart();
   void Reap();
   void EndProcesses();
 
@@ -98,6 +105,7 @@ class World {
   uint64_t digest_ = 0;
   uint64_t kills_ = 0;
   uint64_t checked_batches_ = 0;
+  uint64_t checked_memory_ = 0;  // a digest of what can change what CheckMemory finds
   Driver driver_;
   Store store_;
   Surroundings surroundings_;

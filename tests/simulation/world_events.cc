@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens around a simulated daemon: its starts and ends, its operator, faults, and how a world
-// ends.
+// What happens around a simulated daemon: its starts and ends, its operator, faults, and how a
+// world ends.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/broker/views.h"
 #include "tests/simulation/world.h"
 
@@ -48,22 +49,50 @@ void World::Reap() {
   if (daemon_ == nullptr || !(daemon_->dead() || daemon_->stopped())) return;
   const bool dead = daemon_->dead();
   if (dead && !store_.unkept.empty()) hall_.loses_memory = true;
-  if (!daemon_->Reap()) hall_.Violate("a thread of the daemon waits for ever");
+  if (dead) {
+    ++kills_;
+    ++hall_.counts[daemon_->has_served() ? "daemon killed" : "daemon killed while it starts"];
+    if (daemon_->died_at_allocation()) ++hall_.counts["daemon killed at an allocation"];
+  }
+  if (!daemon_->Reap()) {
+    hall_.Violate("a thread of the daemon waits for ever");
+    static_cast<void>(daemon_.release());  // its threads refer to it
+    return;
+  }
   daemon_.reset();
   if (!store_.unkept.empty()) hall_.loses_memory = true;
   store_.unkept.clear();
 }
 
+void World::KillSoon(Random& random, size_t moments) {
+  if (random.OneIn(3)) {
+    // Few: hash tables grow by the addresses of their memory, so distant numbers are not repeated.
+    const uint64_t most = random.OneIn(2) ? 16 : 64;
+    surroundings_.fatal_allocation = surroundings_.allocations + 1 + random.Below(most);
+    return;
+  }
+  std::optional<Tear> tear;
+  if (random.OneIn(2)) tear = Tear{.counts = random.OneIn(2), .at = random.Next() % 100'000};
+  daemon_->KillIn(random.Below(moments), tear);
+}
+
 void World::StartDaemon() {
   daemon_ = std::make_unique<Daemon>(&surroundings_);
   gone_.clear();  // it looks by itself
-  const absl::Status started = daemon_->Start();
-  if (!started.ok()) {
-    hall_.Violate(absl::StrCat("the next daemon does not start: ", started.ToString()));
+  daemon_->Start();
+}
+
+void World::HearOfStart() {
+  if (daemon_ == nullptr) return;
+  const std::optional<absl::Status> started = daemon_->TakeStarted();
+  if (!started) return;
+  if (!started->ok()) {
+    hall_.Violate(absl::StrCat("the next daemon does not start: ", started->ToString()));
     daemon_->KillIn(0, std::nullopt);
     return;
   }
-  if (!daemon_->dead() && !daemon_->restored().lost.empty() && !hall_.loses_memory) {
+  ++hall_.counts["daemon started"];
+  if (!daemon_->restored().lost.empty() && !hall_.loses_memory) {
     hall_.Violate(absl::StrCat("segment ", ToInt(daemon_->restored().lost.front().segment),
                                " was lost with the daemon"));
   }
@@ -71,7 +100,7 @@ void World::StartDaemon() {
 
 void World::Operate(Random& random) {
   const std::string tenant = kTenants[random.Below(kTenants.size())];
-  const size_t what = random.Below(8);
+  const size_t what = random.Below(10);
   daemon_->Run([this, tenant, what, random]() mutable {
     if (daemon_->dead()) return;
     BrokerOperators operators = daemon_->broker().operators();
@@ -85,6 +114,20 @@ void World::Operate(Random& random) {
       case 2:
         operators.Unpublish(absl::StrCat(tenant, "/w", random.Below(2))).IgnoreError();
         break;
+      case 3:
+        daemon_->broker()
+            .suspensions()
+            .SuspendPublication(absl::StrCat(tenant, "/w", random.Below(2)))
+            .IgnoreError();
+        break;
+      case 4:
+        daemon_->broker()
+            .suspensions()
+            .ResumePublication(absl::StrCat(tenant, "/w", random.Below(2)),
+                               surroundings_.now + absl::Seconds(random.Below(4)),
+                               [this] { return daemon_->dead(); })
+            .IgnoreError();
+        break;
       default: {
         const Quota quota = QuotaOf(tenant, random);
         if (!operators.CheckQuota(tenant, quota, quota).ok()) return;
@@ -96,7 +139,22 @@ void World::Operate(Random& random) {
 }
 
 void World::Fault(Random& random) {
-  switch (random.Below(4)) {
+  switch (random.Below(8)) {
+    case 4:
+    case 5: {
+      Client& client = *clients_[random.Below(clients_.size())];
+      const absl::Duration time =
+          absl::Milliseconds(100 + random.Below(random.OneIn(3) ? 4000 : 800));
+      client.FillSocket(surroundings_.now + time);
+      break;
+    }
+    case 6:
+    case 7:
+      if (daemon_ == nullptr) return;
+      if (const size_t ready = daemon_->fibers().CountReady(); ready > 1) {
+        daemon_->fibers().Stall(random.Below(ready), random.Below(60));
+      }
+      break;
     case 0:
       surroundings_.failures = 1 + random.Below(3);
       break;
@@ -115,27 +173,32 @@ void World::Finish() {
   surroundings_.failures = 0;
   store_.places = SIZE_MAX;
   driver_.foreign = 0;
-  if (daemon_ != nullptr) {
-    daemon_->CancelKill();
-    daemon_->Run([this] {
-      if (!daemon_->dead()) daemon_->broker().operators().SetDraining(false);
-    });
-  }
+  surroundings_.fatal_allocation = 0;
+  if (daemon_ != nullptr) daemon_->CancelKill();
   Random random(digest_);
   const auto settle = [&](bool calm) {
     for (size_t turn = 0; turn < 3000 && !violation(); ++turn) {
       if (daemon_ == nullptr) StartDaemon();
-      while (!gone_.empty()) {
+      while (daemon_->accepts() && !gone_.empty()) {
         daemon_->ProcessGone(gone_.back());
         gone_.pop_back();
       }
-      bool busy = false;
+      // Operators' calls that had begun have ended by then.
+      if (turn == 1) {
+        daemon_->Run([this] {
+          daemon_->AwaitStart();
+          if (!daemon_->dead()) daemon_->broker().operators().SetDraining(false);
+        });
+      }
+      bool busy = turn == 0 || !gone_.empty();
       size_t runs = 0;
       while (daemon_ != nullptr && daemon_->fibers().CountReady() > 0) {
         if (++runs > kMostRuns) return hall_.Violate("a thread of the daemon does not wait");
         daemon_->fibers().Run(runs % daemon_->fibers().CountReady());
         EndProcesses();
+        HearOfStart();
         Reap();
+        if (violation()) return;
         busy = true;
       }
       for (const auto& client : clients_) {
@@ -145,6 +208,7 @@ void World::Finish() {
         client->Act(daemon_.get(), random, calm);
         busy |= acts;
       }
+      EndProcesses();
       if (!busy) return;
       surroundings_.now += absl::Milliseconds(500);
     }

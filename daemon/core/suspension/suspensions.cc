@@ -98,13 +98,14 @@ std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const 
   for (SegmentId id : segments) {
     const Segment& segment = *state_.segments.at(id);
     if (segment.kind == Kind::kTier || segment.copying || segment.pins > 0 ||
-        segment.publications > 0 || segment.leases > kMaxLeasesMoved) {
+        (segment.publications > 0 && !Mutant(Fault::kMovesPublished)) ||
+        segment.leases > kMaxLeasesMoved) {
       continue;
     }
     auto more = suspending.find(id);
     const uint32_t count = more == suspending.end() ? 0 : more->second;
-    if (segment.suspended.size() + count != segment.leases && !Mutant(Fault::kMovesShared))
-      continue;
+    // Each lease that is not suspended is also an exposure: this asks the same earlier.
+    if (segment.suspended.size() + count != segment.leases) continue;
     const bool mapped = std::any_of(
         segment.exposures.begin(), segment.exposures.end(),
         [&](const auto& exposure) { return exposure.first != session || exposure.second > count; });
