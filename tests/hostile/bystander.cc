@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/hostile/bystander.h"
 
-#include <dirent.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -21,6 +17,7 @@
 #include "common/unix_channel.h"
 #include "gpumem/client.h"
 #include "tests/support/child.h"
+#include "tests/support/cut_streams.h"
 
 namespace gpumem::hostile {
 namespace {
@@ -90,21 +87,6 @@ class Load {
   std::thread thread_;
 };
 
-// Ends gRPC connections, as if either side had closed them: the library sees the end of its stream.
-void CutStreams() {
-  DIR* fds = opendir("/proc/self/fd");
-  if (fds == nullptr) return;
-  while (const dirent* entry = readdir(fds)) {
-    const int fd = atoi(entry->d_name);
-    int type = 0, domain = 0;
-    socklen_t size = sizeof(int);
-    if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || type != SOCK_STREAM) continue;
-    if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_UNIX) continue;
-    shutdown(fd, SHUT_RDWR);
-  }
-  closedir(fds);
-}
-
 }  // namespace
 
 Latencies Latencies::Of(std::vector<double> ms, uint64_t failed, std::string first_error) {
@@ -151,7 +133,7 @@ int RunBystander(const std::string& runtime_dir, const std::string& device) {
     if (word->bytes == "phase") {
       Say(kParentChannel, load.EndPhase().ToJson());
     } else if (word->bytes == "cut") {
-      CutStreams();
+      testing::CutStreams();
       Say(kParentChannel, "cut");
     } else {
       break;
