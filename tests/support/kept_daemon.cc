@@ -94,6 +94,13 @@ absl::Status KeptDaemon::Replace(const std::string& program) {
   return absl::InternalError(absl::StrCat("cannot replace gpumemd: ", error.message()));
 }
 
+void KeptDaemon::Reconfigure(const std::string& config) {
+  // All of it at once: a daemon may just begin.
+  std::ofstream(dir_ + "/next.toml") << config;
+  std::filesystem::rename(dir_ + "/next.toml", dir_ + "/gpumemd.toml");
+  keeper_.Signal(SIGHUP);  // it passes that on
+}
+
 void KeptDaemon::KillOnly() {
   const pid_t pid = daemon_pid();
   if (pid > 0) kill(pid, SIGKILL);

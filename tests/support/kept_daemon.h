@@ -43,6 +43,8 @@ class KeptDaemon {
   // Has the keeper end the daemon (SIGTERM) and start the next one, and waits until that one
   // serves.
   absl::Status Restart();
+  // Replaces the configuration, and asks the daemon to read it.
+  void Reconfigure(const std::string& config);
   // Kills the daemon, and does not wait.
   void KillOnly();
   // Makes daemons write the records of a future version (next_journal.cc).

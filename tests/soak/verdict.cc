@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/soak/verdict.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/bytes.h"
+
+namespace gpumem::soak {
+namespace {
+
+constexpr double kKiB = 1024;
+constexpr double kMiBs = kKiB * kKiB;
+constexpr double kWarmUp = 0.2;
+// Of a daemon's life: it has taken over the state by then, and its clients are back.
+constexpr double kSettled = 3;
+constexpr size_t kLeastSamples = 3;
+
+// malloc(3) takes memory in steps of 132 KiB and more, and rare coincidences of the load raise its
+// peak for good. So memory may rise by some such steps in an hour. The load makes several hundred
+// thousand calls in an hour: one byte lost in each call is above all of these floors.
+constexpr double kMemory = 256 * kKiB;
+constexpr double kKeeperMemory = 64 * kKiB;
+// Of counts: gRPC opens a descriptor and a thread more at a rare peak of the load.
+constexpr double kCount = 2;
+
+bool IsBytes(const std::string& column) {
+  return absl::EndsWith(column, "_rss") || absl::EndsWith(column, "_anonymous") ||
+         absl::EndsWith(column, "_bytes");
+}
+
+std::string Amount(const std::string& column, double value) {
+  if (!IsBytes(column)) return absl::StrFormat("%.2f", value);
+  return absl::StrFormat("%.1f KiB", value / kKiB);
+}
+
+double MedianOf(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// The median of each daemon that lived long enough, at the time of its first sample.
+std::vector<Point> Lives(absl::Span<const Figures> rows, const std::string& column) {
+  struct Life {
+    double begin = 0;
+    std::vector<double> values;
+  };
+  std::map<double, Life> lives;
+  for (const Figures& row : rows) {
+    const auto generation = row.find("generation");
+    const auto value = row.find(column);
+    if (generation == row.end() || value == row.end()) continue;
+    const double now = row.at("seconds");
+    Life& life = lives.try_emplace(generation->second, Life{.begin = now}).first->second;
+    // Later samples are those of long lives: all are compared at the same age.
+    if (now - life.begin >= kSettled && now - life.begin < 5 * kSettled) {
+      life.values.push_back(value->second);
+    }
+  }
+  std::vector<Point> points;
+  for (const auto& [generation, life] : lives) {
+    if (life.values.size() >= kLeastSamples) points.push_back({life.begin, MedianOf(life.values)});
+  }
+  return points;
+}
+
+absl::string_view NameOf(Part part) {
+  switch (part) {
+    case Part::kCalm:
+      return "one daemon";
+    case Part::kLives:
+      return "each daemon";
+    case Part::kWhole:
+      return "all";
+  }
+  return "";
+}
+
+}  // namespace
+
+const std::vector<Series>& AllSeries() {
+  static const auto* const all = new std::vector<Series>{
+      {"daemon_rss", Part::kCalm, kMemory},
+      {"daemon_anonymous", Part::kCalm, kMemory},
+      {"daemon_fds", Part::kCalm, kCount},
+      {"daemon_threads", Part::kCalm, kCount},
+      {"children_anonymous", Part::kCalm, kMemory},
+      {"journal_bytes", Part::kCalm, kMemory},
+      {"daemon_anonymous", Part::kLives, 4 * kMemory},  // of some seconds each: more noise
+      {"daemon_fds", Part::kLives, kCount},
+      {"daemon_threads", Part::kLives, kCount},
+      {"journal_bytes", Part::kLives, kMemory},
+      {"keeper_anonymous", Part::kWhole, kKeeperMemory},
+      {"keeper_fds", Part::kWhole, kCount},
+      {"keeper_threads", Part::kWhole, 0},
+      {"web_anonymous", Part::kWhole, kMemory},
+      {"web_fds", Part::kWhole, kCount},
+      {"web_threads", Part::kWhole, kCount},
+      {"journal_records", Part::kWhole, 5 * kCount},
+      {"excess_bytes", Part::kWhole, 2 * kMiBs},
+      {"leases", Part::kWhole, 2 * kCount},
+      {"sessions", Part::kWhole, kCount},
+      {"segments", Part::kWhole, 2 * kCount},
+      {"waiting", Part::kWhole, kCount},
+      {"publications", Part::kWhole, kCount},
+  };
+  return *all;
+}
+
+std::vector<Point> PointsOf(absl::Span<const Figures> rows, const Series& series) {
+  std::vector<Point> points;
+  if (series.part == Part::kLives) {
+    points = Lives(rows, series.column);
+  } else {
+    for (const Figures& row : rows) {
+      const auto value = row.find(series.column);
+      const auto calm = row.find("calm");
+      if (value == row.end()) continue;
+      if (series.part == Part::kCalm && (calm == row.end() || calm->second == 0)) continue;
+      points.push_back({row.at("seconds"), value->second});
+    }
+  }
+  if (points.empty()) return points;
+  const double begin = points.front().seconds;
+  const double warm = begin + kWarmUp * (points.back().seconds - begin);
+  std::erase_if(points, [warm](const Point& point) { return point.seconds < warm; });
+  return points;
+}
+
+std::vector<Verdict> JudgeTable(absl::Span<const Figures> rows) {
+  std::vector<Verdict> verdicts;
+  for (const Series& series : AllSeries()) {
+    const std::vector<Point> points = PointsOf(rows, series);
+    if (points.empty()) continue;
+    std::vector<double> values;
+    for (const Point& point : points) values.push_back(point.value);
+    const Trend trend = TrendOf(points);
+    verdicts.push_back({.series = series,
+                        .median = MedianOf(std::move(values)),
+                        .trend = trend,
+                        .finding = Judge(trend, series.floor)});
+  }
+  return verdicts;
+}
+
+std::string TextOf(absl::Span<const Verdict> verdicts) {
+  std::string text =
+      absl::StrFormat("%-20s %-12s %14s %14s %32s %12s  %s\n", "series", "of", "median", "growth/h",
+                      "with 99.9% within", "floor/h", "finding");
+  for (const Verdict& verdict : verdicts) {
+    const std::string& column = verdict.series.column;
+    const std::string range =
+        absl::StrCat(Amount(column, verdict.trend.low), " to ", Amount(column, verdict.trend.high));
+    absl::StrAppendFormat(&text, "%-20s %-12s %14s %14s %32s %12s  %s\n", column,
+                          NameOf(verdict.series.part), Amount(column, verdict.median),
+                          Amount(column, verdict.trend.slope),
+                          verdict.trend.blocks < kLeastBlocks ? "too few samples" : range,
+                          Amount(column, verdict.series.floor), NameOf(verdict.finding));
+  }
+  return text;
+}
+
+}  // namespace gpumem::soak

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a soak's table shows: which figures grow with time.
+//
+// A daemon that is killed takes its leaks with it. So a soak has two parts. In the first one the
+// daemon is killed and restarted again and again; in the second one, the calm one, it lives on, and
+// all other faults go on. A series is looked at in one of three ways:
+//
+//   kCalm   the samples of the calm part, for what a daemon accumulates while it lives
+//   kLives  one value for each daemon, its median soon after its start, for what one daemon hands
+//           to the next
+//   kWhole  all samples, for processes that are not restarted
+//
+// The first fifth of the samples is left out: memory is taken once, until a process has seen each
+// kind of work.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "tests/soak/sample.h"
+#include "tests/soak/trend.h"
+
+namespace gpumem::soak {
+
+enum class Part { kCalm, kLives, kWhole };
+
+struct Series {
+  std::string column;
+  Part part = Part::kWhole;
+  double floor = 0;  // the growth in an hour that does not count; see verdict.cc
+};
+const std::vector<Series>& AllSeries();
+
+struct Verdict {
+  Series series;
+  double median = 0;
+  Trend trend;
+  Finding finding = Finding::kNotShown;
+};
+
+// Returns the samples of a part, without the first fifth.
+std::vector<Point> PointsOf(absl::Span<const Figures> rows, const Series& series);
+// Leaves out series without a sample.
+std::vector<Verdict> JudgeTable(absl::Span<const Figures> rows);
+// Returns a table for people, with a line for each series.
+std::string TextOf(absl::Span<const Verdict> verdicts);
+
+}  // namespace gpumem::soak
