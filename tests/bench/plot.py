@@ -49,12 +49,12 @@ def read(paths):
 class Chart:
     """A frame with a title, axes and a legend; x() and y() make points of the picture of values."""
 
-    def __init__(self, title, y_title, low, high, log):
-        self._low, self._high, self._log = low, high, log
+    def __init__(self, title, y_title, low, high, log, height=HEIGHT):
+        self._low, self._high, self._log, self._height = low, high, log, height
         self._items = [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
             'font-family="sans-serif" font-size="12">',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+            f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
             f'<text x="{LEFT}" y="24" font-size="15">{escape(title)}</text>',
             f'<text x="{LEFT}" y="{TOP - 8}" fill="#555">{escape(y_title)}'
             f'{", logarithmic" if log else ""}</text>']
@@ -78,7 +78,7 @@ class Chart:
         scale = math.log10 if self._log else float
         low, high = scale(self._low), scale(self._high)
         share = (scale(min(max(value, self._low), self._high)) - low) / (high - low)
-        return HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
+        return self._height - BOTTOM - share * (self._height - TOP - BOTTOM)
 
     @staticmethod
     def x(index, count):
@@ -95,7 +95,7 @@ class Chart:
 
     def columns(self, names):
         for i, name in enumerate(names):
-            self.text(self.x(i, len(names)), HEIGHT - BOTTOM + 18, name,
+            self.text(self.x(i, len(names)), self._height - BOTTOM + 18, name,
                       size=12 if len(names) < 7 else 10)
 
     def legend(self, names):
@@ -110,28 +110,37 @@ class Chart:
         self.line(LEFT, y, WIDTH - RIGHT, y, "#333", "5 4")
         self.text(WIDTH - RIGHT + 6, y + 4, f"{value:g}: {name}", "start", 10)
 
-    def curve(self, points, index):
+    def trace(self, points, index):
+        """A curve of so many points that none is marked."""
         color = COLORS[index % len(COLORS)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         self._items.append(f'<polyline points="{path}" fill="none" stroke="{color}" '
                            'stroke-width="2"/>')
+
+    def curve(self, points, index):
+        self.trace(points, index)
+        color = COLORS[index % len(COLORS)]
         self._items += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{color}"/>'
                         for x, y in points]
 
     def bar(self, x, width, value, index):
         top = self.y(value)
         self._items.append(f'<rect x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" '
-                           f'height="{HEIGHT - BOTTOM - top:.1f}" '
+                           f'height="{self._height - BOTTOM - top:.1f}" '
                            f'fill="{COLORS[index % len(COLORS)]}"/>')
         text = f"{value:.2f}" if value < 10 else f"{value:,.0f}"
         middle = x + width / 2 + 3
         self._items.append(f'<text x="{middle:.1f}" y="{top - 4:.1f}" font-size="9" '
                            f'transform="rotate(-90 {middle:.1f} {top - 4:.1f})">{text}</text>')
 
+    def svg(self):
+        bottom = self._height - BOTTOM
+        self.line(LEFT, bottom, WIDTH - RIGHT, bottom, "#333")
+        return "\n".join(self._items + ["</svg>", ""])
+
     def write(self, path):
-        self.line(LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM, "#333")
         with open(path, "w") as file:
-            file.write("\n".join(self._items + ["</svg>", ""]))
+            file.write(self.svg())
         print(path)
 
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -103,7 +104,8 @@ const std::vector<std::string>& Operator::Tasks() {
 }
 
 void Operator::StartWeb() {
-  const std::string program = testing::ProgramPath("gpumem-web");
+  const char* const named = std::getenv("GPUMEM_GPUMEM_WEB");
+  const std::string program = named != nullptr ? named : testing::ProgramPath("gpumem-web");
   if (access(program.c_str(), X_OK) != 0) return;
   web_ = Child({program, "--runtime-dir", daemon_.runtime_dir(), "--listen",
                 absl::StrCat("unix:", folder_, "/web.sock"), "--group", "root"});
@@ -143,9 +145,6 @@ void Operator::Do(const std::string& task) {
     Ctl(task, {"quota", "set", "red", "--limit", absl::StrCat(1 + random_() % 40, "MiB"), "--yes"});
   } else if (task == "quota-unset") {
     Ctl(task, {"quota", "unset", "red"}, /*may_fail=*/true);  // if nothing was set
-  } else if (task == "publications") {
-    // It has the default tenant, which is that of the attackers, and so is refused after a flood.
-    Ctl(task, {"publications"}, /*may_fail=*/true);
   } else if (task == "tenant") {
     const std::string name = absl::StrCat("job-", random_() % 8);
     Ctl(task, {"tenant", "create", name, "--owner", "soak", "--limit", "4MiB"});
@@ -171,7 +170,7 @@ void Operator::Do(const std::string& task) {
   } else if (task == "page") {
     if (web_.running()) Get(task, absl::StrCat("unix:", folder_, "/web.sock"));
   } else if (task == "hold") {
-    Ctl(task, {"hold", "--size", "1MiB", "--as", "blue", "--for", "100ms"}, /*may_fail=*/true);
+    Ctl(task, {"hold", "--size", "1MiB", "--for", "100ms"}, /*may_fail=*/true);
   } else if (task == "unbrokered") {
     // In place of a driver, on the host backend: this process has 2 GiB, or nothing.
     const std::string path = daemon_.runtime_dir() + "/host-process-memory";
@@ -192,13 +191,12 @@ void Operator::Ctl(const std::string& what, const std::vector<std::string>& args
   const int attempts = may_fail ? 1 : 3;
   int code = 0;
   for (int i = 0; i < attempts; ++i) {
-    std::vector<std::string> command = {"/bin/sh",
-                                        "-c",
-                                        "exec \"$@\" >\"$0\" 2>&1 </dev/null",
-                                        folder_ + "/output",
-                                        testing::ProgramPath("gpumemctl"),
-                                        "--runtime-dir",
-                                        daemon_.runtime_dir()};
+    std::vector<std::string> command = {"/bin/sh", "-c",
+                                        // Not the default tenant, which is that of attackers:
+                                        // it is refused after a flood.
+                                        "GPUMEM_TENANT=blue exec \"$@\" >\"$0\" 2>&1 </dev/null",
+                                        folder_ + "/output", testing::ProgramPath("gpumemctl"),
+                                        "--runtime-dir", daemon_.runtime_dir()};
     command.insert(command.end(), args.begin(), args.end());
     code = Child(std::move(command)).Wait();
     if (code == 0) break;

@@ -74,6 +74,11 @@ void AddChildren(const std::string& name, pid_t pid, Figures& figures) {
   }
 }
 
+void AddHeap(const std::string& name, pid_t pid, const std::string& prefix, Figures& figures) {
+  double bytes;
+  if (std::ifstream(absl::StrCat(prefix, ".", pid)) >> bytes) figures[name + "_heap"] = bytes;
+}
+
 void AddJournal(pid_t daemon, Figures& figures) {
   const std::string folder = absl::StrCat("/proc/", daemon, "/fd");
   std::error_code error;
@@ -126,6 +131,7 @@ const std::vector<std::string>& Columns() {
                                                                   "daemon_rss",
                                                                   "daemon_pss",
                                                                   "daemon_anonymous",
+                                                                  "daemon_heap",
                                                                   "daemon_fds",
                                                                   "daemon_threads",
                                                                   "children_rss",

@@ -25,6 +25,8 @@ using Figures = absl::btree_map<std::string, double>;
 void AddProcess(const std::string& name, pid_t pid, Figures& figures);
 // Sums up the memory of the children of a process under "NAME_rss" and "NAME_anonymous".
 void AddChildren(const std::string& name, pid_t pid, Figures& figures);
+// Reads what heap.c has told of a process under "NAME_heap": the bytes in use of its heap.
+void AddHeap(const std::string& name, pid_t pid, const std::string& prefix, Figures& figures);
 // Reads the bytes and the live records of a daemon's journal under "journal_bytes" and
 // "journal_records". The daemon writes meanwhile: a copy that is torn has no records.
 void AddJournal(pid_t daemon, Figures& figures);

@@ -3,10 +3,11 @@
 
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -20,6 +21,7 @@
 #include "tests/soak/worker.h"
 #include "tests/support/child.h"
 #include "tests/support/crash_load.h"
+#include "tests/support/daemon_process.h"
 #include "tests/support/wire.h"
 
 namespace gpumem::soak {
@@ -27,7 +29,7 @@ namespace {
 
 using testing::KeptDaemon;
 
-constexpr double kStorm = 0.4;  // of the time: the daemon is killed and restarted
+constexpr double kStorm = 0.3;  // of the time: the daemon is killed and restarted
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kAnswer = absl::Seconds(2);  // of the daemon, for a sample
 constexpr absl::Duration kSettle = absl::Seconds(40);
@@ -38,6 +40,8 @@ constexpr double kMoreFds = 8;
 absl::Duration ShareOf(absl::Duration time, int share, absl::Duration least, absl::Duration most) {
   return std::clamp(time / share, least, most);
 }
+
+volatile std::sig_atomic_t interrupted = 0;
 
 double At(const Figures& figures, const std::string& name) {
   const auto found = figures.find(name);
@@ -63,9 +67,17 @@ absl::Status Soak::Start() {
   folder_ = "/tmp/gpumem-soak-XXXXXX";  // short: a socket's name has 107 bytes
   if (mkdtemp(folder_.data()) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
   std::filesystem::create_directory(folder_ + "/mailbox", error);
+  // Beside this program, if it is to be part of the soak. The kept daemon has it, and no other.
+  const std::string heap = testing::ProgramPath("libsoak_heap.so");
+  const bool has_heap = access(heap.c_str(), R_OK) == 0;
+  if (has_heap) {
+    setenv("GPUMEM_SOAK_HEAP", (folder_ + "/heap").c_str(), 1);
+    setenv("LD_PRELOAD", heap.c_str(), 1);
+  }
   auto daemon = KeptDaemon::Start({.backend = options_.backend,
                                    .config = Operator::ConfigOf(folder_, 0),
                                    .program = "gpumemd"});
+  unsetenv("LD_PRELOAD");
   if (!daemon.ok()) return daemon.status();
   daemon_ = *std::move(daemon);
   admin_ = v1::Admin::NewStub(testing::ChannelTo(daemon_->runtime_dir() + "/admin.sock"));
@@ -93,6 +105,9 @@ absl::Status Soak::Start() {
 
 absl::Status Soak::Run() {
   if (absl::Status started = Start(); !started.ok()) return started;
+  for (const int signal : {SIGTERM, SIGINT}) {
+    std::signal(signal, [](int) { interrupted = 1; });
+  }
   Load();
   End();
   std::ofstream(options_.out + "/daemon.log") << daemon_->Log();
@@ -115,7 +130,7 @@ void Soak::Load() {
   absl::Time sample = begin_, fault = begin_ + Gap(faults), task = begin_ + Gap(tasks);
   absl::Time death = begin_ + deaths;
   bool restart = false;
-  while (absl::Now() < begin_ + time) {
+  while (absl::Now() < begin_ + time && interrupted == 0) {
     absl::SleepFor(kTick);  // nothing waits for this; it paces the load
     const absl::Time now = absl::Now();
     const bool calm = now > begin_ + kStorm * time;
@@ -131,7 +146,7 @@ void Soak::Load() {
       death = now + deaths / 2 + Gap(deaths / 2);
     }
     if (now >= fault) {
-      Fault(calm);
+      Fault();
       fault = now + Gap(faults);
     }
     if (now >= task) {
@@ -146,7 +161,7 @@ void Soak::Load() {
   }
 }
 
-void Soak::Fault(bool) {
+void Soak::Fault() {
   if (bag_.empty()) {
     bag_ = {"kill-worker", "kill-worker", "stop-worker", "attack", "attack"};
     std::shuffle(bag_.begin(), bag_.end(), random_);
@@ -175,6 +190,7 @@ Figures Soak::Look() {
   if (daemon > 0) {
     AddProcess("daemon", daemon, figures);
     AddChildren("children", daemon, figures);
+    AddHeap("daemon", daemon, folder_ + "/heap", figures);
     AddJournal(daemon, figures);
     AddState(*admin_, kAnswer, figures);
   }
@@ -198,7 +214,21 @@ void Soak::Sample(bool calm) {
   rows_.push_back(std::move(figures));
 }
 
+// In the calm part nothing ends the daemon.
+void Soak::CheckCalm() {
+  double first = 0, last = 0;
+  for (const Figures& row : rows_) {
+    // The one that was killed last has been followed by then.
+    if (At(row, "calm") != 1 || At(row, "generation") < 0) continue;
+    if (row.at("seconds") < kStorm * absl::ToDoubleSeconds(options_.time) + 10) continue;
+    last = At(row, "generation");
+    if (first == 0) first = last;
+  }
+  if (last > first) Wrong(absl::StrCat("gpumemd ended by itself, ", last - first, " times"));
+}
+
 void Soak::End() {
+  CheckCalm();
   crew_->End();
   operator_->End();
   Figures after;

@@ -20,7 +20,7 @@
 namespace gpumem::soak {
 
 struct SoakOptions {
-  absl::Duration time = absl::Minutes(3);
+  absl::Duration time = absl::Minutes(10);
   std::string backend = "host";
   std::string out;  // a folder for the results
   uint64_t seed = 0;
@@ -31,7 +31,8 @@ class Soak {
  public:
   explicit Soak(SoakOptions options);
   ~Soak();
-  // Runs it, and writes samples.csv and daemon.log. Returns an error if it cannot be run.
+  // Runs it, and writes samples.csv and daemon.log. Returns an error if it cannot be run. SIGTERM
+  // and SIGINT end the load early.
   absl::Status Run();
 
   const std::vector<Figures>& rows() const { return rows_; }
@@ -45,9 +46,10 @@ class Soak {
  private:
   absl::Status Start();
   void Load();
-  // Kills or restarts the daemon and does not wait, or another fault.
-  void Fault(bool calm);
+  // One fault, but of the daemon.
+  void Fault();
   void Sample(bool calm);
+  void CheckCalm();
   // Ends the load, and checks that nothing is left.
   void End();
   Figures Look();

@@ -17,7 +17,7 @@ namespace gpumem::soak {
 
 using Counts = std::map<std::string, uint64_t>;
 
-// "held=4096 acquire=3" and back; what is no such word is left out.
+// "held=4096 acquire=3" and back. Leaves out other words.
 std::string WordsOf(const Counts& counts);
 Counts CountsOf(absl::string_view words);
 

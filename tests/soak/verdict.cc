@@ -16,6 +16,8 @@ namespace {
 constexpr double kKiB = 1024;
 constexpr double kMiBs = kKiB * kKiB;
 constexpr double kWarmUp = 0.2;
+constexpr double kHour = 3600;      // in seconds
+constexpr double kLeastSpan = 240;  // the same
 // Of a daemon's life: it has taken over the state by then, and its clients are back.
 constexpr double kSettled = 3;
 constexpr size_t kLeastSamples = 3;
@@ -24,13 +26,18 @@ constexpr size_t kLeastSamples = 3;
 // peak for good. So memory may rise by some such steps in an hour. The load makes several hundred
 // thousand calls in an hour: one byte lost in each call is above all of these floors.
 constexpr double kMemory = 256 * kKiB;
+// Bytes in use: as little as the medians of a load that comes and goes allow to see.
+constexpr double kHeap = 64 * kKiB;
+// The same in a daemon's first hour: its history grows by 64 bytes for each tenant that changes in
+// 10 s, to less than 4 MiB; and the names of ended tenants are kept, up to 1,000.
+constexpr double kFirstHour = 1024 * kKiB;
 constexpr double kKeeperMemory = 64 * kKiB;
 // Of counts: gRPC opens a descriptor and a thread more at a rare peak of the load.
 constexpr double kCount = 2;
 
 bool IsBytes(const std::string& column) {
   return absl::EndsWith(column, "_rss") || absl::EndsWith(column, "_anonymous") ||
-         absl::EndsWith(column, "_bytes");
+         absl::EndsWith(column, "_heap") || absl::EndsWith(column, "_bytes");
 }
 
 std::string Amount(const std::string& column, double value) {
@@ -85,13 +92,14 @@ absl::string_view NameOf(Part part) {
 
 const std::vector<Series>& AllSeries() {
   static const auto* const all = new std::vector<Series>{
-      {"daemon_rss", Part::kCalm, kMemory},
-      {"daemon_anonymous", Part::kCalm, kMemory},
+      {"daemon_rss", Part::kCalm, kMemory, kFirstHour},
+      {"daemon_anonymous", Part::kCalm, kMemory, kFirstHour},
+      {"daemon_heap", Part::kCalm, kHeap, kFirstHour},
       {"daemon_fds", Part::kCalm, kCount},
       {"daemon_threads", Part::kCalm, kCount},
       {"children_anonymous", Part::kCalm, kMemory},
       {"journal_bytes", Part::kCalm, kMemory},
-      {"daemon_anonymous", Part::kLives, 4 * kMemory},  // of some seconds each: more noise
+      {"daemon_heap", Part::kLives, kMemory},
       {"daemon_fds", Part::kLives, kCount},
       {"daemon_threads", Part::kLives, kCount},
       {"journal_bytes", Part::kLives, kMemory},
@@ -126,8 +134,9 @@ std::vector<Point> PointsOf(absl::Span<const Figures> rows, const Series& series
     }
   }
   if (points.empty()) return points;
-  const double begin = points.front().seconds;
-  const double warm = begin + kWarmUp * (points.back().seconds - begin);
+  const double begin = points.front().seconds, span = points.back().seconds - begin;
+  double warm = begin + kWarmUp * span;
+  if (series.part == Part::kCalm && span > 2 * kHour) warm = std::max(warm, begin + kHour);
   std::erase_if(points, [warm](const Point& point) { return point.seconds < warm; });
   return points;
 }
@@ -139,11 +148,12 @@ std::vector<Verdict> JudgeTable(absl::Span<const Figures> rows) {
     if (points.empty()) continue;
     std::vector<double> values;
     for (const Point& point : points) values.push_back(point.value);
-    const Trend trend = TrendOf(points);
-    verdicts.push_back({.series = series,
-                        .median = MedianOf(std::move(values)),
-                        .trend = trend,
-                        .finding = Judge(trend, series.floor)});
+    Verdict& verdict = verdicts.emplace_back(
+        Verdict{.series = series, .median = MedianOf(std::move(values)), .trend = TrendOf(points)});
+    const double span = points.back().seconds - points.front().seconds;
+    // The first hour is not among them if they span more.
+    if (series.first_floor > 0 && span < kHour) verdict.series.floor = series.first_floor;
+    if (span >= kLeastSpan) verdict.finding = Judge(verdict.trend, verdict.series.floor);
   }
   return verdicts;
 }

@@ -11,7 +11,9 @@
 //   kWhole  all samples, for processes that are not restarted
 //
 // The first fifth of the samples is left out: memory is taken once, until a process has seen each
-// kind of work.
+// kind of work. gpumemd also fills its history of an hour (daemon/core/history). So the first hour
+// of a calm part of more than two is left out, and a shorter one has higher floors. What spans less
+// than four minutes shows nothing.
 #pragma once
 
 #include <string>
@@ -28,7 +30,8 @@ enum class Part { kCalm, kLives, kWhole };
 struct Series {
   std::string column;
   Part part = Part::kWhole;
-  double floor = 0;  // the growth in an hour that does not count; see verdict.cc
+  double floor = 0;        // the growth in an hour that does not count; see verdict.cc
+  double first_floor = 0;  // the same in the first hour of a daemon, for kCalm; 0: no other
 };
 const std::vector<Series>& AllSeries();
 
@@ -39,7 +42,7 @@ struct Verdict {
   Finding finding = Finding::kNotShown;
 };
 
-// Returns the samples of a part, without the first fifth.
+// Returns the samples of a part that count.
 std::vector<Point> PointsOf(absl::Span<const Figures> rows, const Series& series);
 // Leaves out series without a sample.
 std::vector<Verdict> JudgeTable(absl::Span<const Figures> rows);

@@ -24,7 +24,7 @@ constexpr int kSeconds = 3600;
 constexpr int kStorm = kSeconds * 2 / 5;  // the daemon is killed each half minute till then
 constexpr double kMiBytes = 1 << 20;
 
-// What is lost in an hour.
+// Amounts lost in an hour.
 struct Leaks {
   double memory = 0, descriptors = 0, threads = 0;  // of a daemon, while it lives
   double journal = 0;                               // that the next daemon takes over
@@ -44,7 +44,7 @@ std::vector<Figures> Soak(const Leaks& leaks) {
         {{"seconds", second},
          {"calm", calm},
          {"generation", calm ? 1000 : 1 + second / 30},
-         {"daemon_anonymous", 12 * kMiBytes + 20e3 * normal(random) + lost(leaks.memory, age)},
+         {"daemon_heap", 12 * kMiBytes + 20e3 * normal(random) + lost(leaks.memory, age)},
          {"daemon_fds", count(60 + lost(leaks.descriptors, age))},
          {"daemon_threads", count(20 + lost(leaks.threads, age))},
          {"journal_bytes", 524288 + 4096 * (random() % 4) + lost(leaks.journal, second)},
@@ -72,7 +72,7 @@ TEST(Verdict, NothingGrowsWithoutALeak) {
 }
 
 TEST(Verdict, LeaksOfADaemonAreFoundWhereItLives) {
-  EXPECT_THAT(Growing(Soak({.memory = kMiBytes})), ElementsAre("daemon_anonymous"));
+  EXPECT_THAT(Growing(Soak({.memory = 2 * kMiBytes})), ElementsAre("daemon_heap"));
   EXPECT_THAT(Growing(Soak({.descriptors = 12})), ElementsAre("daemon_fds"));
   EXPECT_THAT(Growing(Soak({.threads = 12})), ElementsAre("daemon_threads"));
 }

@@ -95,7 +95,7 @@ void Serve(Client& client, absl::Duration pause, Tally& tally) {
       [&] { return segments.size() * kServedBytes; });
 }
 
-// Revocable memory: gives back what is revoked, in time.
+// Revocable memory: gives revoked segments back in time.
 void TakeSpot(Client& client, absl::Duration pause, uint64_t seed, Tally& tally) {
   std::mt19937_64 random(seed);
   absl::Mutex mutex;

@@ -1,0 +1,27 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# soak_test.sh SOAK PROGRAM...: a soak of less than a minute. All operations, faults and tasks take
+# place, nothing goes wrong, and nothing is left in the end. What grows in an hour it cannot show.
+set -euo pipefail
+
+SOAK=$1
+shift
+WORK=$(mktemp -d)
+readonly SOAK WORK
+trap 'rm -rf "$WORK"' EXIT
+
+# The soak finds programs beside it.
+cp "$SOAK" "$@" "$WORK"
+"$WORK/gpumem_soak" --time 45 --out "$WORK/out" | tee "$WORK/verdict"
+grep -q '^soak: passed' "$WORK/verdict"
+
+# The table can be judged again, and drawn.
+"$WORK/gpumem_soak" --judge "$WORK/out/samples.csv" | grep -q '^daemon_anonymous '
+/usr/bin/python3 tests/soak/plot.py "$WORK/out/samples.csv" "$WORK/soak.svg"
+/usr/bin/python3 - "$WORK/soak.svg" <<'END'
+import sys
+import xml.etree.ElementTree as ElementTree
+
+lines = ElementTree.parse(sys.argv[1]).getroot().findall(".//{http://www.w3.org/2000/svg}polyline")
+assert len(lines) >= 6, len(lines)
+END
