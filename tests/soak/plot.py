@@ -4,7 +4,7 @@
 
     plot.py samples.csv docs/plots/soak.svg
 
-Each point is the median of a 200th of the time. Peaks above twice the 98th percentile, which single
+Each point is the median of a 200th of the time. Peaks above twice the 90th percentile, which single
 attacks make, are cut off. Needs only Python.
 """
 import csv
@@ -57,7 +57,7 @@ def panel(rows, end, title, unit, scale, columns):
     points = {name: medians(rows, column, end) for name, column in columns.items()}
     points = {name: values for name, values in points.items() if values}
     tops = [sorted(value for _, value in values) for values in points.values()]
-    high = max(min(values[-1], 2 * values[len(values) * 98 // 100 - 1]) for values in tops) / scale
+    high = max(min(values[-1], 2 * values[len(values) * 90 // 100 - 1]) for values in tops) / scale
     chart = bench.Chart(title, unit, 0, max(high * 1.1, 2), False, HEIGHT)
     width = bench.WIDTH - bench.LEFT - bench.RIGHT
 
