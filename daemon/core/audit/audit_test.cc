@@ -256,6 +256,49 @@ TEST(AuditFilterTest, AClockThatIsSetBackStopsNothing) {
   EXPECT_THAT(Lines(ring), ElementsAre("denied a", "suppressed a 1", "denied a"));
 }
 
+TEST(AuditFilterTest, LimitsAllThatClientsCause) {
+  size_t of_clients = 0;
+  for (const AuditKind& kind : AuditKinds()) {
+    AuditRing ring(100);
+    AuditFilter filter(&ring, {.per_second = 2});
+    const auto left_out = [&] { return filter.LeavesOut(kind.event, "a", 1, kStart); };
+    EXPECT_FALSE(left_out()) << kind.name;
+    for (int i = 0; i < 3; ++i) {
+      filter.Record(Of(kind.event, "a"));
+      const bool is_first = i == 0;
+      EXPECT_TRUE(!is_first || !left_out()) << kind.name;
+    }
+    const bool limited = Lines(ring).size() == 2;
+    EXPECT_EQ(Lines(ring).size(), limited ? 2u : 3u) << kind.name;
+    EXPECT_EQ(left_out(), limited) << kind.name;
+    EXPECT_EQ(filter.NextFlush(), limited ? kStart + absl::Seconds(1) : absl::InfiniteFuture());
+    of_clients += limited;
+  }
+  EXPECT_EQ(of_clients, 25u);
+}
+
+TEST(AuditFilterTest, WindowThatIsNotFullHasNothingToFlush) {
+  AuditRing ring(100);
+  AuditFilter filter(&ring, {.per_second = 2});
+  filter.Record(Of(AuditEvent::kDenied, "a"));
+  EXPECT_EQ(filter.NextFlush(), absl::InfiniteFuture());
+}
+
+TEST(AuditFilterTest, WithoutLimitNothingIsLeftOut) {
+  AuditRing ring(100);
+  AuditFilter filter(&ring, {.per_second = 0});
+  for (int i = 0; i < 50; ++i) filter.Record(Of(AuditEvent::kDenied, "a"));
+  EXPECT_FALSE(filter.LeavesOut(AuditEvent::kDenied, "a", 1, kStart));
+}
+
+TEST(AuditFilterTest, RecordsWithoutTenantAndUserShareAWindow) {
+  AuditRing ring(100);
+  AuditFilter filter(&ring, {.per_second = 1});
+  for (int i = 0; i < 3; ++i) filter.Record(Of(AuditEvent::kRefused, ""));
+  EXPECT_EQ(Lines(ring).size(), 1u);
+  EXPECT_EQ(filter.windows(), 1u);
+}
+
 TEST(AuditKindsTest, AreThoseOfTheirEvents) {
   std::set<absl::string_view> names, ids;
   for (size_t i = 0; i < AuditKinds().size(); ++i) {
