@@ -42,8 +42,8 @@ absl::Duration CpuTime() {
 // Its threads live as long as it.
 class Crew {
  public:
-  Crew(grpc_completion_queue* queue, gpumem::Spinner* spinner)
-      : queue_(queue), spinner_(spinner), watch_([this] { Watch(); }) {
+  Crew(grpc_completion_queue* queue, std::shared_ptr<gpumem::Spinner> spinner)
+      : queue_(queue), spinner_(std::move(spinner)), watch_([this] { Watch(); }) {
     absl::MutexLock lock(&mutex_);
     ++called_;
     threads_.emplace_back([this] { Serve(); });
@@ -161,7 +161,7 @@ class Crew {
     ++waiting_;
     grpc_event event{.type = GRPC_QUEUE_TIMEOUT, .success = 0, .tag = nullptr};
     {
-      gpumem::SpinningWait wait(spinner_);
+      gpumem::SpinningWait wait(spinner_.get());
       // With others a spinning thread would look in vain: one of them waits for the sockets.
       const bool come = wait.Spin([&] {
         if (polling_ > 1) return true;
@@ -207,7 +207,7 @@ class Crew {
   }
 
   grpc_completion_queue* const queue_;
-  gpumem::Spinner* const spinner_;
+  const std::shared_ptr<gpumem::Spinner> spinner_;
   const int most_ = MostThreads();
   const Alarm alarm_;
   std::atomic<bool> watched_ = false;  // the alarm is set, or about to be
@@ -236,10 +236,10 @@ class CallbackQueue {
     if (++users_ > 1) return queue_.get();
     if (spinner_ == nullptr) {
       spinner_ =
-          std::make_unique<gpumem::Spinner>(gpumem::SpinOptions{.most = absl::ZeroDuration()});
+          std::make_shared<gpumem::Spinner>(gpumem::SpinOptions{.most = absl::ZeroDuration()});
     }
     queue_ = std::make_unique<grpc::CompletionQueue>();
-    crew_ = std::make_unique<Crew>(queue_->cq(), spinner_.get());
+    crew_ = std::make_unique<Crew>(queue_->cq(), spinner_);
     return queue_.get();
   }
 
@@ -254,7 +254,9 @@ class CallbackQueue {
   void Start(gpumem::SpinOptions spin) ABSL_LOCKS_EXCLUDED(mutex_) {
     {
       absl::MutexLock lock(&mutex_);
-      spinner_ = std::make_unique<gpumem::Spinner>(spin);
+      if (std::exchange(started_, true)) return;
+      // Threads that a client has started use the one that they began with.
+      spinner_ = std::make_shared<gpumem::Spinner>(spin);
     }
     Ref();
   }
@@ -270,7 +272,8 @@ class CallbackQueue {
  private:
   mutable absl::Mutex mutex_;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<gpumem::Spinner> spinner_ ABSL_GUARDED_BY(mutex_);
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<gpumem::Spinner> spinner_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::CompletionQueue> queue_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<Crew> crew_ ABSL_GUARDED_BY(mutex_);
 };

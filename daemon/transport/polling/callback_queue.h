@@ -28,8 +28,9 @@ namespace gpumemd {
 // twice as long at most.
 inline constexpr absl::Duration kPatience = absl::Milliseconds(10);
 
-// Sets how the threads spin, and keeps one of them as long as the process runs. Call once, before
-// the first gRPC server. Without a call the threads do not spin, and end with the last server.
+// Sets how the threads spin, and keeps one of them as long as the process runs. Call before the
+// first gRPC server; a later call has no effect. Without a call the threads do not spin, and end
+// with the last server.
 void StartCallbackThreads(gpumem::SpinOptions spin);
 
 // True on one of these threads while no other serves the queue.

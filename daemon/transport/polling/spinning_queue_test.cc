@@ -31,5 +31,15 @@ TEST_F(SpinningQueueTest, KeepsAThreadWithoutServers) {
   EXPECT_GE(GetCallbackThreadsStats().polling, 1);
 }
 
+// A second server in a process calls it again, while threads spin as the first one has asked.
+TEST_F(SpinningQueueTest, SpinsAsTheFirstCallHasAsked) {
+  CallAtOnce(1, 500);
+  const absl::Duration spun = GetCallbackThreadsStats().spun;
+  EXPECT_GT(spun, absl::ZeroDuration());
+  StartCallbackThreads({.most = absl::ZeroDuration()});
+  CallAtOnce(1, 500);
+  EXPECT_GT(GetCallbackThreadsStats().spun, spun);
+}
+
 }  // namespace
 }  // namespace gpumemd
