@@ -43,7 +43,13 @@ class Target:
 
     def found(self):
         return {os.path.join(self.findings, name) for name in os.listdir(self.findings)
-                if not name.endswith(".min")}
+                if not name.endswith((".min", ".why"))}
+
+    def reasons(self):
+        """Returns what has ended the program so far."""
+        paths = [os.path.join(self.findings, name) for name in os.listdir(self.findings)
+                 if name.endswith(".why")]
+        return {open(path, errors="replace").read() for path in paths}
 
 
 class Result:
@@ -51,6 +57,7 @@ class Result:
         self.runs = 0
         self.edges = 0
         self.new = []  # the paths of findings of this run
+        self.again = 0  # how often it ended for a reason that was known
 
 
 def environment(options):
@@ -84,8 +91,20 @@ def call(command, options, log, seconds):
             process.wait()
 
 
+def reason_of(text):
+    """Returns one line from a log that is the same whenever a program ends for this reason."""
+    for pattern in (r"FUZZ_CHECK\(.*", r"[^ \n]+: runtime error: .*", r"SUMMARY: .*",
+                    r"ERROR: libFuzzer: [a-z -]+"):
+        match = re.search(pattern, text)
+        if match:
+            # Of a failed check the place, too.
+            line = text[text.rfind("\n", 0, match.start()) + 1:match.end()]
+            return re.sub(r"0x[0-9a-f]+|==\d+==", "", line)
+    return "unknown"
+
+
 def with_libfuzzer(target, options):
-    result, before = Result(), target.found()
+    result, before, reasons = Result(), target.found(), target.reasons()
     end = time.monotonic() + options.time
     # A finding ends the program; it is started again for the rest of the time.
     while not options.interrupted and (left := int(end - time.monotonic())) > 0:
@@ -106,16 +125,29 @@ def with_libfuzzer(target, options):
         counted = re.findall(r"number_of_executed_units: (\d+)", text)
         result.runs += int((counted or runs or ["0"])[-1])
         result.edges = max([result.edges] + [int(n) for n in re.findall(r"cov: (\d+)", text)])
-        found = target.found() - before - set(result.new)
-        result.new += sorted(found)
-        if status == 0 or (not found and not options.interrupted):
-            if status != 0:
-                print("fuzz: %s: the engine ended with status %s; see %s" % (
-                    target.name, status, target.log), flush=True)
-                options.failed = True
-            break
+        found = sorted(target.found() - before - set(result.new))
+        wrote = re.search(r"Test unit written to (\S+)", text)
+        reason = reason_of(text)
+        if options.jobs == 1 and wrote and reason in reasons:
+            for path in set(found) - before:
+                os.remove(path)
+            result.again += 1
+            found = []
+        elif options.jobs == 1 and found:
+            reasons.add(reason)
+            with open(found[0] + ".why", "w") as why:
+                why.write(reason)
+        result.new += found
         if found:
             shutil.copy(target.log, target.log + ".finding")
+        if status == 0 or options.interrupted:
+            break
+        if not wrote or "INITED" not in text:
+            # Without an end of the program, or before the first mutation: the next run would end so.
+            print("fuzz: %s: the engine ended with status %s; see %s" % (
+                target.name, status, target.log), flush=True)
+            options.failed = True
+            break
     return result
 
 
@@ -147,7 +179,20 @@ def with_afl(target, options):
     os.environ.update(AFL_SKIP_CPUFREQ="1", AFL_I_DONT_CARE_ABOUT_MISSING_CRASHES="1",
                       AFL_NO_UI="1", AFL_NO_AFFINITY="1", AFL_IGNORE_SEED_PROBLEMS="1")
     open(target.log, "wb").close()
-    call(command + ["--", target.program], options, target.log, options.time + GRACE)
+    status = call(command + ["--", target.program], options, target.log, options.time + GRACE)
+    if status != 0 and not options.interrupted:
+        print("fuzz: %s: afl-fuzz ended with status %s; see %s" % (target.name, status, target.log),
+              flush=True)
+        options.failed = True
+    with open(target.log, errors="replace") as log:
+        # It skips seeds that end the program, and goes on with the others.
+        skipped = re.findall(r"est case '?([^\s']*)'? results in a (?:crash|timeout)", log.read())
+    for name in sorted(set(skipped)):
+        path = os.path.join(seeds, name.split("orig:")[-1])
+        print("fuzz: %s: a seed ends the program: %s" % (target.name, path), flush=True)
+        if os.path.isfile(path):
+            result.new.append(keep(path, target.findings, "afl-crashes"))
+        options.failed = True
     try:
         with open(os.path.join(output, "default/fuzzer_stats")) as file:
             stats = dict(re.split(r"\s*:\s*", line.strip(), 1) for line in file if ":" in line)
@@ -196,6 +241,9 @@ def main():
     parser.add_argument("--jobs", type=int, required=True)
     options = parser.parse_args()
     options.interrupted = options.failed = False
+    # As Ctrl-C: the engine, which runs in another session, ends with this.
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
 
     lines, findings = [], 0
     for label in sorted(options.labels):
@@ -212,8 +260,10 @@ def main():
                 target.name, os.path.getsize(small), small))
             print("fuzz:   replay it: cd %s && %s %s" % tuple(
                 map(shlex.quote, (options.checkout, target.program, small))), flush=True)
-        lines.append("%-16s %12d runs %8d edges %4d findings" % (
-            target.name, result.runs, result.edges, len(result.new)))
+        lines.append("%-16s %12d runs %8d edges %4d findings%s" % (
+            target.name, result.runs, result.edges, len(result.new),
+            ", %d of known ones" % result.again if result.again else ""))
+        findings += result.again
     print("\n".join(lines))
     sys.exit(130 if options.interrupted else 1 if findings or options.failed else 0)
 

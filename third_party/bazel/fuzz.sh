@@ -54,5 +54,6 @@ run_fuzz() {
   home=$(realpath -m -- "$home")
   [[ $home$bin != *[[:space:]]* ]] || die "no spaces in GPUMEM_FUZZ_HOME: libFuzzer does not quote them"
   mkdir -p "$home"
-  "$TOOLS/fuzz.py" --time "$seconds" --jobs "$jobs" "$ROOT" "$home" "$engine" "$bin" "${targets[@]}"
+  # In place of this shell: a signal to it must reach what runs the engine.
+  exec "$TOOLS/fuzz.py" --time "$seconds" --jobs "$jobs" "$ROOT" "$home" "$engine" "$bin" "${targets[@]}"
 }
