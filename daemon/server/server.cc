@@ -308,6 +308,8 @@ void Server::HandOver() {
   hands_over_ = continuity_ != nullptr && !manager_->lost() && continuity_->SeenToKeep();
 }
 
+BrokerViews Server::views() const { return broker_->views(); }
+
 void Server::Audit(AuditRecord record) const {
   record.time = absl::Now();
   audit_->sink()->Record(std::move(record));

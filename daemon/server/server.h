@@ -99,6 +99,8 @@ class Server final {
   // Returns one line for the service manager's status: "2 devices, 12 sessions, 3.2 GiB charged, 1
   // waiting".
   std::string StatusLine() const { return load_.Line(); }
+  // Returns what operators are shown, without a call; for tests.
+  BrokerViews views() const;
 
  private:
   Server(Config config, Devices devices, Reloading reloading,

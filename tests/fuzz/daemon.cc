@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/daemon.h"
 
+#include <google/protobuf/stubs/logging.h>
 #include <grpc/support/log.h>
 #include <signal.h>
 #include <spdlog/spdlog.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "common/testing/fuzz/input.h"
 #include "daemon/config/config.h"
+#include "daemon/device/context/process.h"
 
 namespace gpumem::testing {
 namespace {
@@ -55,6 +61,9 @@ max_retained = "8MiB"
 name = "c"
 parent = "a"
 revocable = true
+[[tenant]]
+name = "honest"
+guarantee = "4MiB"
 [[rule]]
 tenant = "a"
 default = true
@@ -64,9 +73,14 @@ default = true
 [[rule]]
 tenant = "c"
 default = true
+[[rule]]
+tenant = "honest"
+default = true
 )";
 
 constexpr int kInputsOfADaemon = 200;
+// How long the daemon may take to see that a client has gone.
+constexpr absl::Duration kEndTime = absl::Seconds(10);
 
 std::string* LastFolder() {
   static auto* const folder = new std::string;
@@ -91,6 +105,7 @@ FuzzDaemon::FuzzDaemon() {
   spdlog::set_level(spdlog::level::off);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
   gpr_set_log_function([](gpr_log_func_args*) {});
+  google::protobuf::SetLogHandler(nullptr);  // it reports text that is not UTF-8
   char dir[] = "/tmp/gpumem-fuzz-XXXXXX";
   FUZZ_CHECK(mkdtemp(dir) != nullptr);
   dir_ = dir;
@@ -117,4 +132,29 @@ FuzzDaemon::~FuzzDaemon() {
   std::filesystem::remove_all(dir_);
 }
 
+void FuzzDaemon::CheckAfterInput(size_t others) const {
+  const absl::Status holds = views().CheckInvariants();
+  if (!holds.ok()) std::fprintf(stderr, "%s\n", holds.ToString().c_str());
+  FUZZ_CHECK(holds.ok());
+  const absl::Time deadline = absl::Now() + kEndTime;
+  size_t live = 0, waiting = 0;
+  do {
+    const auto sessions = views().ListSessions("");
+    FUZZ_CHECK(sessions.ok());
+    live = static_cast<size_t>(std::count_if(sessions->begin(), sessions->end(),
+                                             [](const auto& session) { return session.live; }));
+    waiting = views().ListWaiting("", "")->size();
+    if (live <= others && waiting == 0) return;
+    absl::SleepFor(absl::Milliseconds(1));
+  } while (absl::Now() < deadline);
+  std::fprintf(stderr, "%zu live sessions, %zu waiting requests\n", live, waiting);
+  FUZZ_CHECK(!"the session of a client that has gone ends");
+}
+
 }  // namespace gpumem::testing
+
+// The daemon runs this program again for each context that it needs.
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  if (const std::optional<int> status = gpumemd::RunAsContextProcess(*argc, *argv)) _exit(*status);
+  return 0;
+}

@@ -5,9 +5,13 @@
 #include <memory>
 #include <string>
 
+#include "daemon/core/broker/views.h"
 #include "daemon/server/server.h"
 
 namespace gpumem::testing {
+
+// Has memory that is guaranteed to it.
+inline constexpr char kHonestTenant[] = "honest";
 
 class FuzzDaemon {
  public:
@@ -19,7 +23,12 @@ class FuzzDaemon {
   FuzzDaemon& operator=(const FuzzDaemon&) = delete;
 
   const std::string& runtime_dir() const { return dir_; }
+  gpumemd::BrokerViews views() const { return server_->views(); }
   std::string Socket(const std::string& name) const { return dir_ + "/" + name; }
+
+  // Ends the process if an invariant of the daemon is broken, or a session is live or waits after
+  // its client has gone. `others`: sessions that clients keep.
+  void CheckAfterInput(size_t others) const;
 
  private:
   FuzzDaemon();
