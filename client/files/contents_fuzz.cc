@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<Contents> reread = DecodeContents(*again, segments);
   FUZZ_CHECK(reread.ok());
   FUZZ_CHECK(reread->files == contents->files);
-  FUZZ_CHECK(reread->arrays.size() == contents->arrays.size());
+  FUZZ_CHECK(reread->arrays == contents->arrays);
   // A publisher gives them other places.
   const std::vector<uint64_t> sizes = Place(*contents);
   for (const PublishedFile& file : contents->files) {

@@ -45,6 +45,12 @@ void CheckEncoded(const Safetensors& parsed) {
   const absl::StatusOr<Safetensors> again = ParseSafetensors(*header, header->size() + bytes);
   FUZZ_CHECK(again.ok());
   FUZZ_CHECK(again->tensors.size() == parsed.tensors.size());
+  for (size_t i = 0; i < parsed.tensors.size(); ++i) {
+    const SafetensorsTensor& before = parsed.tensors[i];
+    const SafetensorsTensor& after = again->tensors[i];
+    FUZZ_CHECK(after.name == before.name && after.dtype == before.dtype);
+    FUZZ_CHECK(after.shape == before.shape && after.bytes == before.bytes);
+  }
   FUZZ_CHECK(again->metadata == parsed.metadata);
 }
 

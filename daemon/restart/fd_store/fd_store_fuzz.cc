@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -33,8 +34,17 @@ namespace {
 using gpumem::UniqueFd;
 using gpumem::testing::FuzzInput;
 
-// Returns the lowest number that a new descriptor gets: the same if none was left open.
-int LowestFree() { return UniqueFd(eventfd(0, EFD_CLOEXEC)).get(); }
+// Returns the open descriptors and their files: the same if none was left open.
+std::vector<std::string> OpenFds() {
+  std::vector<std::string> fds;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    fds.push_back(absl::StrCat(entry.path().string(), " ",
+                               std::filesystem::read_symlink(entry.path(), closed).string()));
+  }
+  std::sort(fds.begin(), fds.end());
+  return fds;
+}
 
 void CheckName(absl::string_view text) {
   const std::optional<FdName> name = ParseFdName(text);
@@ -43,7 +53,7 @@ void CheckName(absl::string_view text) {
 
 void Crates(FuzzInput& input) {
   constexpr size_t kCrates = 3;
-  const int lowest = LowestFree();
+  const std::vector<std::string> before = OpenFds();
   {
     std::vector<NamedFd> inherited;
     std::vector<int> ins;
@@ -80,7 +90,7 @@ void Crates(FuzzInput& input) {
       FUZZ_CHECK(crates.size() == 0);
     }
   }
-  FUZZ_CHECK(LowestFree() == lowest);
+  FUZZ_CHECK(OpenFds() == before);
 }
 
 void Environment(FuzzInput& input) {
