@@ -174,6 +174,8 @@ uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
 }
 
 int Main(int argc, char** argv) {
+  // First, as engines do: the arguments may be for it.
+  if (LLVMFuzzerInitialize != nullptr) LLVMFuzzerInitialize(&argc, &argv);
   uint64_t rounds = 0, seed = 1;
   std::vector<std::string> seeds, words;
   for (int i = 1; i < argc; ++i) {
@@ -198,7 +200,6 @@ int Main(int argc, char** argv) {
   const char* outputs = std::getenv("TEST_UNDECLARED_OUTPUTS_DIR");
   crash_path = absl::StrCat(outputs != nullptr ? outputs : ".", "/fuzz-crash");
   CatchSignals();
-  if (LLVMFuzzerInitialize != nullptr) LLVMFuzzerInitialize(&argc, &argv);
 
   for (const std::string& input : seeds) Run(input);
   Run("");
