@@ -20,7 +20,6 @@ namespace {
 
 constexpr size_t kMostHeld = 10;
 constexpr uint64_t kBeginning = 16 * 1024;
-constexpr uint64_t kSlots = 16;  // of the mailbox
 
 testing::Memory BeginningOf(const Segment& segment) {
   testing::Memory memory = testing::MemoryOf(segment);

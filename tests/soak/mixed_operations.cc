@@ -23,6 +23,7 @@ using absl::StatusCode;
 
 constexpr absl::Duration kWait = absl::Milliseconds(200);
 constexpr uint64_t kMostBlocks = 16;
+constexpr uint64_t kSlots = 16;  // of the mailbox
 
 }  // namespace
 
@@ -94,7 +95,7 @@ void Mixed::Share() {
   if (held == nullptr || held->segment.suspended() || held->segment.demoted()) return;
   const auto ticket = held->segment.Share();
   if (!tally_.Count("share", ticket.status())) return;
-  const std::string path = MailboxOf(Random(16));
+  const std::string path = MailboxOf(Random(kSlots));
   const std::string next = absl::StrCat(path, ".", getpid());
   std::ofstream(next) << ticket->value << " " << held->seed;
   rename(next.c_str(), path.c_str());
@@ -103,7 +104,7 @@ void Mixed::Share() {
 void Mixed::Open() {
   std::string ticket;
   uint64_t seed = 0;
-  if (!(std::ifstream(MailboxOf(Random(16))) >> ticket >> seed)) return;
+  if (!(std::ifstream(MailboxOf(Random(kSlots))) >> ticket >> seed)) return;
   // The lease may have ended, or be suspended.
   auto segment = client_->Open(ticket, {.read_only = true});
   if (!tally_.Count("open", segment.status(),

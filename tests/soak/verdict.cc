@@ -29,7 +29,7 @@ constexpr double kMemory = 256 * kKiB;
 // Bytes in use: as little as the medians of a load that comes and goes allow to see.
 constexpr double kHeap = 64 * kKiB;
 // The same in a daemon's first hour: its history grows by 64 bytes for each tenant that changes in
-// 10 s, to less than 4 MiB; and the names of ended tenants are kept, up to 1,000.
+// 10 s, to less than 4 MiB. The names of up to 1,000 ended tenants are kept, too.
 constexpr double kFirstHour = 1024 * kKiB;
 constexpr double kKeeperMemory = 64 * kKiB;
 // Of counts: gRPC opens a descriptor and a thread more at a rare peak of the load.
