@@ -198,7 +198,7 @@ end:
       daemon = parked;
     }
   // step: Broker::Freeze (daemon/core/broker/restore.cc)
-  // order: Broker::Freeze (daemon/core/broker/restore.cc): Continue() < survivable_ = false
+  // order: Broker::Freeze (daemon/core/broker/restore.cc): Continue( < survivable_ = false
   :: atomic {
       daemon == parked && NoCalls() ->
       d_step {
