@@ -89,9 +89,10 @@ void Client::Send(Daemon& daemon) {
   }
   if (op.kind == Op::Kind::kSuspend) {
     for (LeaseId id : op.leases) {
-      Held& held = process.held.at(id);
-      held.memory.reset();  // unmapped first
-      held.state = Held::State::kSuspended;
+      const auto held = process.held.find(id);
+      if (held == process.held.end()) continue;  // lost with a daemon before the call was repeated
+      held->second.memory.reset();               // unmapped first
+      held->second.state = Held::State::kSuspended;
     }
   }
   const auto call = [&](auto body) {
