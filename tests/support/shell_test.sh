@@ -27,7 +27,7 @@ program() {
 copy_run() {
   local tree=${1%/*} file
   install -m 755 -D "$1" "$2/run"
-  install -m 644 -D -t "$2/third_party/bazel" "$tree"/third_party/bazel/{coverage,fuzz,machine}.sh
+  install -m 644 -D -t "$2/third_party/bazel" "$tree"/third_party/bazel/*.sh
   for file in "$tree"/deploy/release/*; do
     install -m 755 -D -t "$2/deploy/release" "$file"
   done
