@@ -136,8 +136,8 @@ Tally WrongHeaders(const Orders& orders) {
   return tally;
 }
 
-// Requests that are a thousand times as large as the bytes sent: on each connection 50 calls at once,
-// of 256 MiB each.
+// Requests that are a thousand times as large as the bytes sent: on each connection 50 calls at
+// once, of 256 MiB each.
 Tally CompressedRequests(const Orders& orders) {
   constexpr uint32_t kCalls = 50;
   const std::string zeros(size_t{256} << 20, '\0');

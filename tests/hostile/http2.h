@@ -70,8 +70,8 @@ class Http2Client {
   Http2Client& operator=(const Http2Client&) = delete;
 
   // Begins a call of `method` ("/gpumem.v1.Broker/Acquire"), and returns its stream. `body` is the
-  // message with its prefix. Without `end` the stream stays open after it. `fields`: further ones of
-  // its header.
+  // message with its prefix. Without `end` the stream stays open after it. `fields`: further ones
+  // of its header.
   uint32_t Begin(absl::string_view method, std::shared_ptr<const std::string> body, bool end = true,
                  absl::string_view fields = {});
   // Sends bytes on a stream that is open, whatever its window says.
