@@ -26,6 +26,7 @@
 #include "daemon/core/audit/audit.h"
 #include "daemon/device/context/process.h"
 #include "daemon/log/log.h"
+#include "daemon/malloc_arenas.h"
 #include "daemon/restart/fd_store/fd_store.h"
 #include "daemon/server/server.h"
 #include "spdlog/spdlog.h"
@@ -233,6 +234,7 @@ int Main(int argc, char** argv) {
 }  // namespace gpumemd
 
 int main(int argc, char** argv) {
+  gpumemd::LimitMallocArenas();
   // Abseil may have been built without NDEBUG, as Debian's is: then every lock of every mutex, of
   // gRPC's too, first takes one that the whole process shares, to look for cycles. With 64 clients
   // on 16 cores that takes nearly half of the daemon's throughput (docs/benchmarks.md).

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/malloc_arenas.h"
+
+#include <malloc.h>
+#include <stdio.h>
+
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/barrier.h"
+#include "gtest/gtest.h"
+
+namespace gpumemd {
+namespace {
+
+int Arenas() {
+  char* text = nullptr;
+  size_t bytes = 0;
+  FILE* const file = open_memstream(&text, &bytes);
+  malloc_info(0, file);
+  fclose(file);
+  int count = 0;
+  const std::string info(text, bytes);
+  for (size_t at = 0; (at = info.find("<heap nr=", at)) != std::string::npos; ++at) ++count;
+  free(text);
+  return count;
+}
+
+TEST(MallocArenasTest, ManyThreadsShareTwo) {
+  LimitMallocArenas();
+  constexpr int kThreads = 16;
+  auto* const all_have_some = new absl::Barrier(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([all_have_some] {
+      // Larger than what a thread's cache keeps.
+      void* const memory = std::malloc(64 * 1024);
+      if (all_have_some->Block()) delete all_have_some;
+      std::free(memory);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GE(Arenas(), 1);
+  EXPECT_LE(Arenas(), 2);
+}
+
+}  // namespace
+}  // namespace gpumemd
