@@ -15,6 +15,7 @@
 #include "tests/hostile/caller.h"
 #include "tests/hostile/door.h"
 #include "tests/hostile/http2.h"
+#include "tests/hostile/senders.h"
 
 namespace gpumem::hostile {
 namespace {
@@ -64,50 +65,13 @@ std::vector<std::string> WrongFields() {
 }  // namespace
 
 Tally EndlessHeaders(const Orders& orders) {
-  constexpr size_t kConnections = 32;
-  struct Line {
-    Seat seat;
-    const Block* block;
-    std::string out;
-  };
   const std::vector<Block> blocks = EndlessBlocks();
-  std::vector<Line> lines;
-  uint64_t made = 0;
-  absl::Time next_try = absl::Now();
-  Tally tally;
-  while (!Over(orders)) {
-    if (lines.size() < kConnections && absl::Now() >= next_try) {
-      absl::StatusOr<Seat> seat = Knock(orders.runtime_dir);
-      if (seat.ok()) {
-        const Block& block = blocks[made++ % blocks.size()];
-        lines.push_back({.seat = *std::move(seat), .block = &block, .out = block.begin});
-        ++tally["connections"];
-      } else {
-        ++tally["refused"];
-        next_try = absl::Now() + absl::Milliseconds(20);
-      }
-    }
-    bool idle = true;
-    for (size_t i = 0; i < lines.size();) {
-      Line& line = lines[i];
-      if (line.out.empty()) line.out = line.block->more;
-      const ssize_t sent = SendSome(line.seat.stream.get(), line.out);
-      if (sent > 0) {
-        line.out.erase(0, static_cast<size_t>(sent));
-        tally["bytes"] += static_cast<uint64_t>(sent);
-      }
-      idle = idle && sent == 0;
-      if (sent < 0 || !DropInput(line.seat.stream.get())) {
-        ++tally["closed"];
-        std::swap(line, lines.back());
-        lines.pop_back();
-      } else {
-        ++i;
-      }
-    }
-    if (idle) absl::SleepFor(absl::Milliseconds(1));
-  }
-  return tally;
+  size_t made = 0;
+  return SendOnMany(orders, /*connections=*/32, [&] {
+    return [&block = blocks[made++ % blocks.size()], begun = false](const Seat&, Tally&) mutable {
+      return std::exchange(begun, true) ? block.more : block.begin;
+    };
+  });
 }
 
 Tally WrongHeaders(const Orders& orders) {

@@ -15,6 +15,7 @@
 #include "tests/hostile/caller.h"
 #include "tests/hostile/door.h"
 #include "tests/hostile/http2.h"
+#include "tests/hostile/senders.h"
 
 namespace gpumem::hostile {
 namespace {
@@ -108,52 +109,19 @@ Tally PingFlood(const Orders& orders) {
 
 // CVE-2023-44487: as many connections as the daemon allows, on each calls that are reset at once.
 Tally RapidReset(const Orders& orders) {
-  constexpr size_t kConnections = 200;
   constexpr uint32_t kPairs = 64;
-  struct Line {
-    Seat seat;
-    uint32_t stream = 1;
-    std::string out = absl::StrCat(kPreface, Frame(kSettings, 0, 0, ""));
-  };
-  std::vector<Line> lines;
-  absl::Time next_try = absl::Now();
-  Tally tally;
-  while (!Over(orders)) {
-    if (lines.size() < kConnections && absl::Now() >= next_try) {
-      absl::StatusOr<Seat> seat = Knock(orders.runtime_dir);
-      if (seat.ok()) {
-        lines.push_back({.seat = *std::move(seat)});
-        ++tally["connections"];
-      } else {
-        ++tally["refused"];
-        next_try = absl::Now() + absl::Milliseconds(20);
+  return SendOnMany(orders, /*connections=*/200, [] {
+    return [stream = uint32_t{1}](const Seat& seat, Tally& tally) mutable {
+      std::string out;
+      if (stream == 1) out = absl::StrCat(kPreface, Frame(kSettings, 0, 0, ""));
+      for (uint32_t pair = 0; pair < kPairs; ++pair, stream += 2) {
+        out += CallHeaders(stream, kListDevices, seat.token);
+        out += Frame(kRstStream, 0, stream, BigEndian(8, 4));  // CANCEL
       }
-    }
-    bool idle = true;
-    for (size_t i = 0; i < lines.size();) {
-      Line& line = lines[i];
-      if (line.out.empty()) {
-        for (uint32_t pair = 0; pair < kPairs; ++pair, line.stream += 2) {
-          line.out += CallHeaders(line.stream, kListDevices, line.seat.token);
-          line.out += Frame(kRstStream, 0, line.stream, BigEndian(8, 4));  // CANCEL
-        }
-        tally["resets"] += kPairs;
-      }
-      const int socket = line.seat.stream.get();
-      const ssize_t sent = SendSome(socket, line.out);
-      if (sent > 0) line.out.erase(0, static_cast<size_t>(sent));
-      idle = idle && sent == 0;
-      if (sent < 0 || !DropInput(socket)) {
-        ++tally["closed"];
-        std::swap(line, lines.back());
-        lines.pop_back();
-      } else {
-        ++i;
-      }
-    }
-    if (idle) absl::SleepFor(absl::Milliseconds(1));
-  }
-  return tally;
+      tally["resets"] += kPairs;
+      return out;
+    };
+  });
 }
 
 // As many calls as allowed at a time, on as many connections as allowed, each answered and made

@@ -33,12 +33,31 @@ bool HasEnded(pid_t pid) {
 }  // namespace
 
 const std::vector<std::string>& SoakAttacks() {
-  static const auto* const names = new std::vector<std::string>{
-      "bad-greetings", "call-storm",    "claim-storm",       "exchange",       "garbage",
-      "half-sent",     "leases",        "never-read",        "page-storm",     "ping-flood",
-      "rapid-reset",   "reconcile",     "release",           "resume",         "say-nothing",
-      "suspend",       "take-sessions", "publication-storm", "settings-flood", "tenant-storm",
-      "view-storm",    "wait"};
+  static const auto* const names = new std::vector<std::string>{"bad-greetings",
+                                                                "call-storm",
+                                                                "claim-storm",
+                                                                "exchange",
+                                                                "garbage",
+                                                                "compressed-requests",
+                                                                "endless-headers",
+                                                                "wrong-headers",
+                                                                "half-sent",
+                                                                "leases",
+                                                                "never-read",
+                                                                "page-storm",
+                                                                "ping-flood",
+                                                                "rapid-reset",
+                                                                "reconcile",
+                                                                "release",
+                                                                "resume",
+                                                                "say-nothing",
+                                                                "suspend",
+                                                                "take-sessions",
+                                                                "publication-storm",
+                                                                "settings-flood",
+                                                                "tenant-storm",
+                                                                "view-storm",
+                                                                "wait"};
   return *names;
 }
 

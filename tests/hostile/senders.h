@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Connections on which an attack sends bytes of its own making as fast as the daemon takes them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
+#include "tests/hostile/attacks.h"
+#include "tests/hostile/door.h"
+
+namespace gpumem::hostile {
+
+// Makes what is sent next on one connection, whenever all before it is sent. May count in the
+// tally.
+using Source = absl::AnyInvocable<std::string(const Seat& seat, Tally& tally)>;
+
+// Keeps up to `connections` open for as long as ordered, each with a source of its own, and drops
+// what the daemon answers. One that the daemon closes is replaced. The tally has the connections,
+// those refused and closed, and the bytes sent.
+Tally SendOnMany(const Orders& orders, size_t connections, absl::FunctionRef<Source()> make_source);
+
+}  // namespace gpumem::hostile
