@@ -128,7 +128,7 @@ void AcquireFirst(benchmark::State& state, Kind kind) {
   const std::string name = absl::StrCat("kinds/", std::string(KindName(kind)), "/first");
   const auto client = OrDie(bed->daemon->Connect("first"), "connect");
   for (auto _ : state) {
-    if (!Eventually([] { return testing::CountChildren(bed->daemon->pid()) == 0; })) {
+    if (!Eventually([] { return testing::ChildrenOf(bed->daemon->pid()).empty(); })) {
       OrDie(absl::InternalError("the daemon does not give its context back"), name);
     }
     Segment segment;

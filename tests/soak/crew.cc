@@ -4,7 +4,6 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
 #include <utility>
 
@@ -23,12 +22,6 @@ using testing::Child;
 constexpr absl::Duration kAttack = absl::Seconds(1);
 constexpr absl::Duration kEnd = absl::Minutes(2);
 constexpr size_t kMostWrong = 20;
-
-bool HasEnded(pid_t pid) {
-  siginfo_t info = {};
-  return waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
-         info.si_pid == pid;
-}
 
 }  // namespace
 
@@ -88,7 +81,8 @@ void Crew::Attack(const std::string& name) {
 void Crew::Kill(size_t which, uint64_t seed) {
   Worker& worker = workers_.at(which);
   worker.child.Signal(SIGKILL);
-  while (Hear(worker, absl::Now() + kEnd)) continue;  // what it had said
+  const absl::Time deadline = absl::Now() + kEnd;
+  while (absl::Now() < deadline && Hear(worker, deadline)) continue;  // what it had said
   worker.child.Wait();
   worker = {.role = worker.role, .tenant = worker.tenant};
   worker.child = Start(worker, seed);
@@ -129,7 +123,7 @@ void Crew::Listen(uint64_t seed) {
       worker.child.Signal(SIGCONT);
       worker.stopped_until = absl::InfinitePast();
     }
-    const bool had_ended = HasEnded(worker.child.pid());
+    const bool had_ended = worker.child.HasEnded();
     for (bool more = true; more;) {
       pollfd ready = {.fd = worker.child.channel(), .events = POLLIN, .revents = 0};
       more = poll(&ready, 1, 0) > 0 && Hear(worker, now + absl::Seconds(1));
@@ -137,13 +131,17 @@ void Crew::Listen(uint64_t seed) {
     if (!had_ended) continue;
     const int code = worker.child.Wait();
     ++counts_["worker-ended"];
-    if (worker.role != "spot" && wrong_.size() < kMostWrong) {
+    // gpumemd ends by a signal who does not give revoked memory back.
+    if ((worker.role != "spot" || code != 128 + SIGKILL) && wrong_.size() < kMostWrong) {
       wrong_.push_back(absl::StrCat(worker.role, " of ", worker.tenant, " ended with ", code));
     }
     worker = {.role = worker.role, .tenant = worker.tenant};
     worker.child = Start(worker, seed++);
   }
-  while (!attackers_.empty() && (HasEnded(attackers_[0].pid()) || now > attacks_end_[0])) {
+  while (!attackers_.empty() && (attackers_[0].HasEnded() || now > attacks_end_[0])) {
+    // One that takes too long is killed.
+    const int code = attackers_[0].HasEnded() ? attackers_[0].Wait() : 0;
+    if (code != 0) wrong_.push_back(absl::StrCat("an attacker ended with ", code));
     attackers_.erase(attackers_.begin());
     attacks_end_.erase(attacks_end_.begin());
   }

@@ -31,14 +31,13 @@ class Crew {
   void Kill(size_t which, uint64_t seed);
   // Stops a worker for a time; Listen() lets it go on.
   void Stop(size_t which, absl::Duration length);
-  // Takes what the processes have said. Replaces workers that have ended: a daemon ends those that
-  // do not give revoked memory back; the end of others is wrong.
+  // Takes what the processes have said. Replaces workers that have ended: a daemon kills those that
+  // do not give revoked memory back; another end is wrong. So is an attacker that fails.
   void Listen(uint64_t seed);
   // Has all workers end, and waits for that.
   void End();
 
   size_t size() const { return workers_.size(); }
-  pid_t pid(size_t which) const { return workers_.at(which).child.pid(); }
   // What the workers hold, as far as they have said.
   uint64_t held_bytes() const;
   const Counts& counts() const { return counts_; }

@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/soak/mixed.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -168,7 +168,7 @@ void Operator::Do(const std::string& task) {
   } else if (task == "scrape") {
     Get(task, absl::StrCat("unix:", folder_, "/metrics.sock"));
   } else if (task == "page") {
-    if (web_.running()) Get(task, absl::StrCat("unix:", folder_, "/web.sock"));
+    if (web_.running()) Get(task, absl::StrCat("unix:", folder_, "/web.sock:/"));
   } else if (task == "hold") {
     Ctl(task, {"hold", "--size", "1MiB", "--for", "100ms"}, /*may_fail=*/true);
   } else if (task == "unbrokered") {
@@ -216,7 +216,12 @@ void Operator::Ctl(const std::string& what, const std::vector<std::string>& args
 
 void Operator::Get(const std::string& what, const std::string& url) {
   const auto answer = testing::HttpGet(url);
-  ++counts_[answer.ok() ? what : what + "-refused"];
+  // Beside attackers, or while gpumemd is started again, there may be no answer, or 503.
+  const bool served = answer.ok() && answer->code == 200;
+  ++counts_[served ? what : what + "-refused"];
+  if (answer.ok() && answer->code != 200 && answer->code != 503) {
+    wrong_.push_back(absl::StrCat(what, " answers ", answer->code));
+  }
 }
 
 void Operator::End() {

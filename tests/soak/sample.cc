@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/soak/sample.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -44,17 +43,6 @@ void AddLines(const std::string& path, const absl::btree_map<std::string, std::s
   }
 }
 
-std::vector<pid_t> ChildrenOf(pid_t pid) {
-  std::vector<pid_t> result;
-  std::error_code error;
-  for (const auto& task :
-       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), error)) {
-    std::ifstream children(task.path() / "children");
-    for (pid_t child; children >> child;) result.push_back(child);
-  }
-  return result;
-}
-
 }  // namespace
 
 void AddProcess(const std::string& name, pid_t pid, Figures& figures) {
@@ -68,7 +56,7 @@ void AddProcess(const std::string& name, pid_t pid, Figures& figures) {
 
 void AddChildren(const std::string& name, pid_t pid, Figures& figures) {
   figures[name + "_rss"] = figures[name + "_anonymous"] = 0;
-  for (const pid_t child : ChildrenOf(pid)) {
+  for (const pid_t child : testing::ChildrenOf(pid)) {
     AddLines(absl::StrCat("/proc/", child, "/smaps_rollup"),
              {{"Rss", name + "_rss"}, {"Anonymous", name + "_anonymous"}}, figures);
   }

@@ -69,7 +69,11 @@ absl::Status Soak::Start() {
   std::filesystem::create_directory(folder_ + "/mailbox", error);
   // Beside this program, if it is to be part of the soak. The kept daemon has it, and no other.
   const std::string heap = testing::ProgramPath("libsoak_heap.so");
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  const bool has_heap = false;  // a sanitizer has a malloc of its own, and is to be loaded first
+#else
   const bool has_heap = access(heap.c_str(), R_OK) == 0;
+#endif
   if (has_heap) {
     setenv("GPUMEM_SOAK_HEAP", (folder_ + "/heap").c_str(), 1);
     setenv("LD_PRELOAD", heap.c_str(), 1);
@@ -88,10 +92,11 @@ absl::Status Soak::Start() {
     if (!client.ok()) return client.status();
     if (auto first = (*client)->Acquire({.bytes = 1}); !first.ok()) return first.status();
   }
-  testing::Eventually([&] {
+  const bool rests = testing::Eventually([&] {
     before_ = Look();
     return At(before_, "sessions") == 0 && At(before_, "leases") == 0;
   });
+  if (!rests) return absl::DeadlineExceededError("the first lease is not given back");
   crew_ = std::make_unique<Crew>(Crew::Options{.runtime_dir = daemon_->runtime_dir(),
                                                .mailbox = folder_ + "/mailbox",
                                                .pause = options_.pause});
@@ -104,10 +109,11 @@ absl::Status Soak::Start() {
 }
 
 absl::Status Soak::Run() {
-  if (absl::Status started = Start(); !started.ok()) return started;
+  // First, so that a signal leaves no folder behind.
   for (const int signal : {SIGTERM, SIGINT}) {
     std::signal(signal, [](int) { interrupted = 1; });
   }
+  if (absl::Status started = Start(); !started.ok()) return started;
   Load();
   End();
   std::ofstream(options_.out + "/daemon.log") << daemon_->Log();
@@ -275,7 +281,12 @@ std::vector<std::string> Soak::wrong() const {
 
 std::vector<std::string> Soak::Needed(const std::string& backend) {
   std::vector<std::string> needed = {"kill-daemon", "restart-daemon", "kill-worker", "stop-worker",
-                                     "attack",      "follow",         "reload",      "scrape"};
+                                     "attack",      "follow",         "reload",      "scrape",
+                                     "page",        "unbrokered"};
+  for (const char* task : {"status", "ps", "segments", "devices", "usage", "map", "quota-list",
+                           "events", "quota-set", "tenant", "trim", "drain", "publications"}) {
+    needed.push_back(absl::StrCat("ctl-", task));
+  }
   for (const std::string& name : WorkerOperations()) {
     // A GPU is not full: nothing need be revoked.
     if (name != "revoked" || backend == "host") needed.push_back(name);

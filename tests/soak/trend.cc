@@ -14,13 +14,6 @@ constexpr double kHour = 3600;
 constexpr double kDeviations = 3.29;  // of a normal distribution: 99.9%, two-sided
 constexpr double kCorrelated = 1.96;  // the same for 95%: a correlation that is no accident
 
-double MedianOf(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
-}
-
 std::vector<Point> Blocks(absl::Span<const Point> points, int blocks) {
   std::vector<Point> result;
   if (points.empty()) return result;
@@ -94,6 +87,13 @@ double VarianceOfS(const std::vector<Point>& points) {
 }
 
 }  // namespace
+
+double MedianOf(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+}
 
 Trend TrendOf(absl::Span<const Point> points, int blocks) {
   const std::vector<Point> medians = Blocks(points, blocks);

@@ -30,6 +30,9 @@ struct Trend {
 inline constexpr int kBlocks = 40;
 inline constexpr int kLeastBlocks = 12;
 
+// Of an even number: the mean of both in the middle. `values`: not empty.
+double MedianOf(std::vector<double> values);
+
 // `points`: by time, in ascending order.
 Trend TrendOf(absl::Span<const Point> points, int blocks = kBlocks);
 

@@ -45,12 +45,6 @@ std::string Amount(const std::string& column, double value) {
   return absl::StrFormat("%.1f KiB", value / kKiB);
 }
 
-double MedianOf(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // The median of each daemon that lived long enough, at the time of its first sample.
 std::vector<Point> Lives(absl::Span<const Figures> rows, const std::string& column) {
   struct Life {

@@ -126,7 +126,6 @@ void TakeSpot(Client& client, absl::Duration pause, uint64_t seed, Tally& tally)
         absl::MutexLock lock(&mutex);
         return segments.size() * kMiB;
       });
-  watch->reset();
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "absl/strings/match.h"
@@ -103,6 +104,13 @@ void Child::Signal(int signal) const {
   if (running()) kill(pid_, signal);
 }
 
+bool Child::HasEnded() const {
+  siginfo_t info = {};
+  return pid_ > 0 &&
+         waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid_;
+}
+
 int Child::Wait() {
   if (!running()) return -1;
   int status = 0;
@@ -134,17 +142,15 @@ int CountFds(pid_t pid) {
   return pid == getpid() ? count - 1 : count;  // without the reader's own
 }
 
-int CountChildren(pid_t pid) {
-  const std::string tasks = absl::StrCat("/proc/", pid, "/task");
-  DIR* dir = opendir(tasks.c_str());
-  if (dir == nullptr) return -1;
-  int count = 0;
-  while (const dirent* entry = readdir(dir)) {
-    std::ifstream children(absl::StrCat(tasks, "/", entry->d_name, "/children"));
-    for (pid_t child; children >> child;) ++count;
+std::vector<pid_t> ChildrenOf(pid_t pid) {
+  std::vector<pid_t> result;
+  std::error_code error;
+  for (const auto& task :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), error)) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t child; children >> child;) result.push_back(child);
   }
-  closedir(dir);
-  return count;
+  return result;
 }
 
 uint64_t ResidentBytes(pid_t pid) {

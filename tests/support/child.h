@@ -35,6 +35,8 @@ class Child {
   bool running() const { return pid_ > 0; }
   int channel() const { return channel_.get(); }
   void Signal(int signal) const;
+  // True if it has ended and is not reaped yet.
+  bool HasEnded() const;
   // Reaps it and returns its exit code, or 128 + the signal that ended it; -1 if there is none.
   int Wait();
 
@@ -57,7 +59,7 @@ bool CanBeOtherUsers();
 // Open descriptors of a process, by /proc/PID/fd.
 int CountFds(pid_t pid);
 // Its child processes, by /proc/PID/task/*/children.
-int CountChildren(pid_t pid);
+std::vector<pid_t> ChildrenOf(pid_t pid);
 // Resident memory in bytes, by /proc/PID/status.
 uint64_t ResidentBytes(pid_t pid);
 

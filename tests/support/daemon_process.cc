@@ -80,13 +80,8 @@ absl::Status DaemonProcess::Run() {
     child_ = Child(args_);
   }
   const auto is_ready = [&] { return Log().find(" ready: ", said) != std::string::npos; };
-  const auto has_ended = [&] {
-    siginfo_t info = {};
-    return waitid(P_PID, static_cast<id_t>(pid()), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-           info.si_pid == pid();
-  };
   // "ready" is the daemon's word for it; no session is spent on finding out.
-  Eventually([&] { return is_ready() || has_ended(); });
+  Eventually([&] { return is_ready() || child_.HasEnded(); });
   if (is_ready()) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("gpumemd did not start: ", Log().substr(said)));
 }

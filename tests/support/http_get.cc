@@ -44,7 +44,9 @@ absl::StatusOr<HttpAnswer> HttpGet(absl::string_view url) {
   absl::StatusOr<UniqueFd> fd = absl::InvalidArgumentError(absl::StrCat(url, " is no URL"));
   std::string target = "/metrics";
   if (absl::ConsumePrefix(&url, "unix:")) {
-    fd = ConnectUnix(std::string(url), SOCK_STREAM);
+    const size_t colon = url.find(':');
+    if (colon != absl::string_view::npos) target = std::string(url.substr(colon + 1));
+    fd = ConnectUnix(std::string(url.substr(0, colon)), SOCK_STREAM);
   } else if (absl::ConsumePrefix(&url, "http://")) {
     const size_t slash = url.find('/');
     target = slash == absl::string_view::npos ? "/" : std::string(url.substr(slash));
@@ -54,7 +56,7 @@ absl::StatusOr<HttpAnswer> HttpGet(absl::string_view url) {
   const timeval patience{.tv_sec = 60};
   setsockopt(fd->get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   // Without chunks, and closed at its end.
-  const std::string request = absl::StrCat("GET ", target, " HTTP/1.0\r\n\r\n");
+  const std::string request = absl::StrCat("GET ", target, " HTTP/1.0\r\nHost: localhost\r\n\r\n");
   if (send(fd->get(), request.data(), request.size(), MSG_NOSIGNAL) !=
       static_cast<ssize_t>(request.size())) {
     return absl::UnavailableError("the request could not be sent");

@@ -15,7 +15,8 @@ struct HttpAnswer {
   std::string body;
 };
 
-// Gets "http://127.0.0.1:9400/metrics", or "unix:/run/gpumem/metrics.sock" (its /metrics).
+// Gets "http://127.0.0.1:9400/metrics", "unix:/run/gpumem/metrics.sock" (its
+// /metrics), or "unix:/run/gpumem/web.sock:/": another page of a socket. The host is "localhost".
 //   UNAVAILABLE       no server listens there, or no whole answer came within a minute
 //   INVALID_ARGUMENT  this is no such place
 absl::StatusOr<HttpAnswer> HttpGet(absl::string_view url);

@@ -223,7 +223,7 @@ TEST_F(KeeperTest, ThousandStoresAndRestartsLeaveNothingBehind) {
   EXPECT_EQ(puppet.Ask("read kept"), "x");
   EXPECT_EQ(puppet.Ask("fds"), of_service);
   EXPECT_EQ(CountFds(keeper_.pid()), fds);
-  EXPECT_EQ(testing::CountChildren(keeper_.pid()), 1);
+  EXPECT_EQ(testing::ChildrenOf(keeper_.pid()).size(), 1u);
 }
 
 }  // namespace
