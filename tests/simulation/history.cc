@@ -34,9 +34,9 @@ void WarmUp() {
 
 }  // namespace
 
-Outcome RunWorld(uint64_t seed, size_t steps, Check check) {
+Outcome RunWorld(uint64_t seed, size_t steps, Check check, bool allocations_kill) {
   WarmUp();
-  World world(seed, check);
+  World world(seed, check, allocations_kill);
   Random random(Mix(seed, 3));
   std::vector<Step> done;
   while (done.size() < steps && !world.violation()) {
@@ -46,9 +46,9 @@ Outcome RunWorld(uint64_t seed, size_t steps, Check check) {
   return End(world, std::move(done));
 }
 
-Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check) {
+Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check, bool allocations_kill) {
   WarmUp();
-  World world(seed, check);
+  World world(seed, check, allocations_kill);
   std::vector<Step> done;
   for (const Step& step : steps) {
     if (world.violation()) break;
@@ -75,7 +75,7 @@ Outcome KillAtAllocations(uint64_t seed, size_t steps, uint64_t stride, uint64_t
   Outcome outcome = script;
   for (uint64_t number = 1; number <= script.allocations && !outcome.violation; number += stride) {
     outcome = RepeatToAllocation(seed, script.steps, Check::kNone, number);
-    ++*deaths;
+    if (outcome.counts.contains("daemon killed at an allocation")) ++*deaths;
     if (outcome.violation)
       outcome.violation = absl::StrCat("killed at allocation ", number, ": ", *outcome.violation);
   }

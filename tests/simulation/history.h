@@ -24,9 +24,10 @@ struct Outcome {
 };
 
 // Runs the world of this seed for so many steps, or to the first violation.
-Outcome RunWorld(uint64_t seed, size_t steps, Check check);
+Outcome RunWorld(uint64_t seed, size_t steps, Check check, bool allocations_kill = true);
 // Does these steps in the world of this seed, as far as they can be done.
-Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check);
+Outcome Repeat(uint64_t seed, const std::vector<Step>& steps, Check check,
+               bool allocations_kill = true);
 // As Repeat, with the end of the steps at a daemon's death at this allocation.
 Outcome RepeatToAllocation(uint64_t seed, const std::vector<Step>& steps, Check check,
                            uint64_t allocation);

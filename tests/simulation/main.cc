@@ -21,6 +21,7 @@ struct Options {
   std::string check = "full";
   double minutes = 0;
   std::string checkpoint;
+  bool repeatable = false;
   bool counts = false;
   uint64_t allocations = 0;
 };
@@ -76,7 +77,7 @@ int Run(const Options& options) {
   for (; progress.worlds < options.worlds; ++progress.worlds) {
     if (interrupted != 0 || (limit > 0 && seconds(begun) > limit)) break;
     const uint64_t seed = options.seed + progress.worlds;
-    const Outcome outcome = RunWorld(seed, options.steps, check);
+    const Outcome outcome = RunWorld(seed, options.steps, check, !options.repeatable);
     progress.steps += outcome.steps.size();
     progress.kills += outcome.kills;
     for (const auto& [what, count] : outcome.counts) counts[what] += count;
@@ -140,6 +141,7 @@ int main(int argc, char** argv) {
   app.add_option("--checkpoint", options.checkpoint, "Continue from FILE, and keep it up to date");
   app.add_option("--every-allocation", options.allocations,
                  "Kill a daemon at each N-th allocation of each world");
+  app.add_flag("--repeatable", options.repeatable, "Kill no daemon at an allocation");
   app.add_flag("--counts", options.counts, "Print what clients were answered");
   CLI11_PARSE(app, argc, argv);
   // It ends with the present world, and a checkpoint.

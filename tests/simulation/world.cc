@@ -23,8 +23,8 @@ std::string ToString(const Step& step) {
                       " ", step.salt);
 }
 
-World::World(uint64_t seed, Check check)
-    : check_(check), driver_([&] {
+World::World(uint64_t seed, Check check, bool allocations_kill)
+    : check_(check), allocations_kill_(allocations_kill), driver_([&] {
         Random random(seed);
         std::vector<uint64_t> capacity;
         for (size_t i = 1 + random.Below(2); i > 0; --i) {

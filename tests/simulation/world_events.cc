@@ -65,7 +65,7 @@ void World::Reap() {
 }
 
 void World::KillSoon(Random& random, size_t moments) {
-  if (random.OneIn(3)) {
+  if (random.OneIn(3) && allocations_kill_) {
     // Few: hash tables grow by the addresses of their memory, so distant numbers are not repeated.
     const uint64_t most = random.OneIn(2) ? 16 : 64;
     surroundings_.fatal_allocation = surroundings_.allocations + 1 + random.Below(most);
