@@ -153,7 +153,7 @@ class Coverage:
             elif kind == "DA":
                 number, count = value.split(",")[:2]
                 place = self.sources.place(file, int(number))
-                if place:
+                if place and not CHECKS.search(place[0]):
                     self.lines[place] += int(count)
 
     def uncovered(self):
