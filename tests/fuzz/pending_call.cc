@@ -3,17 +3,11 @@
 
 #include <utility>
 
+#include "common/grpc_status.h"
 #include "tests/support/wire.h"
 
 namespace gpumem::testing {
 namespace {
-
-// Beyond all waits of requests by structure. Mangled ones may ask for more.
-constexpr absl::Duration kMost = absl::Seconds(5);
-
-absl::Status ToAbsl(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
 
 grpc::ByteBuffer BufferOf(const std::string& bytes) {
   const grpc::Slice slice(bytes);
@@ -24,7 +18,7 @@ grpc::ByteBuffer BufferOf(const std::string& bytes) {
 
 PendingCall::PendingCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                          const std::string& request, absl::string_view token)
-    : stub_(channel), context_(ContextWith(token, kMost)), request_(BufferOf(request)) {
+    : stub_(channel), context_(ContextWith(token, kAnswerTime)), request_(BufferOf(request)) {
   stub_.UnaryCall(context_.get(), method, grpc::StubOptions(), &request_, &response_,
                   [this](grpc::Status status) {
                     status_ = std::move(status);
@@ -34,7 +28,7 @@ PendingCall::PendingCall(const std::shared_ptr<grpc::Channel>& channel, const st
 
 absl::StatusOr<std::string> PendingCall::Wait() {
   done_.WaitForNotification();
-  if (!status_.ok()) return ToAbsl(status_);
+  if (!status_.ok()) return FromGrpcStatus(status_);
   grpc::Slice slice;
   if (!response_.Valid() || !response_.DumpToSingleSlice(&slice).ok()) return "";
   return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
@@ -67,7 +61,7 @@ absl::Status CallStream(const std::shared_ptr<grpc::Channel>& channel, const std
   grpc::Status status;
   stream->Finish(&status, nullptr);
   done();
-  return ToAbsl(status);
+  return FromGrpcStatus(status);
 }
 
 }  // namespace gpumem::testing

@@ -67,13 +67,14 @@ std::unique_ptr<Message> New(const google::protobuf::Descriptor* type) {
 void CheckStatus(const MethodDescriptor* method, const absl::Status& status) {
   static const auto& of_broker = *new DocumentedStatuses("proto/gpumem/v1/broker.proto");
   static const auto& of_admin = *new DocumentedStatuses("proto/gpumem/v1/admin.proto");
-  const bool documented =
-      (IsAdmin(method) ? of_admin : of_broker).Has(method->name(), status.code());
-  if (documented && (status.ok() || !status.message().empty())) return;
-  // gRPC's own, without a message, for bytes that the synchronous service cannot parse.
-  if (IsAdmin(method) && status.code() == absl::StatusCode::kInternal && status.message().empty()) {
-    return;
-  }
+  const auto& of_service = IsAdmin(method) ? of_admin : of_broker;
+  // gRPC's own, without a message, for bytes that the synchronous service cannot parse. With one it
+  // is an error of the daemon.
+  const bool fits = status.code() == absl::StatusCode::kInternal
+                        ? IsAdmin(method) && status.message().empty()
+                        : of_service.Has(method->name(), status.code()) &&
+                              (status.ok() || !status.message().empty());
+  if (fits) return;
   std::fprintf(stderr, "%s: %s\n", method->full_name().c_str(), status.ToString().c_str());
   FUZZ_CHECK(!"a status that the call's documentation has not");
 }

@@ -129,10 +129,12 @@ def with_libfuzzer(target, options):
         wrote = re.search(r"Test unit written to (\S+)", text)
         reason = reason_of(text)
         if options.jobs == 1 and wrote and reason in reasons:
-            for path in set(found) - before:
+            for path in found:
                 os.remove(path)
             result.again += 1
             found = []
+        elif wrote and not found:
+            result.again += 1  # its file was there before
         elif options.jobs == 1 and found:
             reasons.add(reason)
             with open(found[0] + ".why", "w") as why:
