@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Connections on which an attack sends bytes of its own making as fast as the daemon takes them.
+// Connections on which an attack makes the bytes and sends them as fast as the daemon takes them.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@
 
 namespace gpumem::hostile {
 
-// Makes what is sent next on one connection, whenever all before it is sent. May count in the
+// Makes the next bytes of one connection, whenever all before it is sent. May count in the
 // tally.
 using Source = absl::AnyInvocable<std::string(const Seat& seat, Tally& tally)>;
 
-// Keeps up to `connections` open for as long as ordered, each with a source of its own, and drops
-// what the daemon answers. One that the daemon closes is replaced. The tally has the connections,
+// Keeps up to `connections` open for as long as ordered, each with another source, and drops
+// the answers. One that the daemon closes is replaced. The tally has the connections,
 // those refused and closed, and the bytes sent.
 Tally SendOnMany(const Orders& orders, size_t connections, absl::FunctionRef<Source()> make_source);
 

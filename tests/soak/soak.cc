@@ -70,7 +70,7 @@ absl::Status Soak::Start() {
   // Beside this program, if it is to be part of the soak. The kept daemon has it, and no other.
   const std::string heap = testing::ProgramPath("libsoak_heap.so");
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  const bool has_heap = false;  // a sanitizer has a malloc of its own, and is to be loaded first
+  const bool has_heap = false;  // a sanitizer replaces malloc, and has to be loaded first
 #else
   const bool has_heap = access(heap.c_str(), R_OK) == 0;
 #endif
