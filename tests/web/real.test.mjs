@@ -3,7 +3,8 @@
 //
 //   GPUMEM_WEB_SOCKET=PATH     its unix socket; or
 //   GPUMEM_WEB_URL=URL         its address, with "#login=TOKEN" where it needs a login
-//   GPUMEM_WEB_RESTART=COMMAND restarts the daemon, slowly enough for the page to see it (optional)
+//   GPUMEM_WEB_KILL=COMMAND    ends the daemon, and
+//   GPUMEM_WEB_START=COMMAND   starts it again, until it answers (both, or neither)
 //
 // Skipped without one of the first two. Compares what the page shows with the state that gpumem-web
 // tells, and visits an object of each kind.
@@ -12,7 +13,7 @@ import { spawn } from "node:child_process";
 import { after, before, test } from "node:test";
 import { closeBrowser, complaints, openPage, relay, waitForView } from "./browser.mjs";
 
-const { GPUMEM_WEB_SOCKET: socket, GPUMEM_WEB_URL: address, GPUMEM_WEB_RESTART: restart } = process.env;
+const { GPUMEM_WEB_SOCKET: socket, GPUMEM_WEB_URL: address, GPUMEM_WEB_KILL: kill, GPUMEM_WEB_START: start } = process.env;
 const skip = socket || address ? false : "neither GPUMEM_WEB_SOCKET nor GPUMEM_WEB_URL is set";
 let url;
 let key;
@@ -102,14 +103,17 @@ test("the page has the figures of the state", { skip }, async () => {
   assert.deepEqual(await opened.close(), []);
 });
 
-test("a restart of the daemon shows, and the page comes back", { skip: skip || (restart ? false : "GPUMEM_WEB_RESTART is not set") }, async () => {
+const run = (command) => new Promise((resolve) => spawn("sh", ["-c", command], { stdio: "inherit" }).on("close", resolve));
+
+test("a restart of the daemon shows, and the page comes back", { skip: skip || (kill && start ? false : "GPUMEM_WEB_KILL or GPUMEM_WEB_START is not set") }, async () => {
   const opened = await open({ hash: "#/tenants" });
   const { page } = opened;
   await waitForView(page);
-  const ended = new Promise((resolve) => spawn("sh", ["-c", restart], { stdio: "inherit" }).on("close", resolve));
+  assert.equal(await run(kill), 0);
+  // The daemon starts after the page has shown that it is gone: a quick restart shows for too short.
   await page.waitForSelector(".banner");
   assert.match(await page.locator(".banner").textContent(), /No figures from gpumemd since/);
-  assert.equal(await ended, 0);
+  assert.equal(await run(start), 0);
   await page.waitForFunction(() => !document.querySelector(".banner") && !document.querySelector("main.stale"));
   assert.deepEqual(await opened.close(), []);
 });

@@ -79,12 +79,10 @@ cat >"$WORK/start.sh" <<END
 echo \$! >"$WORK/daemon.pid"
 until "$GPUMEMCTL" status >/dev/null 2>&1; do kill -0 \$! || exit 1; done
 END
-# Ends the daemon without warning, and starts it once the page's server has missed it.
-cat >"$WORK/restart.sh" <<END
+# Ends the daemon without warning.
+cat >"$WORK/kill.sh" <<END
 #!/bin/sh
 kill -9 "\$(cat "$WORK/daemon.pid")"
-until [ "\$(curl -s -o /dev/null -w '%{http_code}' --unix-socket "$WORK/web.sock" http://localhost/api/v1/snapshot)" = 503 ]; do :; done
-exec sh "$WORK/start.sh"
 END
 
 mkdir "$WORK/state" && chmod 700 "$WORK/state"
@@ -101,7 +99,8 @@ await is_listed ps '.waiting | length == 1'
 background "$GPUMEM_WEB" --listen "unix:$WORK/web.sock" --listen 127.0.0.1:0
 await curl -sf --unix-socket "$WORK/web.sock" http://localhost/api/v1/snapshot
 
-GPUMEM_WEB_SOCKET=$WORK/web.sock GPUMEM_WEB_RESTART="sh $WORK/restart.sh" "$HERE/page_test.sh" real ||
+GPUMEM_WEB_SOCKET=$WORK/web.sock GPUMEM_WEB_KILL="sh $WORK/kill.sh" \
+  GPUMEM_WEB_START="sh $WORK/start.sh" "$HERE/page_test.sh" real ||
   fail "the page on the unix socket"
 link=$("$GPUMEMCTL" web --socket "$WORK/web.sock") || fail "no link"
 GPUMEM_WEB_URL=$link "$HERE/page_test.sh" real || fail "the page on TCP"
