@@ -39,11 +39,8 @@ void Segments::Settle(SegmentId id, Segment& segment) {
         (retained + segment.charge.bytes() <= state_.MaxRetainedOn(tenant, segment.device) ||
          Mutant(Fault::kRetainsAboveMaximum));
     if (!keep) return Doom(id, segment);
+    ForgetUse(id, segment);
     segment.charge.MoveTo(SegmentState::kRetained);
-    // The next request says these anew.
-    if (segment.scratch || segment.demoted()) changes_.Touch(id);
-    segment.scratch = false;
-    segment.home = segment.device;
     segment.tenant->retained[segment.device].Add(id, segment.kind, segment.charge.bytes());
   }
 }
@@ -68,8 +65,16 @@ void Segments::Unexpose(SegmentId id, Segment& segment, SessionId session_id, bo
   if (--process->second.exposures == 0) state_.processes.erase(process);
 }
 
+void Segments::ForgetUse(SegmentId id, Segment& segment) {
+  if (segment.scratch || segment.demoted()) changes_.Touch(id);
+  segment.scratch = false;
+  segment.home = segment.device;
+}
+
 void Segments::Doom(SegmentId id, Segment& segment) {
   EndRevocation(id, segment);
+  // A later daemon may find it in the journal, and keep it.
+  if (segment.kind != Kind::kTier) ForgetUse(id, segment);
   segment.charge.MoveTo(SegmentState::kReleasing);
   effects_.doomed.push_back(id);
 }

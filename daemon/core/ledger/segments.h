@@ -75,6 +75,8 @@ class Segments {
   using Tenant = records::Tenant;
 
   void EndRevocation(SegmentId id, Segment& segment);
+  // What was asked of a segment by those who held it; the next request says it anew.
+  void ForgetUse(SegmentId id, Segment& segment);
   // Lets a few of the segments without room in the tier be tried again.
   void RetryMoves();
 

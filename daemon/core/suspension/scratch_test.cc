@@ -159,6 +159,17 @@ TEST_F(ScratchTest, AReusedSegmentTakesTheNewRequestsValue) {
   EXPECT_TRUE(Segment(item.segment).scratch);
 }
 
+// A daemon that begins while the memory is not yet freed may keep it for the next request.
+TEST_F(ScratchTest, ASegmentThatIsToBeFreedIsNoLongerScratch) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireScratch(session, kGranule);
+  ledger.SetDraining(true);
+  EXPECT_TRUE(ledger.Image().segments.at(item.segment).scratch);
+  Release(session, {item});
+  EXPECT_EQ(StateOf(item), SegmentState::kReleasing);
+  EXPECT_FALSE(ledger.Image().segments.at(item.segment).scratch);
+}
+
 TEST_F(ScratchTest, IsNotPublished) {
   const SessionId session = OpenSession("team");
   const Operation::Item item = AcquireScratch(session, kGranule);

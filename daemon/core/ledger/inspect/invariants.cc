@@ -149,18 +149,18 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
          state == SegmentState::kLingering || IsHostMemory(ledger.devices[segment->home]))) {
       return wrong("segment ", ToInt(id), " is in the tier and in use");
     }
+    const bool unheld = state == SegmentState::kRetained || state == SegmentState::kReleasing;
     if (segment->kind != Kind::kTier && segment->home != segment->device &&
-        (!segment->demoted() || state == SegmentState::kRetained ||
-         IsHostMemory(ledger.devices[segment->home]))) {
+        (!segment->demoted() || unheld || IsHostMemory(ledger.devices[segment->home]))) {
       return wrong("segment ", ToInt(id), " has contents of another device");
     }
     if (segment->published && segment->kind != Kind::kTier && !segment->copying) {
       return wrong("segment ", ToInt(id), " names its publication on a device");
     }
     const bool dropped = segment->kind == Kind::kTier && segment->scratch;
-    if (segment->scratch &&
-        (segment->publications > 0 || !(dropped || TraitsOf(segment->kind).suspendable))) {
-      return wrong("segment ", ToInt(id), " is scratch, and published or of another kind");
+    const bool can_drop = dropped || (TraitsOf(segment->kind).suspendable && !unheld);
+    if (segment->scratch && (segment->publications > 0 || !can_drop)) {
+      return wrong("segment ", ToInt(id), " is scratch, and published, unheld or of another kind");
     }
     if (dropped != (segment->dropped_bytes > 0) || dropped != (segment->charge.bytes() == 0) ||
         (dropped && !segment->extents.empty())) {

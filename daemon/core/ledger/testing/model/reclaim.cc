@@ -50,6 +50,7 @@ void GiveUp(Segment& segment) {
   segment.kept_since = 0;
   segment.given_up = true;
   segment.revoking = false;
+  if (segment.kind != Kind::kTier) segment.home.clear();
 }
 
 bool GiveUpOldest(LedgerModel& model, const std::string& tenant, size_t device) {
