@@ -11,12 +11,12 @@
 #include <cerrno>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/http2_refusal.h"
+#include "common/node_clock.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
 #include "daemon/transport/meter/frame_budget.h"
@@ -39,17 +39,7 @@ constexpr int kLookAtClosingMs = 10;
 // Then the ends of connections have their turn, however many more wait.
 constexpr int kAcceptsPerRound = 16;
 
-// For each connection: ten times what a tenant may send. These limits are for peers that break the
-// rules of HTTP/2, so calls never wait.
-FrameBudgetOptions FramesOfConnection() {
-  FrameBudgetOptions options;
-  for (double* most : {&options.max_resets, &options.resets_per_second, &options.max_control,
-                       &options.control_per_second}) {
-    *most *= 10;
-  }
-  return options;
-}
-
+// Calls never wait.
 std::shared_ptr<CallWindow> WindowForAll() {
   constexpr uint64_t kMost = uint64_t{1} << 20;
   return std::make_shared<CallWindow>(
@@ -85,7 +75,8 @@ GrpcListener::GrpcListener(UniqueFd listener, Prepare prepare, Started started,
       ends_(WindowForAll()),
       prepare_(std::move(prepare)),
       started_(std::move(started)),
-      next_key_(kStopKey + 1) {
+      next_key_(kStopKey + 1),
+      users_(options_.users) {
   RefuseDescriptors(listener_.get());
   Add(epoll_.get(), listener_.get(), EPOLLIN, kListenerKey);
   Add(epoll_.get(), stop_.get(), EPOLLIN, kStopKey);
@@ -142,7 +133,13 @@ void GrpcListener::Serve() {
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
       if (key == kStopKey) return;
-      if (key != kListenerKey) Ended(key);
+      if (key == kListenerKey) continue;
+      const auto ended = connections_.find(key);
+      if (ended == connections_.end()) continue;
+      const uid_t uid = ended->second.uid;
+      Ended(key);
+      // gRPC has ended it if it exceeded the budget.
+      CutFlood(uid);
     }
     // After the ends, so that they make room; nothing is lost by looking in vain.
     const bool lingered = n == 0 && closing_.empty() && connections_.empty();
@@ -182,23 +179,22 @@ void GrpcListener::Accept(UniqueFd fd) {
       return;
     }
   }
-  const auto connections_of = [this](uid_t uid) {
-    const auto count = by_uid_.find(uid);
-    return count == by_uid_.end() ? 0 : count->second;
-  };
-  if (connections_of(peer->uid) >= options_.max_connections_per_uid) CountClosed();
-  if (const uint32_t of_user = connections_of(peer->uid);
+  if (users_.connections(peer->uid) >= options_.max_connections_per_uid) CountClosed();
+  if (const uint32_t of_user = users_.connections(peer->uid);
       of_user >= options_.max_connections_per_uid) {
     return Refuse(fd, &*peer,
                   absl::ResourceExhaustedError(absl::StrCat("uid ", peer->uid, " has ", of_user,
                                                             " connections, and may have no more")));
   }
+  CutFlood(peer->uid);
+  absl::StatusOr<std::shared_ptr<FrameBudget>> frames =
+      users_.BudgetOf(peer->uid, gpumem::NodeTime());
+  if (!frames.ok()) return Refuse(fd, &*peer, frames.status());
   if (connections_.size() >= options_.max_connections) EndOneOfTheGreediest();
   if (!HaveServer()) return;
   absl::StatusOr<std::shared_ptr<ApiLine>> line = ApiLine::Of(fd);
   if (!line.ok()) return Refuse(fd, &*peer, line.status());
-  if (absl::Status metered =
-          MeterSocket(fd.get(), std::make_shared<FrameBudget>(FramesOfConnection()), calls_, ends_);
+  if (absl::Status metered = MeterSocket(fd.get(), *std::move(frames), calls_, ends_);
       !metered.ok()) {
     return Refuse(fd, &*peer, metered);
   }
@@ -206,7 +202,7 @@ void GrpcListener::Accept(UniqueFd fd) {
   if (options_.on_connected) options_.on_connected(key, fd.get(), *peer);
   Add(epoll_.get(), (*line)->duplicate(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
   connections_.emplace(key, Connection{*std::move(line), peer->uid});
-  ++by_uid_[peer->uid];
+  users_.Connected(peer->uid);
 
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_.get();
@@ -230,11 +226,7 @@ void GrpcListener::Refuse(const UniqueFd& fd, const PeerIdentity* peer, const ab
 }
 
 void GrpcListener::EndOneOfTheGreediest() {
-  uid_t greediest = 0;
-  uint32_t most = 0;
-  for (const auto& [uid, count] : by_uid_) {
-    if (count > most) std::tie(greediest, most) = std::tuple(uid, count);
-  }
+  const auto [greediest, most] = users_.Greediest();
   for (const auto& [key, connection] : connections_) {
     if (connection.uid != greediest) continue;
     if (connection.line->is_cut()) continue;
@@ -251,13 +243,23 @@ void GrpcListener::Ended(uint64_t key) {
   closing_.push_back(key);
 }
 
+void GrpcListener::CutFlood(uid_t uid) {
+  if (!users_.TakeFlood(uid, gpumem::NodeTime())) return;
+  for (const auto& [key, connection] : connections_) {
+    if (connection.uid == uid) Ended(key);
+  }
+  LogLimited(spdlog::level::warn, "cut floods", uid,
+             "processes of uid {} flood the daemon with frames of HTTP/2: cut all of their gRPC "
+             "connections; new ones are refused for {}",
+             uid, absl::FormatDuration(options_.users.pause));
+}
+
 void GrpcListener::CountClosed() {
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
                                 [this](uint64_t key) {
                                   auto it = connections_.find(key);
                                   if (!it->second.line->Closed()) return false;
-                                  auto count = by_uid_.find(it->second.uid);
-                                  if (--count->second == 0) by_uid_.erase(count);
+                                  users_.Ended(it->second.uid, gpumem::NodeTime());
                                   connections_.erase(it);
                                   if (options_.on_ended) options_.on_ended(key);
                                   return true;

@@ -3,7 +3,8 @@
 //
 // gRPC could listen by itself, but would not limit connections: one user could take every
 // descriptor of the daemon with idle ones. Here the kernel identifies the peer, and each user has a
-// limit.
+// limit of connections, and a budget of frames over all of them (connected_users.h). A flood ends
+// all connections of its user.
 //
 // The server exists while it has connections, and for options.linger after that: its threads take
 // memory, and its methods are synchronous. Making a server takes some 2 ms.
@@ -23,6 +24,7 @@
 #include "common/unique_fd.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/transport/api_line.h"
+#include "daemon/transport/connected_users.h"
 #include "daemon/transport/meter/call_window.h"
 
 namespace gpumemd {
@@ -31,6 +33,7 @@ struct GrpcListenerOptions {
   // A connection counts until gRPC has closed its descriptor.
   uint32_t max_connections = 8192;
   uint32_t max_connections_per_uid = 1024;
+  ConnectedUsersOptions users;
   // Returns whether the peer may connect. Absent: the socket's mode decides.
   std::function<absl::Status(int socket, const PeerIdentity&)> admits;
   // How long the server stays without connections.
@@ -77,6 +80,8 @@ class GrpcListener {
   void Accept(gpumem::UniqueFd fd);
   // Cuts a connection whose peer has closed it, if only in one direction.
   void Ended(uint64_t key);
+  // Cuts all connections of a user that has exceeded the budget of frames.
+  void CutFlood(uid_t uid);
   void CountClosed();
   // Sends the peer of `fd`, which has just connected, the reason for the refusal.
   void Refuse(const gpumem::UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why);
@@ -99,7 +104,7 @@ class GrpcListener {
   std::unique_ptr<grpc::Server> server_;
   uint64_t next_key_;
   absl::flat_hash_map<uint64_t, Connection> connections_;
-  absl::flat_hash_map<uid_t, uint32_t> by_uid_;
+  ConnectedUsers users_;
   std::vector<uint64_t> closing_;  // cut; gRPC has yet to close them
 
   std::thread thread_;

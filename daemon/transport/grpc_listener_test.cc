@@ -1,18 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/grpc_listener.h"
 
+#include <grpcpp/create_channel_posix.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "common/http2_refusal.h"
 #include "common/unix_channel.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 
@@ -47,6 +55,13 @@ int OpenDescriptors() {
   return static_cast<int>(std::distance(begin(all), end(all)));
 }
 
+grpc::Status CallOn(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kLong));
+  gpumem::v1::WhoAmIResponse response;
+  return gpumem::v1::Broker::NewStub(channel)->WhoAmI(&context, {}, &response);
+}
+
 class GrpcListenerTest : public ::testing::TestWithParam<bool> {
  protected:
   GrpcListenerTest() {
@@ -59,7 +74,7 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
     unlink(path_.c_str());
     rmdir(folder_.c_str());
   }
-  void Start(absl::Duration linger) {
+  void Start(absl::Duration linger, ConnectedUsersOptions users = {}) {
     auto socket = gpumem::ListenUnix(path_, SOCK_STREAM, 0600);
     ASSERT_TRUE(socket.ok()) << socket.status();
     listener_ = std::make_unique<GrpcListener>(
@@ -72,7 +87,7 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
           absl::MutexLock lock(&mutex_);
           ++started_;
         },
-        GrpcListenerOptions{.linger = linger});
+        GrpcListenerOptions{.users = users, .linger = linger});
     listener_->Start();
   }
   grpc::Status Call() {
@@ -81,10 +96,7 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     auto channel = grpc::CreateCustomChannel(absl::StrCat("unix:", path_),
                                              grpc::InsecureChannelCredentials(), arguments);
-    grpc::ClientContext context;
-    context.set_deadline(absl::ToChronoTime(absl::Now() + kLong));
-    gpumem::v1::WhoAmIResponse response;
-    return gpumem::v1::Broker::NewStub(channel)->WhoAmI(&context, {}, &response);
+    return CallOn(channel);
   }
   int started() {
     absl::MutexLock lock(&mutex_);
@@ -132,6 +144,113 @@ TEST_P(GrpcListenerTest, AnOpenConnectionKeepsTheServer) {
   ASSERT_TRUE(idle.ok()) << idle.status();
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(Call().ok());
   EXPECT_EQ(started(), 1);
+}
+
+// --- Floods --------------------------------------------------------------------------------------
+
+// Only what a test sends counts, however long it takes.
+constexpr FrameBudgetOptions kFewFrames = {.max_control = 1000, .control_per_second = 0};
+
+// Changes the uid of the calling thread alone (setresuid(2)). False if it may not.
+bool BecomeUser(uid_t uid) { return syscall(SYS_setresuid, -1, uid, -1) == 0; }
+
+// A client that speaks HTTP/2 by hand (RFC 9113).
+class RawClient {
+ public:
+  explicit RawClient(const std::string& path) {
+    auto socket = ConnectUnix(path, SOCK_STREAM);
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    if (socket.ok()) socket_ = *std::move(socket);
+  }
+  // Begins to speak.
+  void Greet() {
+    Send(absl::StrCat("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", std::string("\0\0\0\4\0\0\0\0\0", 9)));
+  }
+  // Sends frames of WINDOW_UPDATE, which have no answers.
+  void SendFrames(int count) {
+    const std::string frame("\0\0\4\x08\0\0\0\0\0\0\0\0\1", 13);
+    std::string frames;
+    for (int i = 0; i < count; ++i) frames += frame;
+    Send(frames);
+  }
+  // Returns what arrives until the daemon ends the connection; nothing if it does not.
+  std::string ReadToEnd() {
+    std::string all;
+    while (true) {
+      pollfd readable{.fd = socket_.get(), .events = POLLIN, .revents = 0};
+      if (poll(&readable, 1, static_cast<int>(absl::ToInt64Milliseconds(kLong))) <= 0) return "";
+      char bytes[4096];
+      const ssize_t size = recv(socket_.get(), bytes, sizeof(bytes), 0);
+      if (size <= 0) return all.empty() ? "end" : all;
+      all.append(bytes, static_cast<size_t>(size));
+    }
+  }
+
+ private:
+  void Send(const std::string& bytes) {
+    for (size_t sent = 0; sent < bytes.size();) {
+      const ssize_t size =
+          send(socket_.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (size <= 0) return;  // closed
+      sent += static_cast<size_t>(size);
+    }
+  }
+
+  gpumem::UniqueFd socket_;
+};
+
+TEST_P(GrpcListenerTest, AFloodOverSeveralConnectionsEndsAllOfItsUser) {
+  Start(kLong, {.frames = kFewFrames, .pause = absl::Hours(1)});
+  RawClient idle(path_);
+  idle.Greet();
+  std::vector<RawClient> flood;
+  for (int i = 0; i < 8; ++i) {
+    flood.emplace_back(path_).Greet();
+    flood.back().SendFrames(200);
+  }
+  ASSERT_NE(idle.ReadToEnd(), "");
+  for (RawClient& client : flood) ASSERT_NE(client.ReadToEnd(), "");
+  const auto refused = gpumem::ParseHttp2Refusal(RawClient(path_).ReadToEnd());
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(refused->message(), " has flooded ")) << *refused;
+}
+
+TEST_P(GrpcListenerTest, AFloodOverConnectionsThatEndIsRefusedForAMoment) {
+  Start(kLong, {.frames = kFewFrames, .pause = absl::Seconds(1)});
+  const absl::Time give_up = absl::Now() + kLong;
+  do {
+    ASSERT_LT(absl::Now(), give_up);
+    RawClient client(path_);
+    client.Greet();
+    client.SendFrames(400);  // two such are allowed
+  } while (Call().ok());
+  while (!Call().ok()) ASSERT_LT(absl::Now(), give_up);
+}
+
+TEST_P(GrpcListenerTest, AFloodDoesNotEndConnectionsOfOthers) {
+  constexpr uid_t kOther = 1'000'000'000;
+  if (geteuid() != 0 || !BecomeUser(kOther) || !BecomeUser(0)) {
+    GTEST_SKIP() << "a second user takes root, outside of a user namespace";
+  }
+  Start(kLong, {.frames = kFewFrames, .pause = absl::Hours(1)});
+  chmod(folder_.c_str(), 0755);
+  chmod(path_.c_str(), 0666);
+  ASSERT_TRUE(BecomeUser(kOther));
+  auto others = ConnectUnix(path_, SOCK_STREAM);
+  ASSERT_TRUE(BecomeUser(0));
+  ASSERT_TRUE(others.ok()) << others.status();
+  const auto channel = grpc::CreateInsecureChannelFromFd("gpumemd", others->release());
+  EXPECT_TRUE(CallOn(channel).ok());
+  std::vector<RawClient> flood;
+  for (int i = 0; i < 8; ++i) {
+    flood.emplace_back(path_).Greet();
+    flood.back().SendFrames(200);
+  }
+  for (RawClient& client : flood) ASSERT_NE(client.ReadToEnd(), "");
+  EXPECT_FALSE(Call().ok());
+  const grpc::Status called = CallOn(channel);
+  EXPECT_TRUE(called.ok()) << called.error_message();
 }
 
 TEST_P(GrpcListenerTest, NoConnectionIsServedAfterTheEnd) {

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/transport/connected_users.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace gpumemd {
+
+FrameBudgetOptions ConnectedUsersOptions::OfAllTools() {
+  FrameBudgetOptions options;
+  options.max_control *= 10;
+  options.control_per_second *= 10;
+  return options;
+}
+
+absl::StatusOr<std::shared_ptr<FrameBudget>> ConnectedUsers::BudgetOf(uid_t uid, absl::Time now) {
+  if (!users_.contains(uid)) {
+    Forget(now);
+    users_[uid].left_at = now;
+  }
+  User& user = users_[uid];
+  if (now < user.refused_until) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "uid ", uid, " has flooded this socket with frames of HTTP/2; new connections are refused ",
+        "for another ",
+        absl::FormatDuration(absl::Ceil(user.refused_until - now, absl::Milliseconds(1)))));
+  }
+  if (user.frames == nullptr) {
+    const bool has_flooded = now < user.refused_until + options_.memory;
+    user.frames =
+        std::make_shared<FrameBudget>(has_flooded ? options_.frames.AfterFlood() : options_.frames);
+  }
+  return user.frames;
+}
+
+void ConnectedUsers::Connected(uid_t uid) { ++users_[uid].connections; }
+
+void ConnectedUsers::Ended(uid_t uid, absl::Time now) {
+  User& user = users_[uid];
+  if (user.connections == 1) {
+    Forget(now);
+    user.left_at = now;
+  }
+  --user.connections;
+}
+
+bool ConnectedUsers::TakeFlood(uid_t uid, absl::Time now) {
+  const auto found = users_.find(uid);
+  if (found == users_.end()) return false;
+  User& user = found->second;
+  if (user.frames == nullptr || !user.frames->exhausted()) return false;
+  user.frames.reset();
+  user.refused_until = now + options_.pause;
+  return true;
+}
+
+uint32_t ConnectedUsers::connections(uid_t uid) const {
+  const auto found = users_.find(uid);
+  return found == users_.end() ? 0 : found->second.connections;
+}
+
+std::pair<uid_t, uint32_t> ConnectedUsers::Greediest() const {
+  std::pair<uid_t, uint32_t> greediest;
+  for (const auto& [uid, user] : users_) {
+    if (user.connections > greediest.second) greediest = {uid, user.connections};
+  }
+  return greediest;
+}
+
+void ConnectedUsers::Forget(absl::Time now) {
+  absl::erase_if(users_, [&](const auto& known) {
+    const User& user = known.second;
+    return user.connections == 0 && now >= user.left_at + options_.memory;
+  });
+  size_t without = 0;
+  auto first = users_.end();
+  for (auto it = users_.begin(); it != users_.end(); ++it) {
+    if (it->second.connections > 0) continue;
+    ++without;
+    if (first == users_.end() || it->second.left_at < first->second.left_at) first = it;
+  }
+  if (without >= options_.max_without_connections) users_.erase(first);
+}
+
+}  // namespace gpumemd

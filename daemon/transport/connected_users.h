@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The users of one socket: how many connections each has, and the frames that all of them together
+// may send.
+//
+// A user's budget outlives the user's last connection for a while. Otherwise each new connection
+// would bring a new budget. A user that exceeds it has flooded: its connections are to be cut, and
+// new ones are refused for a moment. The moment is short and does not grow: all tools of an
+// operator have one uid, and one that is broken must not keep the others out.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "daemon/transport/meter/frame_budget.h"
+
+namespace gpumemd {
+
+struct ConnectedUsersOptions {
+  // Returns a tenant's frames, but ten times those that carry nothing: each tool of an operator
+  // connects for a few calls, and all have one uid. These limits are for peers that break the rules
+  // of HTTP/2, so calls never wait.
+  static FrameBudgetOptions OfAllTools();
+
+  FrameBudgetOptions frames = OfAllTools();  // of each user
+  absl::Duration pause = absl::Seconds(1);   // new connections are refused for so long
+  // A user without connections is forgotten after this time, and the one that left first if there
+  // are more. Each bucket of `frames` is full again by then.
+  absl::Duration memory = absl::Seconds(20);
+  size_t max_without_connections = 1024;
+};
+
+// Not thread-safe; the budgets are. `now` is of a clock that does not go back.
+class ConnectedUsers {
+ public:
+  explicit ConnectedUsers(const ConnectedUsersOptions& options) : options_(options) {}
+
+  // Returns the budget for another connection of `uid`.
+  //   RESOURCE_EXHAUSTED  refused for a while after a flood
+  absl::StatusOr<std::shared_ptr<FrameBudget>> BudgetOf(uid_t uid, absl::Time now);
+  // Counts a connection that got the budget.
+  void Connected(uid_t uid);
+  // Requires a counted connection.
+  void Ended(uid_t uid, absl::Time now);
+  // True if the user has exceeded the budget: all of its connections are to be cut. Once for each
+  // flood, which begins the refusal.
+  bool TakeFlood(uid_t uid, absl::Time now);
+
+  uint32_t connections(uid_t uid) const;
+  // Returns a user with the most connections, and their number.
+  std::pair<uid_t, uint32_t> Greediest() const;
+  // Returns how many users are known.
+  size_t size() const { return users_.size(); }
+
+ private:
+  struct User {
+    std::shared_ptr<FrameBudget> frames;  // of the connections since the last flood
+    uint32_t connections = 0;
+    absl::Time left_at;  // without connections
+    absl::Time refused_until = absl::InfinitePast();
+  };
+
+  // Makes room for another user without connections.
+  void Forget(absl::Time now);
+
+  const ConnectedUsersOptions options_;
+  absl::flat_hash_map<uid_t, User> users_;
+};
+
+}  // namespace gpumemd

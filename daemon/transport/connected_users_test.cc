@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/transport/connected_users.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+namespace gpumemd {
+namespace {
+
+constexpr FrameBudgetOptions kFrames = {.max_resets = 80, .resets_per_second = 8};
+
+class ConnectedUsersTest : public ::testing::Test {
+ protected:
+  // True if the budget allowed them.
+  bool Reset(uid_t uid, uint64_t resets) {
+    const auto frames = users_.BudgetOf(uid, now_);
+    return frames.ok() &&
+           (*frames)->Charge({.resets = resets}, now_) == FrameBudget::Decision::kServe;
+  }
+  void Connect(uid_t uid) {
+    ASSERT_TRUE(users_.BudgetOf(uid, now_).ok());
+    users_.Connected(uid);
+  }
+
+  absl::Time now_ = absl::UnixEpoch();
+  ConnectedUsers users_{{.frames = kFrames, .max_without_connections = 3}};
+};
+
+TEST_F(ConnectedUsersTest, AllConnectionsOfAUserHaveOneBudget) {
+  for (int i = 0; i < 4; ++i) {
+    Connect(1);
+    EXPECT_TRUE(Reset(1, 20));
+  }
+  EXPECT_FALSE(users_.TakeFlood(1, now_));
+  EXPECT_FALSE(Reset(1, 1));
+  EXPECT_TRUE(Reset(2, 80));
+  EXPECT_TRUE(users_.TakeFlood(1, now_));
+  EXPECT_FALSE(users_.TakeFlood(1, now_));
+  EXPECT_FALSE(users_.TakeFlood(2, now_));
+}
+
+TEST_F(ConnectedUsersTest, ANewConnectionBringsNoNewBudget) {
+  for (int i = 0; i < 4; ++i) {
+    Connect(1);
+    EXPECT_TRUE(Reset(1, 20));
+    users_.Ended(1, now_);
+  }
+  EXPECT_FALSE(Reset(1, 1));
+}
+
+TEST_F(ConnectedUsersTest, AFloodIsRefusedForAMomentAndThenHasAnEighth) {
+  EXPECT_FALSE(Reset(1, 81));
+  EXPECT_TRUE(users_.TakeFlood(1, now_));
+  now_ += absl::Milliseconds(999);
+  const absl::Status refused = users_.BudgetOf(1, now_).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(refused.message(),
+            "uid 1 has flooded this socket with frames of HTTP/2; new connections are refused for "
+            "another 1ms");
+  now_ += absl::Milliseconds(1);
+  EXPECT_TRUE(Reset(1, 10));
+  EXPECT_FALSE(Reset(1, 1));
+  EXPECT_TRUE(users_.TakeFlood(1, now_));
+  now_ += absl::Seconds(1) + absl::Seconds(20);
+  EXPECT_TRUE(Reset(1, 80));
+}
+
+TEST_F(ConnectedUsersTest, UsersWithoutConnectionsAreForgotten) {
+  Connect(1);
+  EXPECT_TRUE(Reset(1, 80));
+  for (uid_t uid = 2; uid < 6; ++uid) {
+    EXPECT_TRUE(Reset(uid, 1));
+    now_ += absl::Milliseconds(1);
+  }
+  EXPECT_EQ(users_.size(), 4u);
+  EXPECT_TRUE(Reset(2, 80));   // forgotten
+  EXPECT_FALSE(Reset(5, 80));  // not forgotten
+  now_ += absl::Seconds(20);
+  EXPECT_TRUE(Reset(6, 1));
+  EXPECT_EQ(users_.size(), 2u);
+}
+
+TEST_F(ConnectedUsersTest, CountsAreThoseOfAModel) {
+  std::mt19937 random(1);
+  std::map<uid_t, uint32_t> model;
+  for (int i = 0; i < 20000; ++i) {
+    const uid_t uid = random() % 20;
+    now_ += absl::Milliseconds(random() % 100);
+    if (random() % 2 == 0) {
+      Connect(uid);
+      ++model[uid];
+    } else if (model[uid] > 0) {
+      users_.Ended(uid, now_);
+      --model[uid];
+    }
+    uint32_t most = 0;
+    size_t connected = 0;
+    for (const auto& [known, count] : model) {
+      ASSERT_EQ(users_.connections(known), count);
+      most = std::max(most, count);
+      connected += count > 0;
+    }
+    const auto [greediest, count] = users_.Greediest();
+    ASSERT_EQ(count, most);
+    if (most > 0) {
+      ASSERT_EQ(model[greediest], most);
+    }
+    ASSERT_LE(users_.size(), connected + 3);
+  }
+}
+
+}  // namespace
+}  // namespace gpumemd
