@@ -12,6 +12,7 @@ Tally HalfSent(const Orders& orders);
 Tally SettingsFlood(const Orders& orders);
 Tally PingFlood(const Orders& orders);
 Tally RapidReset(const Orders& orders);
+Tally ViewReset(const Orders& orders);
 Tally CallStorm(const Orders& orders);
 
 // --- Header fields (header_attacks.cc) -----------------------------------------------------------

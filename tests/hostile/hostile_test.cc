@@ -47,7 +47,14 @@ TEST_F(Hostile, UnreadSettings) {
                                   {.attack = "ping-flood", .processes = 1}});
 }
 
-TEST_F(Hostile, RapidReset) { Survive({}, {{.attack = "rapid-reset", .processes = 2}}); }
+// Also by viewers, of whom one has many connections.
+TEST_F(Hostile, RapidReset) {
+  Survive({}, {{.attack = "rapid-reset", .processes = 2},
+               {.attack = "view-reset", .processes = 1, .as_operator = true}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("view-reset", "resets"), 0u);
+  EXPECT_GT(Counted("view-reset", "closed"), 0u);
+}
 
 TEST_F(Hostile, EndlessHeaders) {
   Survive({}, {{.attack = "endless-headers", .processes = 2, .one_user = true}});

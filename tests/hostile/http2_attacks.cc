@@ -57,6 +57,21 @@ Tally FloodUnread(const Orders& orders, absl::string_view frame, bool half_close
   return tally;
 }
 
+// Calls of `method` that are reset at once.
+Source ResetsOf(absl::string_view method) {
+  constexpr uint32_t kPairs = 64;
+  return [method, stream = uint32_t{1}](const Seat& seat, Tally& tally) mutable {
+    std::string out;
+    if (stream == 1) out = absl::StrCat(kPreface, Frame(kSettings, 0, 0, ""));
+    for (uint32_t pair = 0; pair < kPairs; ++pair, stream += 2) {
+      out += CallHeaders(stream, method, seat.token);
+      out += Frame(kRstStream, 0, stream, BigEndian(8, 4));  // CANCEL
+    }
+    tally["resets"] += kPairs;
+    return out;
+  };
+}
+
 }  // namespace
 
 // Eight connections, on each 250 requests of 1 MiB that lack their last byte.
@@ -109,19 +124,18 @@ Tally PingFlood(const Orders& orders) {
 
 // CVE-2023-44487: as many connections as the daemon allows, on each calls that are reset at once.
 Tally RapidReset(const Orders& orders) {
-  constexpr uint32_t kPairs = 64;
-  return SendOnMany(orders, /*connections=*/200, [] {
-    return [stream = uint32_t{1}](const Seat& seat, Tally& tally) mutable {
-      std::string out;
-      if (stream == 1) out = absl::StrCat(kPreface, Frame(kSettings, 0, 0, ""));
-      for (uint32_t pair = 0; pair < kPairs; ++pair, stream += 2) {
-        out += CallHeaders(stream, kListDevices, seat.token);
-        out += Frame(kRstStream, 0, stream, BigEndian(8, 4));  // CANCEL
-      }
-      tally["resets"] += kPairs;
-      return out;
-    };
-  });
+  return SendOnMany(orders, /*connections=*/200, [] { return ResetsOf(kListDevices); });
+}
+
+// The same by viewers, who have more connections than one budget would be enough for.
+Tally ViewReset(const Orders& orders) {
+  return SendOnMany(
+      orders, /*connections=*/128, [] { return ResetsOf("/gpumem.v1.Admin/ListTenants"); },
+      [](const std::string& runtime_dir) -> absl::StatusOr<Seat> {
+        absl::StatusOr<UniqueFd> stream = Dial(runtime_dir, "view.sock");
+        if (!stream.ok()) return stream.status();
+        return Seat{.stream = *std::move(stream)};
+      });
 }
 
 // As many calls as allowed at a time, on as many connections as allowed, each answered and made

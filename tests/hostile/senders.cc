@@ -14,8 +14,8 @@
 
 namespace gpumem::hostile {
 
-Tally SendOnMany(const Orders& orders, size_t connections,
-                 absl::FunctionRef<Source()> make_source) {
+Tally SendOnMany(const Orders& orders, size_t connections, absl::FunctionRef<Source()> make_source,
+                 Entrance connect) {
   struct Line {
     Seat seat;
     Source source;
@@ -26,7 +26,7 @@ Tally SendOnMany(const Orders& orders, size_t connections,
   Tally tally;
   while (!Over(orders)) {
     if (lines.size() < connections && absl::Now() >= next_try) {
-      absl::StatusOr<Seat> seat = Knock(orders.runtime_dir);
+      absl::StatusOr<Seat> seat = connect(orders.runtime_dir);
       if (seat.ok()) {
         lines.push_back({.seat = *std::move(seat), .source = make_source()});
         ++tally["connections"];

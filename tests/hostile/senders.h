@@ -7,6 +7,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
 #include "tests/hostile/attacks.h"
 #include "tests/hostile/door.h"
 
@@ -16,9 +17,13 @@ namespace gpumem::hostile {
 // tally.
 using Source = absl::AnyInvocable<std::string(const Seat& seat, Tally& tally)>;
 
+// Connects to the daemon in this runtime folder.
+using Entrance = absl::FunctionRef<absl::StatusOr<Seat>(const std::string& runtime_dir)>;
+
 // Keeps up to `connections` open for as long as ordered, each with another source, and drops
 // the answers. One that the daemon closes is replaced. The tally has the connections,
 // those refused and closed, and the bytes sent.
-Tally SendOnMany(const Orders& orders, size_t connections, absl::FunctionRef<Source()> make_source);
+Tally SendOnMany(const Orders& orders, size_t connections, absl::FunctionRef<Source()> make_source,
+                 Entrance connect = Knock);
 
 }  // namespace gpumem::hostile
