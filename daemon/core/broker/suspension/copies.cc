@@ -2,13 +2,12 @@
 #include "daemon/core/broker/suspension/copies.h"
 
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
 #include "common/start_thread.h"
 
 namespace gpumemd {
 
 void Copies::Add(size_t device, const CopyItem& item) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = now_();
   if (waiting_.empty()) waits_since_ = now;
   waiting_[device].push_back(item);
   if (now - waits_since_ < hold_ || copying_) return;

@@ -27,7 +27,8 @@ class Copies {
   // the copier compete with creations for the driver.
   static constexpr absl::Duration kHold = absl::Milliseconds(20);
 
-  explicit Copies(Copy copy, absl::Duration hold = kHold) : copy_(std::move(copy)), hold_(hold) {}
+  Copies(Copy copy, absl::Duration hold, std::function<absl::Time()> now)
+      : copy_(std::move(copy)), hold_(hold), now_(std::move(now)) {}
   // Waits for the batch in progress. Others are not copied.
   ~Copies() { Await(); }
   Copies(const Copies&) = delete;
@@ -46,6 +47,7 @@ class Copies {
 
   const Copy copy_;
   const absl::Duration hold_;
+  const std::function<absl::Time()> now_;
   Batch waiting_;
   absl::Time waits_since_;  // of the first one in waiting_
   std::thread thread_;

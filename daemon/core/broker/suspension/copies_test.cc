@@ -12,6 +12,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace gpumemd {
@@ -39,7 +40,7 @@ class CopiesTest : public ::testing::Test {
           go_.WaitForNotification();
           return status_;
         },
-        hold);
+        hold, absl::Now);
   }
 
   absl::Mutex mutex_;

@@ -142,7 +142,7 @@ absl::Status BrokerSuspensions::CopyOut(const std::vector<Move>& moves) {
       [this](size_t device, const std::vector<CopyItem>& items) {
         return broker_.devices_[device]->Copy(items);
       },
-      broker_.copy_hold_);
+      broker_.copy_hold_, broker_.now_);
   for (const Move& move : moves) {
     if (move.dropped) {
       Broker::Update update(&broker_);
