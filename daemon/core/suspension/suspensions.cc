@@ -104,8 +104,7 @@ std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const 
     }
     auto more = suspending.find(id);
     const uint32_t count = more == suspending.end() ? 0 : more->second;
-    // Each lease that is not suspended is also an exposure: this asks the same earlier.
-    if (segment.suspended.size() + count != segment.leases) continue;
+    // Each lease that is not suspended is also an exposure.
     const bool mapped = std::any_of(
         segment.exposures.begin(), segment.exposures.end(),
         [&](const auto& exposure) { return exposure.first != session || exposure.second > count; });
