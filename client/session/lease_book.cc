@@ -13,6 +13,11 @@ void Append(const std::vector<uint64_t>& from, std::vector<uint64_t>* to) {
 
 }  // namespace
 
+bool MayStillHold(const absl::Status& release) {
+  return absl::IsDeadlineExceeded(release) || absl::IsResourceExhausted(release) ||
+         absl::IsUnavailable(release);
+}
+
 uint64_t LeaseBook::Begin() {
   absl::MutexLock lock(&mutex_);
   requests_[++newest_request_] = 0;

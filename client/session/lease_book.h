@@ -20,11 +20,16 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace gpumem::internal {
+
+// True if leases may still be held after a release with that status. All other statuses are final:
+// the leases have ended, now, before, or with the session.
+bool MayStillHold(const absl::Status& release);
 
 class LeaseBook {
  public:

@@ -18,13 +18,6 @@ namespace {
 // The maximum time that a destructor waits for a restarted daemon to resume the session.
 constexpr absl::Duration kResumeTimeout = absl::Milliseconds(100);
 
-// True if leases may still be held after a release with that status. All other statuses are final:
-// the leases have ended, now, before, or with the session.
-bool MayStillHold(const absl::Status& release) {
-  return absl::IsDeadlineExceeded(release) || absl::IsResourceExhausted(release) ||
-         absl::IsUnavailable(release);
-}
-
 }  // namespace
 
 absl::Status Session::Release(std::vector<uint64_t> lease_ids, absl::Time deadline) {

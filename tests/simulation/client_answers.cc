@@ -9,6 +9,7 @@ namespace gpumemd::simulation {
 namespace {
 
 using gpumem::internal::LeaseBook;
+using gpumem::internal::MayStillHold;
 
 constexpr size_t kTicketsKept = 6;
 constexpr int kMostAttempts = 4;
@@ -17,12 +18,6 @@ std::vector<uint64_t> Numbers(const std::vector<LeaseId>& ids) {
   std::vector<uint64_t> numbers;
   for (LeaseId id : ids) numbers.push_back(ToInt(id));
   return numbers;
-}
-
-// True if leases may still be held after a release with that status.
-bool MayStillHold(const absl::Status& release) {
-  return absl::IsDeadlineExceeded(release) || absl::IsResourceExhausted(release) ||
-         absl::IsUnavailable(release);
 }
 
 }  // namespace
