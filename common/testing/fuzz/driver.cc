@@ -25,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/testing/random.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 extern "C" __attribute__((weak)) int LLVMFuzzerInitialize(int* argc, char*** argv);
@@ -58,22 +59,6 @@ void CatchSignals() {
     sigaction(signal, &action, nullptr);
   }
 }
-
-// The same numbers from the same seed on every machine (splitmix64).
-class Numbers {
- public:
-  explicit Numbers(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  size_t Below(size_t end) { return Next() % end; }
-
- private:
-  uint64_t state_;
-};
 
 class Mutator {
  public:
@@ -132,7 +117,7 @@ class Mutator {
     }
   }
 
-  Numbers numbers_;
+  Random numbers_;
   const std::vector<std::string> seeds_, words_;
 };
 

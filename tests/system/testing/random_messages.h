@@ -10,33 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/testing/random.h"
+
 namespace gpumem::testing {
-
-// The same numbers from the same seed on every machine (splitmix64).
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
-  uint64_t Below(uint64_t end) { return Next() % end; }
-  bool OneIn(uint64_t n) { return Below(n) == 0; }
-  template <typename T>
-  const T& Of(const std::vector<T>& values) {
-    return values[Below(values.size())];
-  }
-  std::string Bytes(size_t most) {
-    std::string bytes(Below(most + 1), '\0');
-    for (char& c : bytes) c = static_cast<char>(Next());
-    return bytes;
-  }
-
- private:
-  uint64_t state_;
-};
 
 // Fills messages. Remembers leases and tickets that it was told of, for values that mean something.
 class RandomMessages {
