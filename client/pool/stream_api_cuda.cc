@@ -95,10 +95,8 @@ class CudaStreamApi : public StreamApi {
   }
 
   absl::StatusOr<bool> Done(EventHandle event) override {
-    CUresult result = CUDA_SUCCESS;
-    Run("", [&] {
-      return result = driver_.cuEventQuery(static_cast<CUevent>(event));
-    }).IgnoreError();
+    const CUresult result =
+        context_->Call([&] { return driver_.cuEventQuery(static_cast<CUevent>(event)); });
     if (result == CUDA_ERROR_NOT_READY) return false;
     if (result != CUDA_SUCCESS) return driver_.Error(result, "querying an event");
     return true;

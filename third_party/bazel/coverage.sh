@@ -3,7 +3,8 @@
 # `./run coverage`: which lines and branches of daemon/core and client/pool the tests reach. Sourced
 # by `run`.
 
-readonly COVERAGE_TARGETS=(//daemon/core/... //client/pool/... //tests/simulation:simulation_test)
+readonly COVERAGE_TARGETS=(//daemon/core/... //client/pool/... //tests/simulation:simulation_test
+  //tests/fake_cuda:stream_api_test)
 
 run_coverage() {
   local listed=$TOOLS/uncovered.txt
