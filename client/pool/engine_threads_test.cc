@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thread caches of the pool's engine, ending threads, forks, and many threads on plain memory.
-#include <sys/wait.h>
-#include <unistd.h>
-
+// Thread caches of the pool's engine, ending threads, and many threads on plain memory.
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -149,23 +146,6 @@ TEST_F(EngineTest, ATrimWaitsForWhatOtherThreadsRelease) {
   EXPECT_TRUE(engine_->Trim(UINT64_MAX).ok());
   EXPECT_TRUE(released);
   giver.join();
-}
-
-TEST_F(EngineTest, AForkedChildIsTold) {
-  Make();
-  const Block block = Allocate(4096);
-  const pid_t child = fork();
-  if (child == 0) {
-    const bool told =
-        engine_->Allocate(4096, nullptr).status().code() == StatusCode::kFailedPrecondition &&
-        engine_->Free(block.data, nullptr).code() == StatusCode::kFailedPrecondition;
-    engine_.reset();
-    _exit(told ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  Free(block);
 }
 
 // Each thread fills its blocks with its mark and checks it before it frees them.
