@@ -42,6 +42,14 @@ absl::Status CheckOwn(const QuotaOverride& own) {
   return own.set.empty() && own.clear.empty() ? absl::OkStatus() : CheckChange(own);
 }
 
+// True if both ask for the same. A restart does not keep the order in which fields are cleared.
+bool AreSame(const QuotaOverride& one, const QuotaOverride& other) {
+  const auto cleared = [](const QuotaOverride& own) {
+    return std::set<std::string>(own.clear.begin(), own.clear.end());
+  };
+  return one.set == other.set && one.values == other.values && cleared(one) == cleared(other);
+}
+
 // What a session may not ask for.
 absl::Status CheckOfSession(const QuotaOverride& own, const Quota& parent) {
   for (const char* field : {"guarantee_bytes", "guarantees", "max_in_flight"}) {
@@ -146,7 +154,7 @@ absl::StatusOr<bool> MadeTenants::Create(const MadeTenantSpec& spec) {
   if (there != nullptr && there->made) {
     const MadeTenant& old = *there->made;
     if (!old.ending && !old.by_session() && old.owner == made.owner && old.parent == made.parent &&
-        old.quota == made.quota && (!old.user || !made.user || old.user == made.user)) {
+        AreSame(old.quota, made.quota) && (!old.user || !made.user || old.user == made.user)) {
       return false;
     }
     return absl::AlreadyExistsError(
@@ -270,7 +278,7 @@ absl::StatusOr<std::string> MadeTenants::CreateChild(SessionId id, absl::string_
     const MadeTenant& old = *there->made;
     // Its name has the maker's uid.
     if (!old.ending && old.lasting == lasting && (lasting || old.session == id) &&
-        old.quota == own) {
+        AreSame(old.quota, own)) {
       return whole;
     }
     return absl::AlreadyExistsError(

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Made tenants: what the journal keeps of them, what they inherit, and requests of odd shape.
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/core/ledger/testing/restart_fixture.h"
+#include "daemon/core/quota/testing/every_field.h"
+
+namespace gpumemd {
+namespace made_edges_test {
+
+using absl::StatusCode;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
+
+class MadeEdgesTest : public LedgerRestartFixture {
+ protected:
+  static QuotaOverride Limit(uint64_t bytes) {
+    return {.set = {"limit_bytes"}, .values = {.limit_bytes = bytes}};
+  }
+  static QuotaOverride Guarantee(uint64_t bytes) {
+    return {.set = {"guarantee_bytes"}, .values = {.guarantee_bytes = bytes}};
+  }
+  static QuotaOverride OnDevice(absl::string_view field, const std::string& device,
+                                uint64_t bytes) {
+    QuotaOverride own{.set = {std::string(field)}};
+    (field == "devices" ? own.values.device_limits : own.values.device_guarantees)[device] = bytes;
+    return own;
+  }
+  StatusCode Create(const MadeTenantSpec& spec) {
+    return ledger.made_tenants().Create(spec).status().code();
+  }
+  absl::StatusOr<std::string> CreateChild(SessionId session, absl::string_view name,
+                                          const QuotaOverride& own = {}, bool lasting = false) {
+    return ledger.made_tenants().CreateChild(session, name, own, lasting);
+  }
+  SessionId Connect(absl::string_view tenant, uid_t uid) {
+    auto session = ledger.OpenSession(
+        tenant, {.peer = {.pid = ++pids, .start_time = 7, .uid = uid}}, NewSecret());
+    EXPECT_TRUE(session.ok()) << session.status();
+    return session.value_or(SessionId{});
+  }
+  const records::MadeTenant* Made(absl::string_view tenant) {
+    const records::Tenant* found = ledger.state().FindTenant(tenant);
+    return found != nullptr && found->made ? &*found->made : nullptr;
+  }
+  const Quota& QuotaOf(absl::string_view tenant) {
+    return ledger.state().FindTenant(tenant)->quota;
+  }
+};
+
+// --- Restarts
+
+TEST_F(MadeEdgesTest, EveryFieldOfItsQuotaSurvivesARestart) {
+  QuotaOverride own = EveryField();
+  own.values.guarantee_bytes = 0;
+  own.values.device_guarantees = {{"GPU-2", 0}};
+  own.values.limit_bytes = 8 * kGranule;
+  ASSERT_EQ(Create({.tenant = "a", .quota = own}), StatusCode::kOk);
+  QuotaOverride clear;
+  clear.clear = {"max_sessions", "total_limit_bytes"};
+  ASSERT_EQ(Create({.tenant = "b", .quota = clear}), StatusCode::kOk);
+  Restart();
+  ASSERT_NE(Made("a"), nullptr);
+  EXPECT_TRUE(Made("a")->quota == own);
+  ASSERT_NE(Made("b"), nullptr);
+  EXPECT_THAT(Made("b")->quota.clear, UnorderedElementsAre("max_sessions", "total_limit_bytes"));
+  const absl::StatusOr<bool> again = ledger.made_tenants().Create({.tenant = "b", .quota = clear});
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_FALSE(*again) << "the same request";
+}
+
+TEST_F(MadeEdgesTest, ANewConfigurationMayNameItMeanwhile) {
+  ASSERT_EQ(Create({.tenant = "stays", .quota = Guarantee(kGranule)}), StatusCode::kOk);
+  ASSERT_EQ(Create({.tenant = "ends"}), StatusCode::kOk);
+  OpenSessionOf("ends", 5);
+  ASSERT_TRUE(ledger.made_tenants().End("ends", std::nullopt).ok());
+  ASSERT_NE(Made("ends"), nullptr) << "it has a session";
+  tenants = {{"stays", {.limit_bytes = kGranule}}, {"ends", {}}};
+  EXPECT_THAT(Restart().without_guarantees, IsEmpty());
+  ASSERT_NE(Made("stays"), nullptr);
+  EXPECT_EQ(QuotaOf("stays").limit_bytes, kGranule) << "the configuration decides";
+  EXPECT_EQ(Made("ends"), nullptr) << "the name is the configuration's";
+}
+
+TEST_F(MadeEdgesTest, GuaranteesOfManyThatDoNotFitAreGivenUp) {
+  constexpr int kTenants = 70;
+  for (int i = 0; i < kTenants; ++i) {
+    const QuotaOverride own =
+        i % 2 == 0 ? Guarantee(10 * kGranule) : OnDevice("guarantees", "GPU-1", 10 * kGranule);
+    ASSERT_EQ(Create({.tenant = "job-" + std::to_string(i), .quota = own}), StatusCode::kOk);
+  }
+  tenants = {{"team", {.guarantee_bytes = kCapacity}}};
+  EXPECT_THAT(Restart().without_guarantees, SizeIs(kTenants));
+  EXPECT_EQ(Usage("job-0").guarantee, 0u);
+  EXPECT_EQ(Usage("job-1").guarantee, 0u);
+  EXPECT_EQ(Usage("team").guarantee, kCapacity);
+}
+
+TEST_F(MadeEdgesTest, WithTheirMakersThoseUnderThemEndAfterARestart) {
+  const SessionId maker = Connect("team", 5);
+  const std::string child = CreateChild(maker, "a").value();
+  const SessionId inside = Connect(child, 5);
+  const std::string below = CreateChild(inside, "b").value();
+  Restart({.dead = {maker, inside}});
+  EXPECT_EQ(Made(child), nullptr);
+  EXPECT_EQ(Made(below), nullptr);
+}
+
+// A record of a tenant's quota or of its use may be missing: the journal was cut short.
+TEST_F(MadeEdgesTest, RecordsThatAreMissingAreNotNeeded) {
+  ASSERT_EQ(Create({.tenant = "a", .quota = Limit(kGranule)}), StatusCode::kOk);
+  AcquireOne(OpenSession("a"), kGranule);
+  JournalImage left = ledger.Image();
+  ASSERT_FALSE(left.made_tenant_uses.empty());
+  left.made_tenant_quotas.clear();
+  auto use = left.made_tenant_uses.begin()->second;
+  use.tenant = MadeTenantId{99};
+  left.made_tenant_uses.emplace(std::pair(use.tenant, left.made_tenant_uses.begin()->first.second),
+                                use);
+  Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
+  next.Restore(left, {});
+  EXPECT_TRUE(next.CheckInvariants().ok());
+  const records::Tenant* const restored = next.state().FindTenant("a");
+  ASSERT_NE(restored, nullptr);
+  EXPECT_TRUE(restored->made->quota.set.empty());
+}
+
+// --- What a session's tenant inherits
+
+TEST_F(MadeEdgesTest, AChildHasNothingMoreThanItsParent) {
+  Quota parent{.idle_suspend = absl::Seconds(60)};
+  parent.kind = Kind::kVmm;
+  parent.max_retained_bytes = 4 * kGranule;
+  parent.device_max_retained = {{"GPU-1", 3 * kGranule}, {"GPU-2", 8 * kGranule}};
+  Configure({{"team", parent}});
+  const SessionId session = Connect("team", 5);
+  const std::string plain = CreateChild(session, "plain").value();
+  EXPECT_EQ(QuotaOf(plain).idle_suspend, absl::Seconds(60));
+  EXPECT_EQ(QuotaOf(plain).kind, Kind::kVmm);
+  EXPECT_EQ(QuotaOf(plain).max_retained_bytes, 4 * kGranule);
+  EXPECT_EQ(QuotaOf(plain).device_max_retained.at("GPU-1"), 3 * kGranule);
+
+  QuotaOverride own{.set = {"idle_suspend_ms", "max_retained_bytes", "kind"}};
+  own.values.idle_suspend = absl::Seconds(5);
+  own.values.max_retained_bytes = kGranule;
+  own.values.kind = Kind::kMempool;
+  const std::string less = CreateChild(session, "less", own).value();
+  EXPECT_EQ(QuotaOf(less).idle_suspend, absl::Seconds(5));
+  EXPECT_EQ(QuotaOf(less).kind, Kind::kMempool);
+  EXPECT_EQ(QuotaOf(less).max_retained_bytes, kGranule);
+  EXPECT_EQ(QuotaOf(less).device_max_retained.at("GPU-2"), kGranule);
+
+  own.values.idle_suspend = absl::Seconds(90);
+  own.values.max_retained_bytes = 9 * kGranule;
+  const std::string more = CreateChild(session, "more", own).value();
+  EXPECT_EQ(QuotaOf(more).idle_suspend, absl::Seconds(60));
+  EXPECT_EQ(QuotaOf(more).max_retained_bytes, 4 * kGranule);
+
+  const SessionId inside = Connect(less, 5);
+  const std::string below = CreateChild(inside, "below").value();
+  EXPECT_EQ(QuotaOf(below).max_retained_bytes, kGranule);
+  EXPECT_EQ(QuotaOf(below).device_max_retained.at("GPU-1"), kGranule);
+}
+
+// --- Requests
+
+TEST_F(MadeEdgesTest, NamesHaveDotsAndUnderscores) {
+  EXPECT_EQ(Create({.tenant = "a.b_c-d"}), StatusCode::kOk);
+  EXPECT_EQ(Create({.tenant = "a,b"}), StatusCode::kInvalidArgument);
+}
+
+TEST_F(MadeEdgesTest, AQuotaThatMakesNoSenseIsRefused) {
+  QuotaOverride cleared;
+  cleared.clear = {"no_such_field"};
+  EXPECT_EQ(Create({.tenant = "a", .quota = cleared}), StatusCode::kInvalidArgument);
+  const SessionId session = Connect("team", 5);
+  EXPECT_EQ(CreateChild(session, "c", cleared).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CreateChild(session, "c", OnDevice("devices", "GPU-9", 1)).status().code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(ledger.look().GetTenant("a").status().code(), StatusCode::kNotFound);
+}
+
+TEST_F(MadeEdgesTest, OnceMoreItIsTheSameRequestOnlyForTheSameUser) {
+  const MadeTenantSpec alice{.tenant = "a", .user = 5}, bob{.tenant = "a", .user = 6};
+  EXPECT_EQ(Create(alice), StatusCode::kOk);
+  EXPECT_EQ(Create(alice), StatusCode::kOk);
+  EXPECT_EQ(Create(bob), StatusCode::kAlreadyExists);
+  EXPECT_EQ(Create({.tenant = "a"}), StatusCode::kOk) << "an older tool names no user";
+  EXPECT_EQ(Create({.tenant = "b"}), StatusCode::kOk);
+  EXPECT_EQ(Create({.tenant = "b", .user = 5}), StatusCode::kOk);
+}
+
+TEST_F(MadeEdgesTest, ASessionsTenantIsNoOperators) {
+  const SessionId session = Connect("team", 5);
+  const std::string child = CreateChild(session, "c").value();
+  EXPECT_EQ(Create({.tenant = "a", .parent = child}), StatusCode::kNotFound);
+  EXPECT_FALSE(ledger.made_tenants().IsMadeByOperator(child));
+  EXPECT_FALSE(ledger.made_tenants().IsMadeByOperator("unknown"));
+  ASSERT_EQ(Create({.tenant = "job"}), StatusCode::kOk);
+  EXPECT_EQ(ledger.made_tenants().RuledBy("job", 5), std::nullopt);
+  // Nor is it one of another session, though of the same user.
+  EXPECT_EQ(CreateChild(Connect("team", 5), "c").status().code(), StatusCode::kAlreadyExists);
+}
+
+TEST_F(MadeEdgesTest, TenantsAreNotTheirOwnParents) {
+  ASSERT_EQ(Create({.tenant = "a"}), StatusCode::kOk);
+  ASSERT_EQ(Create({.tenant = "b", .parent = "a"}), StatusCode::kOk);
+  OpenSession("b");
+  Configure({{"a", {}}});
+  ASSERT_TRUE(ledger.made_tenants().End("a", std::nullopt).ok());
+  EXPECT_EQ(Create({.tenant = "b", .parent = "b"}), StatusCode::kAlreadyExists);
+}
+
+TEST_F(MadeEdgesTest, LevelsOfSessionsAreBounded) {
+  std::string tenant = "team";
+  StatusCode last = StatusCode::kOk;
+  for (int level = 1; level < 20 && last == StatusCode::kOk; ++level) {
+    const auto child = CreateChild(Connect(tenant, 5), "c");
+    last = child.status().code();
+    if (child.ok()) tenant = *child;
+  }
+  EXPECT_EQ(last, StatusCode::kFailedPrecondition);
+}
+
+TEST_F(MadeEdgesTest, OnlyThoseUnderTheSessionsTenantAreListed) {
+  const SessionId one = Connect("one", 5), two = Connect("two", 5);
+  const std::string child = CreateChild(one, "c").value();
+  EXPECT_THAT(ledger.made_tenants().ListChildren(one).value(), SizeIs(1));
+  EXPECT_THAT(ledger.made_tenants().ListChildren(two).value(), IsEmpty());
+}
+
+// An operator's change of a tenant that the configuration names by now, or that has an override,
+// waits for its time.
+TEST_F(MadeEdgesTest, WhatIsMadeGivesWayToTheConfigurationAndOverrides) {
+  ASSERT_EQ(Create({.tenant = "a", .quota = Limit(2 * kGranule)}), StatusCode::kOk);
+  Configure({{"a", {.limit_bytes = kGranule}}});
+  ASSERT_TRUE(ledger.made_tenants().Update("a", std::nullopt, Limit(3 * kGranule)).ok());
+  EXPECT_EQ(QuotaOf("a").limit_bytes, kGranule);
+  Configure({});
+  EXPECT_EQ(QuotaOf("a").limit_bytes, 3 * kGranule);
+  SetQuota("a", {.limit_bytes = 5 * kGranule});
+  ASSERT_TRUE(ledger.made_tenants().Update("a", std::nullopt, Limit(4 * kGranule)).ok());
+  EXPECT_EQ(QuotaOf("a").limit_bytes, 5 * kGranule);
+}
+
+}  // namespace made_edges_test
+}  // namespace gpumemd
