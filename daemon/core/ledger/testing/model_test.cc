@@ -2,7 +2,8 @@
 // Runs random operations with faults on the ledger. Compares each answer and each state with the
 // naive model's (model/model.h). Nothing is sampled: after every call the test compares all of
 // both, and checks the ledger's invariants. It also checks that no session waits for memory that is
-// available. Two promises are probed now and then whatever the model says (steps/probes.h).
+// available, and that each record of the audit has the fields of its event. Two promises are probed
+// now and then whatever the model says (steps/probes.h).
 //
 //   GPUMEM_MODEL_OPS   calls of the ledger in total; 1,000,000 if unset
 //   GPUMEM_MODEL_SEED  of the first episode; each further one takes the next number. A failure

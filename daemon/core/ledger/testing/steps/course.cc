@@ -23,6 +23,7 @@ Course::Course(uint64_t seed, Coverage* counts)
       ledger(devices, bounds, [this] { return now; }),
       model(devices, bounds),
       coverage(*counts) {
+  ledger.SetAudit(&audit);
   ledger.KeepChanges();
   model.noted = now;
 }
@@ -72,6 +73,7 @@ absl::Status Course::AfterCall(const absl::Status& result, const std::string& ca
   if (log.size() == 30) log.pop_front();
   log.push_back(absl::StrCat(calls, ": ", call));
   if (!result.ok()) return result;
+  if (!audit.status().ok()) return audit.status();
   if (absl::Status same = AdmitWaiting(); !same.ok()) return same;
   if (absl::Status same = model::TakeRevoked(model, Drain(ledger.effects().revoked)); !same.ok())
     return same;

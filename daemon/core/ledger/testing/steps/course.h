@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/ledger/ledger.h"
 #include "daemon/core/ledger/testing/model/model.h"
+#include "daemon/core/ledger/testing/steps/audit_check.h"
 #include "daemon/core/ledger/testing/steps/chance.h"
 
 namespace gpumemd::steps {
@@ -61,6 +62,7 @@ struct Course {
   const std::vector<DeviceInfo> devices;
   const Bounds bounds;
   absl::Time now = absl::FromUnixSeconds(1000);
+  AuditCheck audit;
   Ledger ledger;
   JournalImage image;  // what the next daemon would know
   model::LedgerModel model;

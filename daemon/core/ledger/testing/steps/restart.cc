@@ -150,6 +150,7 @@ absl::Status Restart(Course& course) {
   std::destroy_at(&course.ledger);
   std::construct_at(&course.ledger, course.devices, course.bounds,
                     [&course] { return course.now; });
+  course.ledger.SetAudit(&course.audit);
   course.ledger.revocations().SetTimes(times);
   course.ledger.tenants().Configure(course.configured, course.defaults, overridden);
   const Restored restored = course.ledger.Restore(course.image, survivors);
