@@ -15,8 +15,6 @@
 namespace gpumem::internal {
 namespace engine_threads_test {
 
-using absl::StatusCode;
-
 using EngineTest = EngineFixture;
 
 TEST_F(EngineTest, TryingDoesWhatThisThreadCanDoAlone) {

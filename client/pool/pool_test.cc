@@ -170,6 +170,21 @@ TEST(PoolTest, IgnoresPressureWhoseTimeHasPassed) {
   EXPECT_EQ(pool->Stats().reserved_bytes, reserved - 2 * kMiB);
 }
 
+TEST(PoolTest, PressureOnOtherDevicesIsOfNoConcern) {
+  FakeDaemon daemon;
+  auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
+  ASSERT_TRUE(pool->Free(pool->Allocate(8 * kMiB, nullptr).value(), nullptr).ok());
+  daemon.AwaitWatches(1);
+  v1::Event other = Press(8 * kMiB, 60000, absl::ZeroDuration());
+  other.mutable_pressure()->set_device_uuid("HOST-9");
+  daemon.Tell(other);
+  v1::Event own = Press(2 * kMiB, /*deadline_ms=*/0, absl::ZeroDuration());
+  own.mutable_pressure()->set_device_uuid(FakeDaemon::kDevice);
+  daemon.Tell(own);
+  EXPECT_TRUE(Eventually([&] { return pool->Stats().given_under_pressure_bytes > 0; }));
+  EXPECT_EQ(pool->Stats().given_under_pressure_bytes, 2 * kMiB);
+}
+
 TEST(PoolTest, PressureFromTheNextDaemonIsHandledToo) {
   FakeDaemon daemon;
   auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB});
@@ -213,6 +228,18 @@ TEST(PoolTest, RevocableMemoryThatIsTakenBackIsGivenWhenItIsFree) {
   go_on.Notify();
   EXPECT_TRUE(Eventually([&] { return daemon.live_leases() == 0; }));
   EXPECT_EQ(pool->Stats().reserved_bytes, 0u);
+}
+
+TEST(PoolTest, WithoutAHookWhatIsFreeIsGivenAlone) {
+  FakeDaemon daemon;
+  auto pool = MakePool(daemon, {.grow_bytes = 2 * kMiB, .revocable = true});
+  const Block used = pool->Allocate(2 * kMiB, nullptr).value();
+  ASSERT_TRUE(pool->Free(pool->Allocate(4 * kMiB, nullptr).value(), nullptr).ok());
+  ASSERT_GT(daemon.live_leases(), 1u);
+  daemon.AwaitWatches(1);
+  daemon.Tell(Revoke({1, 2, 3, 4}));
+  EXPECT_EQ(daemon.live_leases(/*awaited=*/1), 1u);
+  EXPECT_TRUE(pool->Free(used, nullptr).ok());
 }
 
 TEST(PoolTest, AHookIsNotCalledWhereAllOfItWasFree) {

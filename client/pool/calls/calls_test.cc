@@ -151,6 +151,7 @@ TEST_F(NoUsageTest, ErrorsOfTheDaemonAreReturned) {
   auto pool = Make();
   EXPECT_EQ(pool->MemGetInfo().status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(pool->SetLimitFraction(0.5).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(Make({.revocable = true})->MemGetInfo().status().code(), absl::StatusCode::kInternal);
 }
 
 class NoShareTest : public PoolCallsTest {
