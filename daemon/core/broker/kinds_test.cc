@@ -35,7 +35,7 @@ class ContextDevice : public Device {
   absl::StatusOr<std::unique_ptr<Allocation>> Create(const CreateSpec& spec) override {
     specs.push_back(spec);
     if (full) return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
-    return std::make_unique<Memory>(context_, spec.kind, pool);
+    return std::make_unique<Memory>(context_, poolless ? Kind::kIpc : spec.kind, pool);
   }
   absl::StatusOr<uint64_t> DriverFreeBytes() const override { return 0; }
   void OnContextLost(std::function<void()> on_lost) override { on_lost_ = std::move(on_lost); }
@@ -48,6 +48,7 @@ class ContextDevice : public Device {
   std::vector<CreateSpec> specs;
   uint64_t pool = 7;  // the pool of memory that is made
   bool full = false;
+  bool poolless = false;  // memory of kind mempool has lost its pool by the time it is made
 
  private:
   class Memory : public Allocation {
@@ -152,8 +153,8 @@ TEST_F(BrokerKindsTest, APoolsDescriptorIsSentOnceInASession) {
 TEST_F(BrokerKindsTest, ADriverWithoutRoomForAContextIsNotWaitedFor) {
   device_->full = true;
   const auto refused = broker_->Acquire(
-      CallOf(Open()), {.bytes = 1, .kind = Kind::kIpc, .waits = true}, absl::Now() + absl::Seconds(5),
-      [](const Broker::Handover&) { return absl::OkStatus(); });
+      CallOf(Open()), {.bytes = 1, .kind = Kind::kIpc, .waits = true},
+      absl::Now() + absl::Seconds(5), [](const Broker::Handover&) { return absl::OkStatus(); });
   const auto denial = DenialOf(refused.status());
   ASSERT_TRUE(denial.has_value()) << refused.status();
   EXPECT_EQ(denial->cause, Denial::Cause::kDriver);
@@ -213,6 +214,17 @@ TEST_F(BrokerKindsTest, LossDuringAHandoverIsReported) {
   const Broker::NewSession session = Open();
   ASSERT_TRUE(Acquire(session, Kind::kIpc, [this] { device_->Lose(); }).ok());
   EXPECT_THAT(observer_.orphaned, ElementsAre(session.id));
+}
+
+// It is made again some times.
+TEST_F(BrokerKindsTest, MemoryThatIsLostBeforeItIsHandedOverIsNotGranted) {
+  device_->poolless = true;
+  const Broker::NewSession session = Open();
+  EXPECT_TRUE(absl::IsUnavailable(Acquire(session, Kind::kMempool).status()));
+  EXPECT_GT(device_->specs.size(), 1u);
+  EXPECT_THAT(observer_.orphaned, IsEmpty());
+  device_->poolless = false;
+  EXPECT_TRUE(Acquire(session, Kind::kMempool).ok());
 }
 
 TEST_F(BrokerKindsTest, RetainedSegmentsThatAreLostAreNotReused) {

@@ -205,6 +205,40 @@ TEST_F(QuotaControlTest, DevicesAreThoseThatThereAre) {
   EXPECT_TRUE(control_->Set("a", Limit(2 * kMiB)).ok());
 }
 
+TEST_F(QuotaControlTest, AChangeMustMakeSense) {
+  control_->Configure({{"a", {}}}, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(control_->Set("a", {}).status()));
+  EXPECT_THAT(control_->Overridden("a"), IsEmpty());
+  EXPECT_TRUE(absl::IsNotFound(control_->UpdateTenant("b", std::nullopt, Limit(1)).status()));
+}
+
+TEST_F(QuotaControlTest, RevocableMemoryIsOfKindsThatCanBe) {
+  control_->Configure({{"a", {}}}, {});
+  ASSERT_TRUE(control_->Set("a", {.set = {"revocable"}, .values = {.revocable = true}}).ok());
+  EXPECT_THAT(control_->Configure({{"a", {.kind = Kind::kVmm}}}, {}), IsEmpty());
+  EXPECT_TRUE(Of("a").revocable);
+  const std::vector<std::string> said = control_->Configure({{"a", {.kind = Kind::kMempool}}}, {});
+  ASSERT_THAT(said, SizeIs(1));
+  EXPECT_THAT(said[0], HasSubstr("the tenant's kind is mempool"));
+  EXPECT_FALSE(Of("a").revocable);
+}
+
+// A tenant that no rule has made yet is there for an override that is in force alone.
+TEST_F(QuotaControlTest, ASkippedOverrideCountsInLaterChanges) {
+  Start({{"user-1", Guarantee(40 * kMiB)}});
+  control_->Configure({{"a", {.guarantee_bytes = 30 * kMiB}}}, {});
+  EXPECT_THAT(control_->Skipped(), SizeIs(1));
+  EXPECT_TRUE(absl::IsNotFound(broker_->views().GetTenant("user-1").status()));
+  const absl::Status refused = control_->Set("user-1", Limit(50 * kMiB)).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("the earlier overrides of user-1 (guarantee_bytes) count as well"));
+  const absl::StatusOr<QuotaControl::Outcome> unset = control_->Unset("user-1", {});
+  ASSERT_TRUE(unset.ok()) << unset.status();
+  EXPECT_EQ(unset->tenant.name, "user-1");
+  EXPECT_THAT(control_->Skipped(), IsEmpty());
+}
+
 // --- Tenants made at run time ----------------------------------------------------------
 
 TEST_F(QuotaControlTest, OverridesGoOnTopOfAMadeTenantsQuota) {
@@ -230,6 +264,26 @@ TEST_F(QuotaControlTest, AnOverrideOfBeforeHoldsForAMadeTenantUnderItsParent) {
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_EQ(made->quota, (Quota{.limit_bytes = 20, .parent = "team"}));
   EXPECT_THAT(made->above, ElementsAre("team"));
+}
+
+TEST_F(QuotaControlTest, AnOverrideThatDoesNotFitAMadeTenantIsSkipped) {
+  Start({{"job", Guarantee(40 * kMiB)}});
+  control_->Configure({{"team", {.guarantee_bytes = 30 * kMiB}}}, {});
+  absl::StatusOr<TenantView> made = control_->CreateTenant({.tenant = "job", .quota = Limit(10)});
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_EQ(made->quota, (Quota{.limit_bytes = 10}));
+  EXPECT_THAT(control_->Skipped(), SizeIs(1));
+  EXPECT_THAT(control_->Overridden("job"), IsEmpty());
+}
+
+TEST_F(QuotaControlTest, TheConfigurationDecidesAboutATenantThatItNames) {
+  control_->Configure({}, {});
+  ASSERT_TRUE(control_->CreateTenant({.tenant = "job", .quota = Limit(10)}).ok());
+  ASSERT_TRUE(control_->Set("job", Limit(20)).ok());
+  control_->Configure({{"job", {.max_segments = 3}}}, {});
+  absl::StatusOr<TenantView> changed = control_->UpdateTenant("job", std::nullopt, Limit(15));
+  ASSERT_TRUE(changed.ok()) << changed.status();
+  EXPECT_EQ(Of("job"), (Quota{.limit_bytes = 20, .max_segments = 3}));
 }
 
 TEST_F(QuotaControlTest, AReloadMayNotTakeTheGuaranteesOfMadeTenants) {

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Suspensions and requests for them, of what is lost, has ended, or is on its way.
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/core/suspension/testing/fixture.h"
+
+namespace gpumemd {
+namespace suspension_edges_test {
+
+using absl::StatusCode;
+using Action = SuspensionRequests::Action;
+
+class SuspensionEdgesTest : public SuspensionsFixture {
+ protected:
+  SuspensionEdgesTest()
+      : SuspensionsFixture({}, {{.uuid = "HOST-P",
+                                 .capacity_bytes = 64 * kGranule,
+                                 .granularity_bytes = kGranule,
+                                 .kinds = {Kind::kPinned, Kind::kHost}}}) {}
+  // Opens a session with a watch that accepts all requests.
+  SessionId OpenListening(const std::string& tenant = "a") {
+    const SessionId session = OpenSession(tenant);
+    requests().AddWatch(session, std::nullopt, /*demotes=*/true);
+    return session;
+  }
+  SuspensionRequests& requests() { return ledger.suspension_requests(); }
+  // Returns the leases that the session has still to do this to.
+  std::vector<LeaseId> Due(SessionId session, Action action) {
+    SuspensionRequests::Due due;
+    requests().Collect(session, action, LeaseId{}, SIZE_MAX, due);
+    return due.leases;
+  }
+  StatusCode RefusedResume(SessionId session, const std::vector<LeaseId>& leases) {
+    return AskResume(session, leases).status().code();
+  }
+};
+
+// --- Resumes
+
+TEST_F(SuspensionEdgesTest, ResumesOfWhatCannotComeBackAreRefused) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  Suspend(session, {item.lease});
+  EXPECT_EQ(RefusedResume(SessionId{99}, {item.lease}), StatusCode::kAborted);
+  EXPECT_EQ(RefusedResume(session, {item.lease, item.lease}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(RefusedResume(session, {LeaseId{99}}), StatusCode::kNotFound);
+  auto pooled = Ask(session, {.device_uuid = "GPU-1", .bytes = kGranule, .kind = Kind::kMempool});
+  ASSERT_TRUE(Granted(pooled)) << pooled.status();
+  Finish(**pooled);
+  EXPECT_EQ(RefusedResume(session, {(*pooled)->items[0].lease}), StatusCode::kUnimplemented);
+  const Operation::Item lost = AcquireFilled(session, kGranule);
+  ledger.segments().MarkLost({lost.segment});
+  EXPECT_EQ(RefusedResume(session, {lost.lease}), StatusCode::kFailedPrecondition);
+  ledger.Close();
+  EXPECT_EQ(RefusedResume(session, {item.lease}), StatusCode::kUnavailable);
+}
+
+TEST_F(SuspensionEdgesTest, ACopyUnderWayIsFoundByItsLeasesAndItsPublication) {
+  const Suspensions& suspensions = ledger.suspensions();
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const PublicationId id = Publish(session, "w", {item.lease});
+  EXPECT_EQ(suspensions.CopyingOf({.publication = id}), std::nullopt);
+  EXPECT_EQ(suspensions.CopyingOf({.publication = PublicationId{99}}), std::nullopt);
+  EXPECT_EQ(suspensions.CopyingOf({.resumes = {LeaseId{99}, item.lease}}), std::nullopt);
+  Release(session, {item});
+  auto moves = ledger.suspensions().BeginPublication(id);
+  ASSERT_TRUE(moves.ok()) << moves.status();
+  EXPECT_EQ(suspensions.CopyingOf({.publication = id}), item.segment);
+  Carry(*moves);
+  EXPECT_EQ(suspensions.CopyingOf({.publication = id}), std::nullopt);
+}
+
+// --- Requests to a session
+
+TEST_F(SuspensionEdgesTest, AnEndedSessionIsNotAsked) {
+  const SessionId session = OpenListening();
+  AcquireFilled(session, kGranule);
+  const uint64_t number =
+      requests().Begin(session, Action::kSuspend, now + absl::Seconds(1), "").value();
+  requests().RemoveWatch(session, std::nullopt, /*demotes=*/true);
+  ledger.endings().SocketClosed(session);  // its process still maps the memory
+  EXPECT_EQ(requests().Check(session, Action::kSuspend).code(), StatusCode::kNotFound);
+  EXPECT_EQ(requests().Begin(session, Action::kSuspend, now, "").status().code(),
+            StatusCode::kNotFound);
+  EXPECT_EQ(requests().Find(session), nullptr);
+  requests().End(session, number);
+  requests().End(session, number);  // once more
+  EXPECT_TRUE(Due(SessionId{99}, Action::kSuspend).empty());
+}
+
+TEST_F(SuspensionEdgesTest, WhatIsLostOrReleasedIsDone) {
+  const SessionId session = OpenListening();
+  const Operation::Item stays = AcquireFilled(session, kGranule);
+  const Operation::Item lost = AcquireFilled(session, kGranule);
+  const Operation::Item gone = AcquireFilled(session, kGranule);
+  ledger.segments().MarkLost({lost.segment});
+  EXPECT_EQ(Due(session, Action::kSuspend), (std::vector{stays.lease, gone.lease}));
+  Release(session, {gone});
+  EXPECT_TRUE(requests().IsDone(lost.lease, Action::kSuspend));
+  EXPECT_TRUE(requests().IsDone(gone.lease, Action::kSuspend));
+  EXPECT_FALSE(requests().IsDone(stays.lease, Action::kSuspend));
+  Suspend(session, {stays.lease});
+  EXPECT_TRUE(requests().IsDone(stays.lease, Action::kDemote)) << "it is not on its device";
+  SuspensionRequests::Moved moved;
+  requests().Add({stays.lease, gone.lease}, Action::kSuspend, moved);
+  EXPECT_EQ(moved.leases, 1u);
+  EXPECT_EQ(moved.bytes, kGranule);
+}
+
+TEST_F(SuspensionEdgesTest, OnlyWhatASessionHasForItselfIsDemoted) {
+  const SessionId session = OpenListening(), other = OpenListening();
+  const Operation::Item own = AcquireFilled(session, kGranule);
+  const Operation::Item published = AcquireFilled(session, kGranule);
+  Publish(session, "w", {published.lease});
+  const Operation::Item opened = AcquireFilled(session, kGranule);
+  OpenTicket(other, Share(session, opened.lease));
+  // The other process still maps what it has released.
+  SetQuota("a", {.release = ReleasePolicy::kOnExit});
+  const Operation::Item mapped = AcquireFilled(session, kGranule);
+  Release(other, {OpenTicket(other, Share(session, mapped.lease))});
+  SetQuota("a", {});
+  const Operation::Item suspended = AcquireFilled(session, kGranule);
+  Suspend(session, {suspended.lease});
+  EXPECT_EQ(Due(session, Action::kDemote), std::vector{own.lease});
+  auto revocable =
+      Ask(OpenListening("b"), {.device_uuid = "GPU-1", .bytes = kGranule, .revocable = true});
+  ASSERT_TRUE(Granted(revocable)) << revocable.status();
+  Finish(**revocable);
+  EXPECT_TRUE(Due((*revocable)->session, Action::kDemote).empty());
+}
+
+}  // namespace suspension_edges_test
+}  // namespace gpumemd
