@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Suspensions and requests for them, of what is lost, has ended, or is on its way.
+// Suspensions, and requests for them, of leases and sessions that are lost, ended or under way.
 #include <optional>
 #include <string>
 #include <vector>
