@@ -5,11 +5,15 @@
 For each target NAME it keeps in HOME: corpus/NAME, the inputs that reached something new;
 findings/NAME, those that ended the program; log/NAME. It runs the targets in turn, minimises what
 ended one, and prints a line for each. The status is 1 if there were findings.
+
+Each run adds a line to HOME/record. `fuzz.py --totals HOME` prints the sums of that as a table.
 """
 import argparse
 import hashlib
+import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -52,10 +56,19 @@ class Target:
         return {open(path, errors="replace").read() for path in paths}
 
 
+def processor_seconds():
+    """Returns the processor time of all processes that this one has started and that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 class Result:
     def __init__(self):
         self.runs = 0
         self.edges = 0
+        self.seconds = 0.0
+        self.processor_seconds = 0.0
+        self.kept = 0  # inputs that the corpus has got
         self.new = []  # the paths of findings of this run
         self.again = 0  # how often it ended for a reason that was known
 
@@ -91,16 +104,33 @@ def call(command, options, log, seconds):
             process.wait()
 
 
+# A frame of a stack whose source the compiler has got by a relative path: it is of the checkout.
+OWN_FRAME = re.compile(r"#\d+ +in (.*) (?:/proc/self/cwd/)?([^/\s]\S*:\d+)(?::\d+)?$")
+
+
+def own_frame(text):
+    """Returns the first frame of a report's first stack that is the project's, or \"\"."""
+    stack = re.search(r"(^ *#\d+ .*\n?)+", text, re.M)
+    for line in stack.group().splitlines() if stack else ():
+        match = OWN_FRAME.search(line)
+        # Both engines' programs begin there.
+        if match and not match.group(1).startswith("LLVMFuzzerTestOneInput"):
+            return " in %s %s" % match.groups()
+    return ""
+
+
 def reason_of(text):
     """Returns one line from a log that is the same whenever a program ends for this reason."""
-    for pattern in (r"FUZZ_CHECK\(.*", r"[^ \n]+: runtime error: .*", r"SUMMARY: .*",
-                    r"ERROR: libFuzzer: [a-z -]+"):
-        match = re.search(pattern, text)
-        if match:
-            # Of a failed check the place, too.
-            line = text[text.rfind("\n", 0, match.start()) + 1:match.end()]
-            return re.sub(r"0x[0-9a-f]+|==\d+==", "", line)
-    return "unknown"
+    text = re.sub(r"0x[0-9a-f]+|==\d+==", "", text)
+    for pattern in (r".*FUZZ_CHECK\(.*", r"[^ \n]+: runtime error: .*"):
+        if match := re.search(pattern, text):
+            return match.group()  # with the place
+    # These name a place in a library if it is a library that ends the program.
+    match = re.search(r"ERROR: (?:libFuzzer: [a-z -]+|\w+Sanitizer: [\w-]+)", text)
+    if match and (frame := own_frame(text[match.end():])):
+        return match.group().strip() + frame
+    summary = re.search(r"SUMMARY: .*", text) or match
+    return summary.group() if summary else "unknown"
 
 
 def with_libfuzzer(target, options):
@@ -232,7 +262,39 @@ def minimised(target, path, options):
     return smaller if os.path.exists(smaller) else path
 
 
+def note(target, result, options):
+    """Adds a run to the record."""
+    line = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "target": target.name,
+            "engine": options.engine, "seconds": round(result.seconds, 1),
+            "processor_seconds": round(result.processor_seconds, 1), "runs": result.runs,
+            "edges": result.edges, "kept": result.kept, "findings": len(result.new)}
+    with open(os.path.join(options.home, "record"), "a") as record:
+        record.write(json.dumps(line) + "\n")
+
+
+def totals(home):
+    """Returns the sums of the record by target and engine, as lines of a table."""
+    sums = {}
+    with open(os.path.join(home, "record")) as record:
+        for run in map(json.loads, record):
+            of = sums.setdefault((run["target"], run["engine"]), [0, 0, 0, 0])
+            for i, name in enumerate(("seconds", "processor_seconds", "runs")):
+                of[i] += run[name]
+            of[3] = max(of[3], run["edges"])
+    lines = ["| target | engine | CPU-minutes | executions | a second | edges |",
+             "|---|---|---:|---:|---:|---:|"]
+    for (target, engine), (seconds, processor, runs, edges) in sorted(sums.items()):
+        lines.append("| `%s` | %s | %.0f | %s | %s | %s |" % (
+            target, engine, processor / 60, format(runs, ","), format(round(runs / max(seconds, 1)), ","),
+            format(edges, ",")))
+    hours = sum(of[1] for of in sums.values()) / 3600
+    return lines + ["", "%.1f CPU-hours in all" % hours]
+
+
 def main():
+    if sys.argv[1:2] == ["--totals"]:
+        print("\n".join(totals(sys.argv[2])))
+        return
     parser = argparse.ArgumentParser()
     parser.add_argument("checkout")
     parser.add_argument("home")
@@ -254,7 +316,12 @@ def main():
         target = Target(label, options)
         print("fuzz: %s for %d s; log in %s" % (target.name, options.time, target.log), flush=True)
         run = {"libfuzzer": with_libfuzzer, "afl": with_afl}[options.engine]
+        began, used, had = time.monotonic(), processor_seconds(), len(os.listdir(target.corpus))
         result = run(target, options)
+        result.seconds = time.monotonic() - began
+        result.processor_seconds = processor_seconds() - used
+        result.kept = len(os.listdir(target.corpus)) - had
+        note(target, result, options)
         findings += len(result.new)
         for path in result.new:
             small = path if options.interrupted else minimised(target, path, options)
@@ -262,9 +329,11 @@ def main():
                 target.name, os.path.getsize(small), small))
             print("fuzz:   replay it: cd %s && %s %s" % tuple(
                 map(shlex.quote, (options.checkout, target.program, small))), flush=True)
-        lines.append("%-16s %12d runs %8d edges %4d findings%s" % (
-            target.name, result.runs, result.edges, len(result.new),
-            ", %d of known ones" % result.again if result.again else ""))
+        lines.append(
+            "%-16s %12d runs %8d a second %8d CPU s %8d edges %6d inputs kept %4d findings%s" % (
+                target.name, result.runs, result.runs / max(result.seconds, 1),
+                result.processor_seconds, result.edges, result.kept, len(result.new),
+                ", %d of known ones" % result.again if result.again else ""))
         findings += result.again
     print("\n".join(lines))
     sys.exit(130 if options.interrupted else 1 if findings or options.failed else 0)

@@ -14,8 +14,10 @@ fuzz_labels() {
 }
 
 run_fuzz() {
-  local seconds=60 engine=libfuzzer jobs=1
+  local seconds=60 engine=libfuzzer jobs=1 home
   local -a names=()
+  ensure_home
+  home=$(realpath -m -- "${GPUMEM_FUZZ_HOME:-$HOME/.cache/gpumem/fuzz}")
   while (($#)); do
     case $1 in
       --time | --engine | --jobs)
@@ -26,6 +28,10 @@ run_fuzz() {
           --jobs) jobs=$2 ;;
         esac
         shift
+        ;;
+      --totals)
+        [[ -e $home/record ]] || die "no run of a fuzz target is recorded in $home"
+        exec "$TOOLS/fuzz.py" --totals "$home"
         ;;
       -*) die "fuzz: no option '$1'" ;;
       *) names+=("$1") ;;
@@ -42,7 +48,6 @@ run_fuzz() {
   command -v clang-14 >/dev/null || die "no clang-14 here, which has libFuzzer (${FUZZ_PACKAGES[*]})"
   [[ $engine != afl || -e /usr/lib/afl/libAFLDriver.a ]] ||
     die "no /usr/lib/afl/libAFLDriver.a here, which AFL++ needs (${AFL_PACKAGES[*]})"
-  ensure_home
 
   local labels bin
   local -a targets
@@ -50,8 +55,6 @@ run_fuzz() {
   mapfile -t targets <<<"$labels"
   bazel build --config="fuzz-$engine" "${targets[@]}"
   bin=$(bazel_bin --config="fuzz-$engine")
-  local home=${GPUMEM_FUZZ_HOME:-$HOME/.cache/gpumem/fuzz}
-  home=$(realpath -m -- "$home")
   [[ $home$bin != *[[:space:]]* ]] || die "no spaces in GPUMEM_FUZZ_HOME: libFuzzer does not quote them"
   mkdir -p "$home"
   # In place of this shell: a signal to it must reach what runs the engine.
