@@ -53,9 +53,8 @@ struct ContextAnswer {
   absl::Status status() const { return absl::Status(static_cast<absl::StatusCode>(code), words); }
   void set_status(const absl::Status& status) {
     code = static_cast<int32_t>(status.code());
-    const size_t length = std::min(status.message().size(), sizeof(words) - 1);
-    std::memcpy(words, status.message().data(), length);
-    words[length] = '\0';
+    // Not memcpy(): that of OK is a null pointer.
+    words[status.message().copy(words, sizeof(words) - 1)] = '\0';
   }
 };
 
