@@ -104,8 +104,8 @@ def call(command, options, log, seconds):
             process.wait()
 
 
-# A frame of a stack whose source the compiler has got by a relative path: it is of the checkout.
-OWN_FRAME = re.compile(r"#\d+ +in (.*) (?:/proc/self/cwd/)?([^/\s]\S*:\d+)(?::\d+)?$")
+# A frame of a stack whose source was compiled by Bazel. Sources of libraries are elsewhere.
+OWN_FRAME = re.compile(r"#\d+ +in (.*) /proc/self/cwd/(?:\./)?(\S+?:\d+)(?::\d+)?$")
 
 
 def own_frame(text):

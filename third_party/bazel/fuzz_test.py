@@ -17,10 +17,10 @@ SIGNAL = """INFO: Seed: 1
 ==77== ERROR: libFuzzer: deadly signal
     #0 0x55d4 in __sanitizer_print_stack_trace (/bazel-out/bin/a_fuzz+0x11)
     #1 0x55d5 in fuzzer::PrintStackTrace() (/bazel-out/bin/a_fuzz+0x12)
-    #2 0x7f01 in raise (/lib/x86_64-linux-gnu/libc.so.6+0x3c050)
+    #2 0x7f01 in raise signal/../sysdeps/posix/raise.c:26:13
     #3 0x55d6 in operator() /usr/include/absl/types/optional.h:10:1
-    #4 0x55d7 in gpumemd::%s(absl::Span<int const>) const daemon/core/a.cc:%d:9
-    #5 0x55d8 in LLVMFuzzerTestOneInput tests/a_fuzz.cc:20:3
+    #4 0x55d7 in gpumemd::%s(absl::Span<int const>) const /proc/self/cwd/daemon/core/a.cc:%d:9
+    #5 0x55d8 in LLVMFuzzerTestOneInput /proc/self/cwd/tests/a_fuzz.cc:20:3
 
 SUMMARY: libFuzzer: deadly signal
 """
@@ -31,7 +31,7 @@ READ of size 8 at 0x60%d thread T3 (grpc)
 
 freed by thread T0 here:
     #0 0x55d4 in free (/bazel-out/bin/a_fuzz+0x13)
-    #1 0x55d4 in gpumemd::Other() daemon/b.cc:%d:1
+    #1 0x55d4 in gpumemd::Other() /proc/self/cwd/daemon/b.cc:%d:1
 
 SUMMARY: AddressSanitizer: heap-use-after-free (/lib/libgrpc++.so.1.51+0x3) in grpc::Server::Run()
 """
@@ -61,12 +61,12 @@ class Reasons(unittest.TestCase):
     def test_of_signals_is_the_first_frame_of_ours(self):
         reason = fuzz.reason_of(SIGNAL % ("Grant", 12))
         self.assertIn("deadly signal in gpumemd::Grant(", reason)
-        self.assertIn("daemon/core/a.cc:12", reason)
+        self.assertIn(" daemon/core/a.cc:12", reason)
         self.assertEqual(reason, fuzz.reason_of(SIGNAL.replace("0x55", "0x66") % ("Grant", 12)))
         self.assertNotEqual(reason, fuzz.reason_of(SIGNAL % ("Grant", 13)))
 
-    def test_of_sources_by_the_way_of_the_sandbox(self):
-        text = (SIGNAL % ("Grant", 12)).replace("daemon/core", "/proc/self/cwd/daemon/core")
+    def test_of_sources_that_others_include(self):
+        text = (SIGNAL % ("Grant", 12)).replace("daemon/core", "./daemon/core")
         self.assertEqual(fuzz.reason_of(text), fuzz.reason_of(SIGNAL % ("Grant", 12)))
 
     def test_without_a_frame_of_ours_is_the_summary(self):
@@ -75,7 +75,7 @@ class Reasons(unittest.TestCase):
         # Of the first stack alone: memory may be freed anywhere.
         self.assertEqual(reason, fuzz.reason_of(REPORT % (9, 8, 8, 7)))
         self.assertNotIn("tests/a_fuzz.cc", fuzz.reason_of(
-            SIGNAL.replace("daemon/core/a.cc", "/usr/include/a.h") % ("Grant", 1)))
+            SIGNAL.replace("/proc/self/cwd/daemon/core/a.cc", "/usr/include/a.h") % ("Grant", 1)))
 
     def test_of_checks_is_their_line(self):
         text = "PERMISSION_DENIED: x\ntests/a.cc:7: FUZZ_CHECK(a == b)\n" + SIGNAL % ("Grant", 12)
