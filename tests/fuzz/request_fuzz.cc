@@ -25,7 +25,7 @@
 #include "tests/fuzz/daemon.h"
 #include "tests/fuzz/documented.h"
 #include "tests/fuzz/message.h"
-#include "tests/fuzz/pending_call.h"
+#include "tests/support/raw_call.h"
 #include "tests/support/wire.h"
 
 namespace gpumem::testing {
@@ -170,7 +170,8 @@ class Clients {
     const std::string token = IsAdmin(method) ? "" : caller->token;
     if (method->server_streaming()) return Stream(input, method, how, channel, *caller);
 
-    PendingCall call(channel, PathOf(method), RequestOf(input, method, how, caller->known), token);
+    PendingCall call(channel, PathOf(method), RequestOf(input, method, how, caller->known),
+                     ContextWith(token));
     if ((how & 0x18) == 0x18) call.Cancel();
     if ((how & 0x18) == 0x10) {
       caller.reset();  // dies
@@ -200,14 +201,16 @@ class Clients {
 
   static void Stream(FuzzInput& input, const MethodDescriptor* method, uint8_t how,
                      const std::shared_ptr<grpc::Channel>& channel, Caller& caller) {
-    uint32_t requests = method->client_streaming() ? 1 + input.Below(4) : 1;
-    const absl::Status status =
-        CallStream(channel, PathOf(method), IsAdmin(method) ? "" : caller.token, kStreamTime,
-                   [&](std::string* request) {
-                     if (requests-- == 0) return false;
-                     *request = RequestOf(input, method, how, caller.known);
-                     return true;
-                   });
+    RawStream stream(channel, PathOf(method),
+                     ContextWith(IsAdmin(method) ? "" : caller.token, kStreamTime));
+    std::string answer;
+    for (uint32_t requests = method->client_streaming() ? 1 + input.Below(4) : 1; requests > 0;
+         --requests) {
+      if (!stream.Write(RequestOf(input, method, how, caller.known))) break;
+      if (!stream.Read(&answer)) break;
+    }
+    stream.Cancel();
+    const absl::Status status = stream.Finish();
     // It is cancelled, or its time is over.
     if (absl::IsCancelled(status) || absl::IsDeadlineExceeded(status)) return;
     CheckStatus(method, status);

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <sys/socket.h>
 
 #include <cstdio>
@@ -11,11 +10,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/denial.h"
 #include "common/endpoints.h"
 #include "common/unix_channel.h"
+#include "tests/support/raw_call.h"
 
 namespace gpumem::testing {
 namespace {
@@ -25,21 +24,6 @@ UniqueFd ConnectOrDie(const std::string& path, int type) {
   if (socket.ok()) return *std::move(socket);
   fprintf(stderr, "%s\n", socket.status().ToString().c_str());
   abort();
-}
-
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
-grpc::ByteBuffer BufferOf(const std::string& bytes) {
-  const grpc::Slice slice(bytes);
-  return grpc::ByteBuffer(&slice, 1);
-}
-
-std::string BytesOf(const grpc::ByteBuffer& buffer) {
-  grpc::Slice slice;
-  if (!buffer.Valid() || !buffer.DumpToSingleSlice(&slice).ok()) return "";
-  return std::string(reinterpret_cast<const char*>(slice.begin()), slice.size());
 }
 
 }  // namespace
@@ -147,47 +131,17 @@ std::unique_ptr<grpc::ClientContext> ContextWith(absl::string_view token, absl::
 absl::StatusOr<std::string> CallBytes(const std::shared_ptr<grpc::Channel>& channel,
                                       const std::string& method, const std::string& request,
                                       absl::string_view token) {
-  grpc::GenericStub stub(channel);
-  const grpc::ByteBuffer sent = BufferOf(request);
-  grpc::ByteBuffer received;
-  grpc::Status status;
-  absl::Notification done;
-  const auto context = ContextWith(token);
-  stub.UnaryCall(context.get(), method, grpc::StubOptions(), &sent, &received, [&](grpc::Status s) {
-    status = std::move(s);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  if (!status.ok()) return FromGrpc(status);
-  return BytesOf(received);
+  return PendingCall(channel, method, request, ContextWith(token)).Wait();
 }
 
 absl::StatusOr<std::string> StreamBytes(const std::shared_ptr<grpc::Channel>& channel,
                                         const std::string& method, const std::string& request) {
-  grpc::GenericStub stub(channel);
-  grpc::CompletionQueue queue;
-  const auto context = ContextWith();
-  auto stream = stub.PrepareCall(context.get(), method, &queue);
-  const auto wait = [&] {
-    void* tag;
-    bool ok = false;
-    queue.Next(&tag, &ok);
-    return ok;
-  };
-  grpc::ByteBuffer answer;
-  stream->StartCall(nullptr);
-  bool got = wait();
-  if (got) {
-    stream->WriteLast(BufferOf(request), grpc::WriteOptions(), nullptr);
-    got = wait();
-    stream->Read(&answer, nullptr);
-    got = wait() && got;
-  }
-  grpc::Status status;
-  stream->Finish(&status, nullptr);
-  wait();
-  if (!status.ok()) return FromGrpc(status);
-  return BytesOf(answer);
+  RawStream stream(channel, method, ContextWith());
+  std::string answer;
+  if (stream.Write(request, /*last=*/true)) stream.Read(&answer);
+  const absl::Status status = stream.Finish();
+  if (!status.ok()) return status;
+  return answer;
 }
 
 UniqueFd ConnectStream(const std::string& socket_path) {
