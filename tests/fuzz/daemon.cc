@@ -117,13 +117,11 @@ FuzzDaemon::FuzzDaemon() {
   *last = dir_;
   absl::StatusOr<gpumemd::Config> config =
       gpumemd::ParseConfig(kConfig, "fuzz.toml", gpumemd::SystemNames());
-  if (!config.ok()) std::fprintf(stderr, "%s\n", config.status().ToString().c_str());
-  FUZZ_CHECK(config.ok());
+  FUZZ_CHECK_OK(config);
   config->runtime_dir = dir_;
   config->state_dir = absl::StrCat(dir_, "/state");
   auto server = gpumemd::Server::Start(*config);
-  if (!server.ok()) std::fprintf(stderr, "%s\n", server.status().ToString().c_str());
-  FUZZ_CHECK(server.ok());
+  FUZZ_CHECK_OK(server);
   server_ = *std::move(server);
 }
 
@@ -133,14 +131,12 @@ FuzzDaemon::~FuzzDaemon() {
 }
 
 void FuzzDaemon::CheckAfterInput(size_t others) const {
-  const absl::Status holds = views().CheckInvariants();
-  if (!holds.ok()) std::fprintf(stderr, "%s\n", holds.ToString().c_str());
-  FUZZ_CHECK(holds.ok());
+  FUZZ_CHECK_OK(views().CheckInvariants());
   const absl::Time deadline = absl::Now() + kEndTime;
   size_t live = 0, waiting = 0;
   do {
     const auto sessions = views().ListSessions("");
-    FUZZ_CHECK(sessions.ok());
+    FUZZ_CHECK_OK(sessions);
     live = static_cast<size_t>(std::count_if(sessions->begin(), sessions->end(),
                                              [](const auto& session) { return session.live; }));
     waiting = views().ListWaiting("", "")->size();
@@ -148,7 +144,7 @@ void FuzzDaemon::CheckAfterInput(size_t others) const {
     absl::SleepFor(absl::Milliseconds(1));
   } while (absl::Now() < deadline);
   std::fprintf(stderr, "%zu live sessions, %zu waiting requests\n", live, waiting);
-  FUZZ_CHECK(!"the session of a client that has gone ends");
+  FUZZ_FAIL("the session of a client that has gone does not end");
 }
 
 }  // namespace gpumem::testing

@@ -10,18 +10,40 @@
 #include <string>
 #include <type_traits>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-// Ends the process, and so the run of the engine, if `condition` is false: a finding.
-#define FUZZ_CHECK(condition)                                                          \
-  do {                                                                                 \
-    if (!(condition)) {                                                                \
-      std::fprintf(stderr, "%s:%d: FUZZ_CHECK(%s)\n", __FILE__, __LINE__, #condition); \
-      std::abort();                                                                    \
-    }                                                                                  \
+// Ends the process, and so the run of the engine, if `condition` is false: a finding. The line that
+// it prints tells findings apart (fuzz.py).
+#define FUZZ_CHECK(condition)                \
+  do {                                       \
+    if (!(condition)) FUZZ_FAIL(#condition); \
   } while (false)
 
+// As FUZZ_CHECK, of an absl::Status or absl::StatusOr, which it prints, too.
+#define FUZZ_CHECK_OK(expression)                                             \
+  do {                                                                        \
+    const absl::Status fuzz_status = gpumem::testing::StatusOf((expression)); \
+    if (fuzz_status.ok()) break;                                              \
+    std::fprintf(stderr, "%s\n", fuzz_status.ToString().c_str());             \
+    FUZZ_FAIL(#expression);                                                   \
+  } while (false)
+
+#define FUZZ_FAIL(what) gpumem::testing::FailFuzz(__FILE__, __LINE__, what)
+
 namespace gpumem::testing {
+
+inline absl::Status StatusOf(const absl::Status& status) { return status; }
+template <typename T>
+absl::Status StatusOf(const absl::StatusOr<T>& value) {
+  return value.status();
+}
+
+[[noreturn]] inline void FailFuzz(const char* file, int line, const std::string& what) {
+  std::fprintf(stderr, "%s:%d: FUZZ_CHECK(%s)\n", file, line, what.c_str());
+  std::abort();
+}
 
 // Takes values from the front of the bytes. Bytes that are missing count as zeros.
 class FuzzInput {
