@@ -5,6 +5,7 @@
 //
 //   byte 0     the number of threads, which share the rest in equal parts
 #include <array>
+#include <cstddef>
 #include <string>
 #include <thread>
 #include <vector>
@@ -71,8 +72,10 @@ class Program : private CPoolCalls {
     options.tenant = input_.Bool() ? "a" : "b";
     options.name = input_.Byte() < 0xc0 ? "fuzz" : Name();
     options.timeout_ms = kAnswerMs;
-    gpumem_client* made = nullptr;
-    if (Ok(gpumem_client_connect(&options, &made))) client = made;
+    // All versions have the folder.
+    constexpr size_t kLeast = offsetof(gpumem_connect_options, tenant);
+    (void)With(
+        options, [&](const auto* given) { return gpumem_client_connect(given, &client); }, kLeast);
   }
 
   void Keep(gpumem_segment* segment) {
@@ -100,7 +103,11 @@ class Program : private CPoolCalls {
         if ((flags & 8) != 0) options.tag = Name();
         const size_t count = (flags & 16) != 0 ? input_.Below(5) : 1;
         std::array<gpumem_segment*, 5> made{};
-        if (!Ok(gpumem_client_acquire_many(client, &options, count, made.data()))) return;
+        if (!With(options, [&](const auto* given) {
+              return gpumem_client_acquire_many(client, given, count, made.data());
+            })) {
+          return;
+        }
         for (size_t i = 0; i < count; ++i) {
           FUZZ_CHECK(made[i] != nullptr);
           if (options.kind != GPUMEM_KIND_DRIVER) Touch(made[i]);
@@ -114,9 +121,8 @@ class Program : private CPoolCalls {
       default: {
         gpumem_segment* segment = Of(segments_);
         if (segment == nullptr) return;
-        gpumem_segment_info info{};
-        info.struct_size = Size(sizeof info);
-        (void)Ok(gpumem_segment_get_info(segment, &info));
+        Fill<gpumem_segment_info>(
+            [&](gpumem_segment_info* info) { return gpumem_segment_get_info(segment, info); });
         gpumem_handle handle{};
         int fd = -1;
         (void)Ok(gpumem_segment_get_ipc_handle(segment, &handle));
@@ -143,7 +149,9 @@ class Program : private CPoolCalls {
     if (input_.Byte() > 0xe0) text = std::string(input_.Word(120));
     if (input_.Byte() > 0xe0) {
       gpumem_shared_block* shared = nullptr;
-      if (Ok(gpumem_client_open_block(client, text.c_str(), &options, &shared))) {
+      if (With(options, [&](const auto* given) {
+            return gpumem_client_open_block(client, text.c_str(), given, &shared);
+          })) {
         gpumem_block block{};
         (void)Ok(gpumem_shared_block_get(shared, &block));
         (void)Ok(gpumem_shared_block_destroy(shared));
@@ -151,7 +159,11 @@ class Program : private CPoolCalls {
       return;
     }
     gpumem_segment* opened = nullptr;
-    if (!Ok(gpumem_client_open(client, text.c_str(), &options, &opened))) return;
+    if (!With(options, [&](const auto* given) {
+          return gpumem_client_open(client, text.c_str(), given, &opened);
+        })) {
+      return;
+    }
     if (options.read_only == 0) Touch(opened);
     Keep(opened);
   }
@@ -176,8 +188,10 @@ class Program : private CPoolCalls {
         const std::string id(input_.Word(3));
         options.content_id = id.data();
         options.content_id_bytes = id.size();
-        (void)Ok(gpumem_client_publish(client, name, segments.data(), segments.size(), &options,
-                                       &version));
+        (void)With(options, [&](const auto* given) {
+          return gpumem_client_publish(client, name, segments.data(), segments.size(), given,
+                                       &version);
+        });
         return;
       }
       case 1:
@@ -192,28 +206,33 @@ class Program : private CPoolCalls {
         gpumem_attachment*& slot = Of(attachments_);
         Drop(slot, gpumem_attachment_release);
         if (input_.Bool()) {
-          (void)Ok(gpumem_client_attach(client, name, &options, &slot));
+          // Without its time a wait for a version would have no end.
+          (void)With(
+              options,
+              [&](const auto* given) { return gpumem_client_attach(client, name, given, &slot); },
+              offsetof(gpumem_attach_options, cancel));
           return;
         }
         gpumem_claim*& claim = Of(claims_);
         Drop(claim, gpumem_claim_release);
         const std::string id(input_.Word(3));
         options.wait_for_version = 0;
-        (void)Ok(gpumem_client_attach_or_claim(client, name, id.data(), id.size(), &options, &slot,
-                                               &claim));
+        (void)With(options, [&](const auto* given) {
+          return gpumem_client_attach_or_claim(client, name, id.data(), id.size(), given, &slot,
+                                               &claim);
+        });
         return;
       }
       default: {
         gpumem_attachment*& slot = Of(attachments_);
         if (slot == nullptr) return;
-        gpumem_attachment_info info{};
-        info.struct_size = sizeof info;
-        (void)Ok(gpumem_attachment_get_info(slot, &info));
+        Fill<gpumem_attachment_info>(
+            [&](gpumem_attachment_info* info) { return gpumem_attachment_get_info(slot, info); });
         gpumem_segment* taken = nullptr;
         const size_t index = input_.Below(4);
-        gpumem_segment_info segment{};
-        segment.struct_size = sizeof segment;
-        (void)Ok(gpumem_attachment_get_segment(slot, index, &segment));
+        Fill<gpumem_segment_info>([&](gpumem_segment_info* info) {
+          return gpumem_attachment_get_segment(slot, index, info);
+        });
         if (Ok(gpumem_attachment_take_segment(slot, index, &taken))) Keep(taken);
         if (input_.Bool()) Drop(slot, gpumem_attachment_release_async);
       }
@@ -232,18 +251,30 @@ class Program : private CPoolCalls {
     suspend.timeout_ms = resume.timeout_ms = demote.timeout_ms = kAnswerMs;
     switch (input_.Below(6)) {
       case 0:
-        return (void)Ok(gpumem_client_suspend(client, segments.data(), segments.size(), &suspend));
+        return (void)With(suspend, [&](const auto* given) {
+          return gpumem_client_suspend(client, segments.data(), segments.size(), given);
+        });
       case 1:
-        return (void)Ok(gpumem_client_resume(client, segments.data(), segments.size(), &resume));
+        return (void)With(resume, [&](const auto* given) {
+          return gpumem_client_resume(client, segments.data(), segments.size(), given);
+        });
       case 2:
-        return (void)Ok(gpumem_client_demote(client, segments.data(), segments.size(), &demote));
+        return (void)With(demote, [&](const auto* given) {
+          return gpumem_client_demote(client, segments.data(), segments.size(), given);
+        });
       case 3:
-        return (void)Ok(gpumem_client_promote(client, segments.data(), segments.size(), &demote));
+        return (void)With(demote, [&](const auto* given) {
+          return gpumem_client_promote(client, segments.data(), segments.size(), given);
+        });
       case 4:
-        if (gpumem_pool* pool = Of(pools_)) (void)Ok(gpumem_pool_suspend(pool, &suspend));
+        if (gpumem_pool* pool = Of(pools_)) {
+          (void)With(suspend, [&](const auto* given) { return gpumem_pool_suspend(pool, given); });
+        }
         return;
       default:
-        if (gpumem_pool* pool = Of(pools_)) (void)Ok(gpumem_pool_resume(pool, &resume));
+        if (gpumem_pool* pool = Of(pools_)) {
+          (void)With(resume, [&](const auto* given) { return gpumem_pool_resume(pool, given); });
+        }
     }
   }
 
@@ -254,7 +285,9 @@ class Program : private CPoolCalls {
       if (input_.Bool()) options.name = Name();
       if (input_.Bool()) options.segment = Of(segments_);
       if (input_.Byte() < 0xc0) {
-        (void)Ok(gpumem_client_create_event(client, &options, &event));
+        (void)With(options, [&](const auto* given) {
+          return gpumem_client_create_event(client, given, &event);
+        });
       } else {
         const char* name = Name();
         (void)Ok(gpumem_client_open_event(client, name == nullptr ? "e" : name, &event));
@@ -294,9 +327,8 @@ class Program : private CPoolCalls {
       case 0: {
         gpumem_usage* usage = nullptr;
         if (!Ok(gpumem_client_get_usage(client, &usage))) return;
-        gpumem_tenant_usage tenant{};
-        tenant.struct_size = Size(sizeof tenant);
-        (void)Ok(gpumem_usage_get_tenant(usage, &tenant));
+        Fill<gpumem_tenant_usage>(
+            [&](gpumem_tenant_usage* tenant) { return gpumem_usage_get_tenant(usage, tenant); });
         (void)Ok(gpumem_usage_destroy(usage));
         return;
       }
@@ -304,18 +336,15 @@ class Program : private CPoolCalls {
         gpumem_publication_list* list = nullptr;
         size_t count = 0;
         if (!Ok(gpumem_client_list_publications(client, Name(), &list, &count))) return;
-        gpumem_publication each{};
-        each.struct_size = sizeof each;
-        (void)Ok(gpumem_publication_list_get(list, input_.Below(3), &each));
+        Fill<gpumem_publication>([&](gpumem_publication* each) {
+          return gpumem_publication_list_get(list, input_.Below(3), each);
+        });
         (void)Ok(gpumem_publication_list_destroy(list));
         return;
       }
-      case 2: {
-        gpumem_client_info info{};
-        info.struct_size = Size(sizeof info);
-        (void)Ok(gpumem_client_get_info(client, &info));
-        return;
-      }
+      case 2:
+        return Fill<gpumem_client_info>(
+            [&](gpumem_client_info* info) { return gpumem_client_get_info(client, info); });
       default:
         // Objects made from it keep its session.
         if (input_.Byte() < 0x20) Drop(client, gpumem_client_destroy);
@@ -352,7 +381,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (std::thread& other : others) other.join();
   daemon.CheckAfterInput(/*others=*/0);
   const auto sessions = daemon.views().ListSessions("");
-  FUZZ_CHECK(sessions.ok());
+  FUZZ_CHECK_OK(sessions);
   for (const auto& session : *sessions) FUZZ_CHECK(session.leases == 0);
   return 0;
 }

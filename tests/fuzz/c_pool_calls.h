@@ -25,7 +25,8 @@ class CPoolCalls : protected CArguments {
       options.without_thread_caches = input_.Byte() & 1;
       options.limit_bytes = Bytes();
       options.grow_bytes = Bytes();
-      (void)Ok(gpumem_pool_create(client, &options, &pool));
+      (void)With(options,
+                 [&](const auto* given) { return gpumem_pool_create(client, given, &pool); });
       return;
     }
     uint64_t released = 0, total = 0;
@@ -47,11 +48,9 @@ class CPoolCalls : protected CArguments {
         return (void)Ok(gpumem_pool_get_mem_info(pool, &released, &total));
       case 7:
         return (void)Ok(gpumem_pool_set_gives_under_pressure(pool, input_.Byte() & 1));
-      default: {
-        gpumem_pool_stats stats{};
-        stats.struct_size = Size(sizeof stats);
-        (void)Ok(gpumem_pool_get_stats(pool, &stats));
-      }
+      default:
+        Fill<gpumem_pool_stats>(
+            [&](gpumem_pool_stats* stats) { return gpumem_pool_get_stats(pool, stats); });
     }
   }
 
