@@ -20,7 +20,7 @@ def gpumem_fuzz_test(name, srcs = None, deps = [], data = [], rounds = 20000, si
     """
     stem = name[:-len("_fuzz")]
     seeds = native.glob(["testing/fuzz/%s/*" % stem])
-    words = native.glob(["testing/fuzz/%s.dict" % stem])
+    words = native.glob(["testing/fuzz/%s.dict" % stem], allow_empty = False)
     gpumem_cc_fuzz_program(
         name = name,
         srcs = srcs or [name + ".cc"],
