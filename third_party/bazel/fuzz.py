@@ -174,6 +174,13 @@ def with_libfuzzer(target, options):
             shutil.copy(target.log, target.log + ".finding")
         if status == 0 or options.interrupted:
             break
+        if wrote and "INITED" not in text:
+            # An input of the corpus, which the engine names by its contents, too: one that other
+            # bytes, or another program, had let pass.
+            kept = os.path.join(target.corpus, wrote.group(1).rpartition("-")[2])
+            if os.path.exists(kept):
+                os.remove(kept)
+                continue
         if not wrote or "INITED" not in text:
             # Without an end of the program, or before the first mutation: the next run would end so.
             print("fuzz: %s: the engine ended with status %s; see %s" % (
