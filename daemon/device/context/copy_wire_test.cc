@@ -12,6 +12,7 @@
 #include "common/unique_fd.h"
 #include "common/unix_channel.h"
 #include "daemon/device/context/copy_plan.h"
+#include "daemon/device/context/wire.h"
 
 namespace gpumemd {
 namespace {
@@ -92,6 +93,17 @@ TEST(CopyWire, MalformedMessagesAreRefused) {
   message = Arrive(*sent);
   message.bytes[sizeof(ContextRequest) + 16] = 100;
   EXPECT_TRUE(refused(message, RequestOf(message)));
+}
+
+TEST(ContextWireTest, AnswersHaveAnyStatus) {
+  ContextAnswer answer;
+  answer.set_status(absl::NotFoundError("no such pool"));
+  EXPECT_EQ(answer.status(), absl::NotFoundError("no such pool"));
+  answer.set_status(absl::OkStatus());
+  EXPECT_EQ(answer.status(), absl::OkStatus());
+  const std::string most(sizeof(answer.words) - 1, 'x');
+  answer.set_status(absl::InternalError(most + "y"));
+  EXPECT_EQ(answer.status(), absl::InternalError(most));
 }
 
 }  // namespace
