@@ -284,17 +284,17 @@ def totals(home):
     sums = {}
     with open(os.path.join(home, "record")) as record:
         for run in map(json.loads, record):
-            of = sums.setdefault((run["target"], run["engine"]), [0, 0, 0, 0])
-            for i, name in enumerate(("seconds", "processor_seconds", "runs")):
-                of[i] += run[name]
-            of[3] = max(of[3], run["edges"])
-    lines = ["| target | engine | CPU-minutes | executions | a second | edges |",
+            of = sums.setdefault((run["target"], run["engine"]), [0, 0, 0])
+            of[0] += run["processor_seconds"]
+            of[1] += run["runs"]
+            of[2] = max(of[2], run["edges"])
+    lines = ["| target | engine | CPU-minutes | executions | a CPU second | edges |",
              "|---|---|---:|---:|---:|---:|"]
-    for (target, engine), (seconds, processor, runs, edges) in sorted(sums.items()):
-        lines.append("| `%s` | %s | %.0f | %s | %s | %s |" % (
-            target, engine, processor / 60, format(runs, ","), format(round(runs / max(seconds, 1)), ","),
-            format(edges, ",")))
-    hours = sum(of[1] for of in sums.values()) / 3600
+    for (target, engine), (seconds, runs, edges) in sorted(sums.items()):
+        lines.append("| `%s` | %s | %.1f | %s | %s | %s |" % (
+            target, engine, seconds / 60, format(runs, ","),
+            format(round(runs / max(seconds, 1)), ","), format(edges, ",")))
+    hours = sum(of[0] for of in sums.values()) / 3600
     return lines + ["", "%.1f CPU-hours in all" % hours]
 
 
