@@ -83,6 +83,13 @@ void SetServing(grpc::Server& server) {
   server.GetHealthCheckService()->SetServingStatus("gpumem.v1.Admin", true);
 }
 
+// After a stall of the daemon each tool of an operator may give up its call at once.
+ConnectedUsersOptions UsersOfAdminSocket() {
+  ConnectedUsersOptions users;
+  users.frames.max_resets = GrpcListenerOptions().max_connections_per_uid;
+  return users;
+}
+
 // Returns GrpcListenerOptions::admits for root, the daemon's user and the members of `groups`, also
 // if the socket's mode would admit others. `else_why` is the reason for them.
 std::function<absl::Status(int, const PeerIdentity&)> AdmitsGroups(
@@ -207,6 +214,7 @@ void Server::ListenForOperators() {
       },
       SetServing,
       GrpcListenerOptions{
+          .users = UsersOfAdminSocket(),
           .admits =
               AdmitsGroups({config_.admin_gid},
                            "the admin socket is for root, the daemon's user and its admin group"),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/connected_users.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 
 namespace gpumemd {
@@ -18,6 +20,7 @@ absl::StatusOr<std::shared_ptr<FrameBudget>> ConnectedUsers::BudgetOf(uid_t uid,
     users_[uid].left_at = now;
   }
   User& user = users_[uid];
+  if (user.connections == 0 && now >= ForgottenAt(user)) user = {.left_at = now};
   if (now < user.refused_until) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "uid ", uid, " has flooded this socket with frames of HTTP/2; new connections are refused ",
@@ -48,6 +51,7 @@ bool ConnectedUsers::TakeFlood(uid_t uid, absl::Time now) {
   if (found == users_.end()) return false;
   User& user = found->second;
   if (user.frames == nullptr || !user.frames->exhausted()) return false;
+  if (user.connections == 0 && now >= ForgottenAt(user)) return false;  // it was long ago
   user.frames.reset();
   user.refused_until = now + options_.pause;
   return true;
@@ -66,19 +70,22 @@ std::pair<uid_t, uint32_t> ConnectedUsers::Greediest() const {
   return greediest;
 }
 
+absl::Time ConnectedUsers::ForgottenAt(const User& user) const {
+  return std::max(user.left_at, user.refused_until) + options_.memory;
+}
+
 void ConnectedUsers::Forget(absl::Time now) {
   absl::erase_if(users_, [&](const auto& known) {
-    const User& user = known.second;
-    return user.connections == 0 && now >= user.left_at + options_.memory;
+    return known.second.connections == 0 && now >= ForgottenAt(known.second);
   });
   size_t without = 0;
   auto first = users_.end();
   for (auto it = users_.begin(); it != users_.end(); ++it) {
     if (it->second.connections > 0) continue;
     ++without;
-    if (first == users_.end() || it->second.left_at < first->second.left_at) first = it;
+    if (first == users_.end() || ForgottenAt(it->second) < ForgottenAt(first->second)) first = it;
   }
-  if (without >= options_.max_without_connections) users_.erase(first);
+  if (first != users_.end() && without >= options_.max_without_connections) users_.erase(first);
 }
 
 }  // namespace gpumemd

@@ -30,8 +30,8 @@ struct ConnectedUsersOptions {
 
   FrameBudgetOptions frames = OfAllTools();  // of each user
   absl::Duration pause = absl::Seconds(1);   // new connections are refused for so long
-  // A user without connections is forgotten after this time, and the one that left first if there
-  // are more. Each bucket of `frames` is full again by then.
+  // A user is forgotten so long after its last connection and its last refusal, or earlier if more
+  // have no connections. Each bucket of `frames` is full again by then.
   absl::Duration memory = absl::Seconds(20);
   size_t max_without_connections = 1024;
 };
@@ -48,8 +48,8 @@ class ConnectedUsers {
   void Connected(uid_t uid);
   // Requires a counted connection.
   void Ended(uid_t uid, absl::Time now);
-  // True if the user has exceeded the budget: all of its connections are to be cut. Once for each
-  // flood, which begins the refusal.
+  // True if the user has exceeded the budget since the last call that returned true. Starts the
+  // refusal. The caller must cut the user's connections.
   bool TakeFlood(uid_t uid, absl::Time now);
 
   uint32_t connections(uid_t uid) const;
@@ -62,10 +62,11 @@ class ConnectedUsers {
   struct User {
     std::shared_ptr<FrameBudget> frames;  // of the connections since the last flood
     uint32_t connections = 0;
-    absl::Time left_at;  // without connections
+    absl::Time left_at = absl::InfinitePast();  // when it was first without connections again
     absl::Time refused_until = absl::InfinitePast();
   };
 
+  absl::Time ForgottenAt(const User& user) const;
   // Makes room for another user without connections.
   void Forget(absl::Time now);
 

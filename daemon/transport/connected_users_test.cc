@@ -68,6 +68,27 @@ TEST_F(ConnectedUsersTest, AFloodIsRefusedForAMomentAndThenHasAnEighth) {
   EXPECT_TRUE(Reset(1, 80));
 }
 
+TEST_F(ConnectedUsersTest, AfterAFloodTheBudgetBecomesWholeAgain) {
+  EXPECT_FALSE(Reset(1, 81));
+  EXPECT_TRUE(users_.TakeFlood(1, now_));
+  now_ += absl::Seconds(1);
+  Connect(1);  // and stays
+  EXPECT_TRUE(Reset(1, 10));
+  now_ += absl::Seconds(10);
+  EXPECT_TRUE(Reset(1, 80));
+  EXPECT_FALSE(Reset(1, 1));
+}
+
+// The end of a connection may be seen before its frames are counted.
+TEST_F(ConnectedUsersTest, AFloodThatIsFoundLateIsForgotten) {
+  Connect(1);
+  users_.Ended(1, now_);
+  EXPECT_FALSE(Reset(1, 81));
+  now_ += absl::Seconds(20);
+  EXPECT_FALSE(users_.TakeFlood(1, now_));
+  EXPECT_TRUE(Reset(1, 80));
+}
+
 TEST_F(ConnectedUsersTest, UsersWithoutConnectionsAreForgotten) {
   Connect(1);
   EXPECT_TRUE(Reset(1, 80));

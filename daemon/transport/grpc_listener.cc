@@ -13,6 +13,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/http2_refusal.h"
@@ -137,7 +138,7 @@ void GrpcListener::Serve() {
       const auto ended = connections_.find(key);
       if (ended == connections_.end()) continue;
       const uid_t uid = ended->second.uid;
-      Ended(key);
+      Cut(key);
       // gRPC has ended it if it exceeded the budget.
       CutFlood(uid);
     }
@@ -232,11 +233,11 @@ void GrpcListener::EndOneOfTheGreediest() {
     if (connection.line->is_cut()) continue;
     LogLimited(spdlog::level::warn, "connections ended to make room", greediest,
                "too many connections: ended one of the {} of uid {}", most, greediest);
-    return Ended(key);
+    return Cut(key);
   }
 }
 
-void GrpcListener::Ended(uint64_t key) {
+void GrpcListener::Cut(uint64_t key) {
   auto it = connections_.find(key);
   if (it == connections_.end() || it->second.line->is_cut()) return;
   it->second.line->Cut();
@@ -246,7 +247,7 @@ void GrpcListener::Ended(uint64_t key) {
 void GrpcListener::CutFlood(uid_t uid) {
   if (!users_.TakeFlood(uid, gpumem::NodeTime())) return;
   for (const auto& [key, connection] : connections_) {
-    if (connection.uid == uid) Ended(key);
+    if (connection.uid == uid) Cut(key);
   }
   LogLimited(spdlog::level::warn, "cut floods", uid,
              "processes of uid {} flood the daemon with frames of HTTP/2: cut all of their gRPC "
@@ -255,16 +256,20 @@ void GrpcListener::CutFlood(uid_t uid) {
 }
 
 void GrpcListener::CountClosed() {
+  absl::flat_hash_set<uid_t> users;
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(),
-                                [this](uint64_t key) {
+                                [&](uint64_t key) {
                                   auto it = connections_.find(key);
                                   if (!it->second.line->Closed()) return false;
+                                  users.insert(it->second.uid);
                                   users_.Ended(it->second.uid, gpumem::NodeTime());
                                   connections_.erase(it);
                                   if (options_.on_ended) options_.on_ended(key);
                                   return true;
                                 }),
                  closing_.end());
+  // gRPC may have read the frames of a connection after it was cut.
+  for (uid_t uid : users) CutFlood(uid);
 }
 
 }  // namespace gpumemd

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands the connections of the admin socket to a gRPC server.
+// Hands the connections of the admin or the view socket to a gRPC server.
 //
 // gRPC could listen by itself, but would not limit connections: one user could take every
 // descriptor of the daemon with idle ones. Here the kernel identifies the peer, and each user has a
@@ -78,8 +78,8 @@ class GrpcListener {
   void Serve();
   void AcceptSome();
   void Accept(gpumem::UniqueFd fd);
-  // Cuts a connection whose peer has closed it, if only in one direction.
-  void Ended(uint64_t key);
+  // Cuts a connection. It counts until gRPC has closed it.
+  void Cut(uint64_t key);
   // Cuts all connections of a user that has exceeded the budget of frames.
   void CutFlood(uid_t uid);
   void CountClosed();

@@ -8,19 +8,20 @@ namespace gpumemd {
 
 FrameBudgetOptions FrameBudgetOptions::AfterFlood() const {
   FrameBudgetOptions less = *this;
-  for (double* most :
-       {&less.max_resets, &less.max_control, &less.max_begun_bytes, &less.max_closed}) {
-    *most /= 8;
-  }
+  less.full_at_start /= 8;
   return less;
 }
 
 FrameBudget::FrameBudget(const FrameBudgetOptions& options)
     : control_per_call_(options.control_per_call),
-      resets_{.most = options.max_resets, .per_second = options.resets_per_second},
-      control_{.most = options.max_control, .per_second = options.control_per_second},
-      begun_bytes_{.most = options.max_begun_bytes, .per_second = options.begun_bytes_per_second},
-      closed_{.most = options.max_closed, .per_second = options.closed_per_second} {}
+      resets_{options.max_resets, options.resets_per_second,
+              options.max_resets * options.full_at_start},
+      control_{options.max_control, options.control_per_second,
+               options.max_control * options.full_at_start},
+      begun_bytes_{options.max_begun_bytes, options.begun_bytes_per_second,
+                   options.max_begun_bytes * options.full_at_start},
+      closed_{options.max_closed, options.closed_per_second,
+              options.max_closed * options.full_at_start} {}
 
 bool FrameBudget::Bucket::Take(double seconds, double income, double spent) {
   left = std::min(most, left + seconds * per_second);

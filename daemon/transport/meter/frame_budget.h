@@ -12,7 +12,7 @@
 
 namespace gpumemd {
 
-// Token buckets, full at the start. They do not limit calls; HTTP/2 (calls of a connection at a
+// Token buckets. They do not limit calls; HTTP/2 (calls of a connection at a
 // time), call_window.h and the broker do.
 struct FrameBudgetOptions {
   // Calls that are reset: burst, and rate per second. All waiting calls of a tenant may end at
@@ -33,6 +33,8 @@ struct FrameBudgetOptions {
   // that reconnects at once would keep gRPC busy for ever.
   double max_closed = 64;
   double closed_per_second = 4;
+  // How full each bucket is at the start, from 0 to 1.
+  double full_at_start = 1;
 
   // Returns these options with an eighth of each bucket at the start, for a peer that has just
   // flooded.
@@ -61,8 +63,7 @@ class FrameBudget {
     // Adds income, then takes `spent`. False if less is left; the level is then below 0.
     bool Take(double seconds, double income, double spent);
 
-    double most, per_second;
-    double left = most;
+    double most, per_second, left;
   };
 
   const double control_per_call_;

@@ -30,6 +30,14 @@ TEST(FrameBudgetTest, OnceExhaustedItStaysSo) {
   EXPECT_EQ(budget.Charge({}, start + absl::Hours(1)), Decision::kFlood);
 }
 
+TEST(FrameBudgetTest, AfterAFloodAnEighthIsThereAndTheRestComesBack) {
+  FrameBudget budget(FrameBudgetOptions{.max_resets = 80, .resets_per_second = 8}.AfterFlood());
+  const absl::Time start = absl::Now();
+  EXPECT_EQ(budget.Charge({.resets = 10}, start), Decision::kServe);
+  EXPECT_EQ(budget.Charge({.resets = 80}, start + absl::Seconds(10)), Decision::kServe);
+  EXPECT_EQ(budget.Charge({.resets = 1}, start + absl::Seconds(10)), Decision::kFlood);
+}
+
 TEST(FrameBudgetTest, CallsBringFramesWithThem) {
   FrameBudget budget({.max_control = 10, .control_per_second = 0, .control_per_call = 4});
   const absl::Time start = absl::Now();
