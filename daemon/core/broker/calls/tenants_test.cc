@@ -162,14 +162,13 @@ TEST_P(BrokerTenantsTest, RefusalsOfSessions) {
   EXPECT_EQ(code(tenants.ListChildren(call)), StatusCode::kAborted);
 }
 
-TEST_P(BrokerTenantsTest, UsesForASessionThatHasBeenForgottenIsRefused) {
+TEST_P(BrokerTenantsTest, UsesForACallInProgressAreAnswered) {
   std::optional<Broker::Call> call = Begin("team");
   BrokerTenants tenants = broker_->tenants();
   EXPECT_TRUE(tenants.UsesFor(*call, "team").ok());
   broker_->ProcessGone(call->session());
-  const absl::Status refused = tenants.UsesFor(*call, "team").status();
-  // Its record is kept for the call in flight.
-  EXPECT_TRUE(refused.ok() || absl::IsAborted(refused)) << refused;
+  // The session's record is kept for the call in progress.
+  EXPECT_EQ(tenants.UsesFor(*call, "team").status(), absl::OkStatus());
 }
 
 TEST_P(BrokerTenantsTest, EndOfAChildSaysWhatItHolds) {

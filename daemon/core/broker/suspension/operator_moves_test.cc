@@ -34,24 +34,25 @@ using Moved = absl::StatusOr<BrokerOperators::Moved>;
 
 class OperatorMovesTest : public BrokerWaitFixture {
  protected:
-  OperatorMovesTest() : BrokerWaitFixture(absl::Milliseconds(50), Devices()) {}
+  OperatorMovesTest() : BrokerWaitFixture(absl::Milliseconds(50), Devices(this)) {}
 
-  std::vector<std::unique_ptr<Device>> Devices() {
+  // Of a test that is not yet constructed.
+  static std::vector<std::unique_ptr<Device>> Devices(const OperatorMovesTest* test) {
     std::vector<std::unique_ptr<Device>> devices;
-    devices.push_back(InjectFaults(*MakeHostDevice({.capacity_bytes = 10 * kGranule}),
-                                   [this](const DeviceOp& op) {
-                                     if (op.type == DeviceOp::Type::kCreate && creates_fail_) {
-                                       return absl::InternalError("CUDA_ERROR_ECC_UNCORRECTABLE");
-                                     }
-                                     if (op.type == DeviceOp::Type::kCopy && copies_fail_) {
-                                       return absl::InternalError("the copier has ended");
-                                     }
-                                     return absl::OkStatus();
-                                   }));
+    devices.push_back(InjectFaults(
+        *MakeHostDevice({.capacity_bytes = 10 * kGranule}), [test](const DeviceOp& op) {
+          if (op.type == DeviceOp::Type::kCreate && test->creates_fail_) {
+            return absl::InternalError("CUDA_ERROR_ECC_UNCORRECTABLE");
+          }
+          if (op.type == DeviceOp::Type::kCopy && test->copies_fail_) {
+            return absl::InternalError("the copier has ended");
+          }
+          return absl::OkStatus();
+        }));
     devices.push_back(
         InjectFaults(*MakeTierDevice({.capacity_bytes = 10 * kGranule, .huge_pages = false}),
-                     [this](const DeviceOp& op) {
-                       const bool fails = op.type == DeviceOp::Type::kCreate && tier_fails_;
+                     [test](const DeviceOp& op) {
+                       const bool fails = op.type == DeviceOp::Type::kCreate && test->tier_fails_;
                        return fails ? absl::ResourceExhaustedError("no pages") : absl::OkStatus();
                      }));
     devices.push_back(*MakePinnedDevice(
@@ -288,7 +289,14 @@ TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForRoom) {
   EXPECT_EQ(ResumePublication("team/w").status().code(), StatusCode::kCancelled);
   cancelled_ = false;
   absl::StatusOr<BrokerSuspensions::PublicationMoved> resumed = absl::UnknownError("not answered");
-  std::thread resumes([&] { resumed = ResumePublication("team/w"); });
+  absl::Notification waits;
+  std::thread resumes([&] {
+    resumed = broker_->suspensions().ResumePublication("team/w", absl::Now() + kLong, [&] {
+      if (!waits.HasBeenNotified()) waits.Notify();
+      return false;
+    });
+  });
+  EXPECT_TRUE(waits.WaitForNotificationWithTimeout(kLong));
   EXPECT_EQ(broker_->Release(*CallOf(other), full), absl::OkStatus());
   resumes.join();
   ASSERT_TRUE(resumed.ok()) << resumed.status();
