@@ -4,7 +4,7 @@
 # by `run`.
 
 readonly COVERAGE_TARGETS=(//daemon/core/... //client/pool/... //tests/simulation:simulation_test
-  //tests/fake_cuda:pool_test)
+  //tests/fake_cuda:pool_devices_test //tests/fake_cuda:stream_api_test)
 
 run_coverage() {
   local listed=$TOOLS/uncovered.txt
