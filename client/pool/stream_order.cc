@@ -71,8 +71,8 @@ void StreamOrder::Settle(Timeline* of) {
     const Timeline::Recorded& oldest = of->recorded_.front();
     const absl::StatusOr<bool> done = api_->Done(oldest.event);
     if (done.ok() && !*done) return;
-    // An event that returns an error was caught by a capture that began meanwhile: another is
-    // recorded.
+    // An error means a capture that began meanwhile, or a context that is gone. The epoch does not
+    // count as done; another event is recorded unless the stream is forgotten.
     if (done.ok()) of->done_ = std::max(Done(of), oldest.epoch);
     api_->Drop(oldest.event);
     of->recorded_.pop_front();

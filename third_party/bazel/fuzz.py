@@ -273,7 +273,7 @@ def note(target, result, options):
     """Adds a run to the record."""
     line = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "target": target.name,
             "engine": options.engine, "seconds": round(result.seconds, 1),
-            "processor_seconds": round(result.processor_seconds, 1), "runs": result.runs,
+            "processor_seconds": round(result.processor_seconds, 3), "runs": result.runs,
             "edges": result.edges, "kept": result.kept, "findings": len(result.new)}
     with open(os.path.join(options.home, "record"), "a") as record:
         record.write(json.dumps(line) + "\n")

@@ -73,7 +73,7 @@ void Segments::ForgetUse(SegmentId id, Segment& segment) {
 
 void Segments::Doom(SegmentId id, Segment& segment) {
   EndRevocation(id, segment);
-  // A later daemon may find it in the journal, and keep it.
+  // The journal keeps it until the driver has it back. A restarted daemon may retain it.
   if (segment.kind != Kind::kTier) ForgetUse(id, segment);
   segment.charge.MoveTo(SegmentState::kReleasing);
   effects_.doomed.push_back(id);

@@ -75,7 +75,7 @@ class Segments {
   using Tenant = records::Tenant;
 
   void EndRevocation(SegmentId id, Segment& segment);
-  // What was asked of a segment by those who held it; the next request says it anew.
+  // Clears what holders asked of the segment: scratch, and its home. Journals the change.
   void ForgetUse(SegmentId id, Segment& segment);
   // Lets a few of the segments without room in the tier be tried again.
   void RetryMoves();

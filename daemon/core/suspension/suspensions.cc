@@ -104,7 +104,8 @@ std::vector<SegmentId> Suspensions::Movable(SessionId session, absl::Span<const 
     }
     auto more = suspending.find(id);
     const uint32_t count = more == suspending.end() ? 0 : more->second;
-    // Each lease that is not suspended is also an exposure.
+    // A lease that is not suspended counts as an exposure of its session, so this also excludes
+    // leases that stay.
     const bool mapped = std::any_of(
         segment.exposures.begin(), segment.exposures.end(),
         [&](const auto& exposure) { return exposure.first != session || exposure.second > count; });

@@ -3,7 +3,6 @@
 // struct's bytes.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -53,7 +52,7 @@ struct ContextAnswer {
   absl::Status status() const { return absl::Status(static_cast<absl::StatusCode>(code), words); }
   void set_status(const absl::Status& status) {
     code = static_cast<int32_t>(status.code());
-    // Not memcpy(): that of OK is a null pointer.
+    // Not memcpy(): the message of an OK status may be a null pointer.
     words[status.message().copy(words, sizeof(words) - 1)] = '\0';
   }
 };

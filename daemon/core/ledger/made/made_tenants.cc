@@ -2,6 +2,8 @@
 #include "daemon/core/ledger/made/made_tenants.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/ascii.h"
