@@ -131,8 +131,9 @@ void Crew::Listen(uint64_t seed) {
     if (!had_ended) continue;
     const int code = worker.child.Wait();
     ++counts_["worker-ended"];
-    // gpumemd ends by a signal who does not give revoked memory back.
-    if ((worker.role != "spot" || code != 128 + SIGKILL) && wrong_.size() < kMostWrong) {
+    // gpumemd ends by a signal who does not give revoked memory back in time.
+    const bool revoked = worker.role == "spot" && (code == 128 + SIGTERM || code == 128 + SIGKILL);
+    if (!revoked && wrong_.size() < kMostWrong) {
       wrong_.push_back(absl::StrCat(worker.role, " of ", worker.tenant, " ended with ", code));
     }
     worker = {.role = worker.role, .tenant = worker.tenant};
