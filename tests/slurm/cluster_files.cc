@@ -103,6 +103,8 @@ if [ "$3" = slurmd ]; then
   unset SLURMD_NODENAME
   $PRELOAD exec slurmd -D -N "node$2" -f "$F/slurm.conf"
 fi
+# A keeper that is killed leaves its socket there.
+export TMPDIR="$N"
 exec "$F/bin/gpumem-keeper" -- "$F/bin/gpumemd" --backend host --config "$F/gpumemd.toml" \
   --runtime-dir /run/gpumem --state-dir "$N/state"
 )sh";

@@ -50,7 +50,8 @@ absl::StatusOr<std::unique_ptr<KeptDaemon>> KeptDaemon::Start(const Options& opt
                        absl::StrCat("--max-fds=", options.max_fds), "--", it->dir_ + "/gpumemd",
                        "--backend", options.backend, "--runtime-dir", it->runtime_dir_,
                        "--state-dir", it->dir_ + "/state", "--config", it->dir_ + "/gpumemd.toml"},
-                      {{"GPUMEM_FAILPOINT_FILE", it->dir_ + "/failpoint"},
+                      {{"TMPDIR", it->dir_},  // a keeper that is killed leaves its socket there
+                       {"GPUMEM_FAILPOINT_FILE", it->dir_ + "/failpoint"},
                        {"GPUMEM_NEXT_JOURNAL_FILE", it->dir_ + "/next-journal"}});
   dup2(saved.get(), STDERR_FILENO);
   if (it->WaitForGeneration(1)) return it;
