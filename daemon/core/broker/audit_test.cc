@@ -13,6 +13,7 @@
 #include "daemon/core/audit/audit_ring.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -56,12 +57,7 @@ class BrokerAuditTest : public ::testing::Test {
     details.peer.uid = 1000;
     return broker_->OpenSession(tenant, details);
   }
-  Broker::Call CallOf(const Broker::NewSession& session) {
-    auto call = broker_->Authenticate(
-        absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
-    EXPECT_TRUE(call.ok()) << call.status();
-    return *std::move(call);
-  }
+  Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Broker::NewSession& session,
                                                  AcquireSpec spec,
                                                  absl::Status delivered = absl::OkStatus()) {
@@ -278,10 +274,7 @@ TEST_F(BrokerAuditTest, EveryDenialThatIsCountedIsRecordedOnce) {
   denied("acquire", "device-limit");
   {
     const Broker::Call call = CallOf(session);
-    EXPECT_FALSE(broker_
-                     ->Authenticate(
-                         absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32))
-                     .ok());
+    EXPECT_FALSE(broker_->Authenticate(TokenOf(session)).ok());
   }
   denied("call", "max-in-flight");
   EXPECT_FALSE(broker_->Publish(CallOf(session), {.name = "p", .leases = leases}, "").ok());

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
@@ -74,12 +75,7 @@ class BrokerTest : public ::testing::Test {
     return *session;
   }
 
-  Broker::Call CallOf(const Broker::NewSession& session) {
-    auto call = broker_->Authenticate(
-        absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
-    EXPECT_TRUE(call.ok()) << call.status();
-    return *std::move(call);
-  }
+  Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
 
   absl::StatusOr<std::vector<LeaseView>> Acquire(uint64_t granules, uint32_t count = 1,
                                                  absl::Status delivered = absl::OkStatus()) {
@@ -295,11 +291,7 @@ TEST_F(BrokerTest, TokensAreChecked) {
   EXPECT_EQ(broker_->Authenticate(std::string(32, 'x')).status().code(),
             absl::StatusCode::kUnauthenticated);
   broker_->SocketClosed(session_.id);
-  EXPECT_EQ(broker_
-                ->Authenticate(
-                    absl::string_view(reinterpret_cast<const char*>(session_.token.data()), 32))
-                .status()
-                .code(),
+  EXPECT_EQ(broker_->Authenticate(TokenOf(session_)).status().code(),
             absl::StatusCode::kUnauthenticated);
 }
 

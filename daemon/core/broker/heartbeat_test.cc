@@ -10,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/pinned_device.h"
 #include "daemon/device/testing/fault_injection.h"
@@ -74,8 +75,7 @@ class BrokerHeartbeatTest : public ::testing::Test {
     return mutex_.AwaitWithTimeout(absl::Condition(&said), kLong);
   }
   absl::StatusOr<std::vector<LeaseView>> Acquire(const Broker::NewSession& session, Kind kind) {
-    auto call = broker_->Authenticate(
-        absl::string_view(reinterpret_cast<const char*>(session.token.data()), 32));
+    auto call = broker_->Authenticate(TokenOf(session));
     return broker_->Acquire(*call, {.bytes = kGranule, .kind = kind}, absl::Now() + kLong,
                             [](const Broker::Handover&) { return absl::OkStatus(); });
   }

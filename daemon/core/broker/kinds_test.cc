@@ -9,6 +9,7 @@
 
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
 #include "gmock/gmock.h"
@@ -106,12 +107,7 @@ class BrokerKindsTest : public testing::Test {
   void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
 
   Broker::NewSession Open() { return broker_->OpenSession("a", {}).value(); }
-  static absl::string_view TokenOf(const Broker::NewSession& session) {
-    return {reinterpret_cast<const char*>(session.token.data()), session.token.size()};
-  }
-  Broker::Call CallOf(const Broker::NewSession& session) {
-    return broker_->Authenticate(TokenOf(session)).value();
-  }
+  Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
   // Returns the handover of an Acquire. Calls `meanwhile` just before it is sent.
   absl::StatusOr<Broker::Handover> Acquire(
       const Broker::NewSession& session, Kind kind, std::function<void()> meanwhile = [] {}) {

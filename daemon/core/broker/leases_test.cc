@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
 #include "daemon/device/host_device.h"
@@ -44,9 +45,6 @@ class BrokerLeasesTest : public ::testing::Test {
     return std::make_unique<Broker>(std::move(options));
   }
 
-  static absl::string_view TokenOf(const Broker::NewSession& session) {
-    return {reinterpret_cast<const char*>(session.token.data()), session.token.size()};
-  }
   static absl::Status Take(const Broker::Handover&) { return absl::OkStatus(); }
 
   Broker::NewSession Open(const std::string& tenant) {

@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -55,14 +56,7 @@ class BrokerPublicationsTest : public ::testing::Test {
     return session.value_or(Broker::NewSession{});
   }
   static PeerIdentity PeerOf(pid_t pid) { return {.pid = pid, .start_time = 1}; }
-  static absl::string_view TokenOf(const Broker::NewSession& session) {
-    return {reinterpret_cast<const char*>(session.token.data()), session.token.size()};
-  }
-  Broker::Call CallOf(const Broker::NewSession& session) {
-    auto call = broker_->Authenticate(TokenOf(session));
-    EXPECT_TRUE(call.ok()) << call.status();
-    return *std::move(call);
-  }
+  Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
   std::vector<LeaseId> Acquire(uint32_t count) {
     std::vector<LeaseId> leases;
     while (count > 0) {

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "common/bytes.h"
 #include "daemon/core/broker/tenants.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -34,7 +35,7 @@ class QuotaControlTest : public testing::Test {
     control_ = nullptr;
     BrokerOptions options;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 64 * kMiB}));
-    options.random = [n = uint8_t{0}]() mutable { return Secret{++n}; };
+    options.random = CountedSecrets();
     std::vector<DeviceInfo> devices = {options.devices[0]->info()};
     uuid_ = devices[0].uuid;
     broker_ = std::make_unique<Broker>(std::move(options));

@@ -14,6 +14,7 @@
 #include "common/bytes.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/tenants.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -32,7 +33,7 @@ class UsesTest : public testing::Test {
   UsesTest() {
     BrokerOptions options;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 64 * kMiB}));
-    options.random = [n = uint8_t{0}]() mutable { return Secret{++n}; };
+    options.random = CountedSecrets();
     options.usage_clock = [this] { return absl::Seconds(seconds_.load()); };
     broker_ = std::make_unique<Broker>(std::move(options));
     broker_->operators().Configure({{"team", {}}}, {});
@@ -53,10 +54,7 @@ class UsesTest : public testing::Test {
     const auto session =
         broker_->OpenSession(tenant, {.peer = {.pid = ++pid_, .start_time = 1, .uid = uid}});
     EXPECT_TRUE(session.ok()) << session.status();
-    auto call = broker_->Authenticate(
-        {reinterpret_cast<const char*>(session->token.data()), session->token.size()});
-    EXPECT_TRUE(call.ok()) << call.status();
-    return *std::move(call);
+    return CallIn(*broker_, *session);
   }
   // True if the session may know the tenant. The answer is the same whether or not there is one.
   bool Knows(const Broker::Call& call, absl::string_view tenant) {

@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
@@ -197,7 +198,7 @@ TEST_F(BrokerWaitTest, LeasesThatAFailedRepeatEndsServeOthers) {
   const auto resume = [&](Client& client) {
     PeerIdentity peer;
     peer.pid = pids_;
-    const absl::string_view token(reinterpret_cast<const char*>(client.session.token.data()), 32);
+    const absl::string_view token = TokenOf(client.session);
     ASSERT_TRUE(broker_->Resume(token, peer).ok());
     ASSERT_TRUE(broker_->Reconcile(token, {}, {7}).ok());
   };

@@ -15,6 +15,7 @@
 
 #include "absl/strings/string_view.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 
 namespace gpumemd {
@@ -103,7 +104,7 @@ class BrokerOperatorsTest : public testing::Test {
       devices_[i] = device.get();
       options.devices.push_back(std::move(device));
     }
-    options.random = [n = uint8_t{0}]() mutable { return Secret{++n}; };
+    options.random = CountedSecrets();
     options.observer = observer;
     options.now = [this] { return absl::FromUnixSeconds(seconds_); };
     broker_ = std::make_unique<Broker>(std::move(options));
@@ -114,10 +115,7 @@ class BrokerOperatorsTest : public testing::Test {
   Broker::Call Begin(absl::string_view tenant) {
     const auto session = broker_->OpenSession(tenant, {.peer = {.pid = ++pid_}});
     EXPECT_TRUE(session.ok()) << session.status();
-    return broker_
-        ->Authenticate(
-            {reinterpret_cast<const char*>(session->token.data()), session->token.size()})
-        .value();
+    return CallIn(*broker_, *session);
   }
   std::vector<LeaseId> Acquire(const Broker::Call& call, uint32_t count) {
     const auto leases =

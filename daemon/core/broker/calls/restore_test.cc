@@ -10,6 +10,7 @@
 
 #include "common/unique_fd.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -45,7 +46,7 @@ class BrokerRestoreTest : public testing::Test {
     BrokerOptions options;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
     uuid_ = options.devices[0]->info().uuid;
-    options.random = [n = uint8_t{0}]() mutable { return Secret{++n}; };
+    options.random = CountedSecrets();
     options.continuity = continuity;
     broker_ = std::make_unique<Broker>(std::move(options));
   }

@@ -14,6 +14,7 @@
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/broker/tenants.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -36,7 +37,7 @@ class BrokerSessionsTest : public testing::TestWithParam<bool> {
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
     uuid_ = options.devices[0]->info().uuid;
     options.bounds.max_watches_per_session = 2;
-    options.random = [n = uint8_t{0}]() mutable { return Secret{++n}; };
+    options.random = CountedSecrets();
     if (GetParam()) options.audit = &audit_;
     broker_ = std::make_unique<Broker>(std::move(options));
   }
@@ -45,11 +46,7 @@ class BrokerSessionsTest : public testing::TestWithParam<bool> {
   Broker::NewSession Open(absl::string_view tenant) {
     return broker_->OpenSession(tenant, {.peer = {.pid = ++pid_, .start_time = 1}}).value();
   }
-  Broker::Call CallOf(const Broker::NewSession& session) {
-    return broker_
-        ->Authenticate({reinterpret_cast<const char*>(session.token.data()), session.token.size()})
-        .value();
-  }
+  Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
   std::vector<LeaseId> Acquire(const Broker::Call& call, uint32_t count) {
     const auto leases =
         broker_->Acquire(call, {.bytes = kGranule, .count = count}, absl::InfinitePast(),

@@ -17,6 +17,7 @@
 #include "daemon/core/audit/audit_ring.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -53,7 +54,7 @@ class BrokerTenantsTest : public testing::TestWithParam<bool> {
     BrokerOptions options;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 64 * kMiB}));
     uuid_ = options.devices[0]->info().uuid;
-    options.random = [n = uint8_t{0}]() mutable { return Secret{++n}; };
+    options.random = CountedSecrets();
     if (GetParam()) options.observer = &observer_;
     if (GetParam()) options.audit = &audit_;
     broker_ = std::make_unique<Broker>(std::move(options));
@@ -70,10 +71,7 @@ class BrokerTenantsTest : public testing::TestWithParam<bool> {
     const auto session =
         broker_->OpenSession(tenant, {.peer = {.pid = ++pid_, .start_time = 1, .uid = uid}});
     EXPECT_TRUE(session.ok()) << session.status();
-    auto call = broker_->Authenticate(
-        {reinterpret_cast<const char*>(session->token.data()), session->token.size()});
-    EXPECT_TRUE(call.ok()) << call.status();
-    return *std::move(call);
+    return CallIn(*broker_, *session);
   }
   std::vector<LeaseView> Acquire(const Broker::Call& call, uint64_t bytes) {
     const auto leases = broker_->Acquire(call, {.bytes = bytes, .count = 1}, absl::Now(),

@@ -14,6 +14,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/tenants.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -45,12 +46,7 @@ class MemoryPagesTest : public ::testing::Test {
   Broker::NewSession Open(const std::string& tenant, uid_t uid = 5) {
     return *broker_->OpenSession(tenant, {.peer = {.pid = ++pids_, .start_time = 1, .uid = uid}});
   }
-  Broker::Call CallOf(const Broker::NewSession& session) {
-    auto call = broker_->Authenticate(
-        {reinterpret_cast<const char*>(session.token.data()), session.token.size()});
-    EXPECT_TRUE(call.ok()) << call.status();
-    return *std::move(call);
-  }
+  Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
   absl::StatusOr<std::unique_ptr<MemoryPageReader>> PageOf(const Broker::NewSession& session) {
     UniqueFd fd;
     const Broker::Call call = CallOf(session);

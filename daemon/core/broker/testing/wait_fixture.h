@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/audit/audit_ring.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
 
@@ -117,8 +118,7 @@ class BrokerWaitFixture : public ::testing::Test {
     return {.session = *broker_->OpenSession(tenant, details)};
   }
   std::unique_ptr<Broker::Call> CallOf(const Client& client) {
-    auto call = broker_->Authenticate(
-        absl::string_view(reinterpret_cast<const char*>(client.session.token.data()), 32));
+    auto call = broker_->Authenticate(TokenOf(client.session));
     return std::make_unique<Broker::Call>(*std::move(call));
   }
   // Begins an Acquire of this many granules, and returns its state.
