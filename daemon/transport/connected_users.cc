@@ -15,11 +15,12 @@ FrameBudgetOptions ConnectedUsersOptions::OfAllTools() {
 }
 
 absl::StatusOr<std::shared_ptr<FrameBudget>> ConnectedUsers::BudgetOf(uid_t uid, absl::Time now) {
-  if (!users_.contains(uid)) {
+  auto found = users_.find(uid);
+  if (found == users_.end()) {
     Forget(now);
-    users_[uid].left_at = now;
+    found = users_.emplace(uid, User{.left_at = now}).first;
   }
-  User& user = users_[uid];
+  User& user = found->second;
   if (user.connections == 0 && now >= ForgottenAt(user)) user = {.left_at = now};
   if (now < user.refused_until) {
     return absl::ResourceExhaustedError(absl::StrCat(

@@ -135,12 +135,10 @@ void GrpcListener::Serve() {
       const uint64_t key = events[i].data.u64;
       if (key == kStopKey) return;
       if (key == kListenerKey) continue;
-      const auto ended = connections_.find(key);
-      if (ended == connections_.end()) continue;
-      const uid_t uid = ended->second.uid;
       Cut(key);
       // gRPC has ended it if it exceeded the budget.
-      CutFlood(uid);
+      const auto cut = connections_.find(key);
+      if (cut != connections_.end()) CutFlood(cut->second.uid);
     }
     // After the ends, so that they make room; nothing is lost by looking in vain.
     const bool lingered = n == 0 && closing_.empty() && connections_.empty();

@@ -199,15 +199,21 @@ class RawClient {
   gpumem::UniqueFd socket_;
 };
 
+// Sends too many frames in all, but few on each connection.
+std::vector<RawClient> Flood(const std::string& path) {
+  std::vector<RawClient> flood;
+  for (int i = 0; i < 8; ++i) {
+    flood.emplace_back(path).Greet();
+    flood.back().SendFrames(200);
+  }
+  return flood;
+}
+
 TEST_P(GrpcListenerTest, AFloodOverSeveralConnectionsEndsAllOfItsUser) {
   Start(kLong, {.frames = kFewFrames, .pause = absl::Hours(1)});
   RawClient idle(path_);
   idle.Greet();
-  std::vector<RawClient> flood;
-  for (int i = 0; i < 8; ++i) {
-    flood.emplace_back(path_).Greet();
-    flood.back().SendFrames(200);
-  }
+  std::vector<RawClient> flood = Flood(path_);
   ASSERT_NE(idle.ReadToEnd(), "");
   for (RawClient& client : flood) ASSERT_NE(client.ReadToEnd(), "");
   const auto refused = gpumem::ParseHttp2Refusal(RawClient(path_).ReadToEnd());
@@ -242,11 +248,7 @@ TEST_P(GrpcListenerTest, AFloodDoesNotEndConnectionsOfOthers) {
   ASSERT_TRUE(others.ok()) << others.status();
   const auto channel = grpc::CreateInsecureChannelFromFd("gpumemd", others->release());
   EXPECT_TRUE(CallOn(channel).ok());
-  std::vector<RawClient> flood;
-  for (int i = 0; i < 8; ++i) {
-    flood.emplace_back(path_).Greet();
-    flood.back().SendFrames(200);
-  }
+  std::vector<RawClient> flood = Flood(path_);
   for (RawClient& client : flood) ASSERT_NE(client.ReadToEnd(), "");
   EXPECT_FALSE(Call().ok());
   const grpc::Status called = CallOn(channel);

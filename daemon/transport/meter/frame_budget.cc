@@ -14,14 +14,10 @@ FrameBudgetOptions FrameBudgetOptions::AfterFlood() const {
 
 FrameBudget::FrameBudget(const FrameBudgetOptions& options)
     : control_per_call_(options.control_per_call),
-      resets_{options.max_resets, options.resets_per_second,
-              options.max_resets * options.full_at_start},
-      control_{options.max_control, options.control_per_second,
-               options.max_control * options.full_at_start},
-      begun_bytes_{options.max_begun_bytes, options.begun_bytes_per_second,
-                   options.max_begun_bytes * options.full_at_start},
-      closed_{options.max_closed, options.closed_per_second,
-              options.max_closed * options.full_at_start} {}
+      resets_(options.max_resets, options.resets_per_second, options.full_at_start),
+      control_(options.max_control, options.control_per_second, options.full_at_start),
+      begun_bytes_(options.max_begun_bytes, options.begun_bytes_per_second, options.full_at_start),
+      closed_(options.max_closed, options.closed_per_second, options.full_at_start) {}
 
 bool FrameBudget::Bucket::Take(double seconds, double income, double spent) {
   left = std::min(most, left + seconds * per_second);

@@ -60,10 +60,13 @@ class FrameBudget {
  private:
   // Of tokens.
   struct Bucket {
+    Bucket(double size, double rate, double full)
+        : most(size), per_second(rate), left(size * full) {}
     // Adds income, then takes `spent`. False if less is left; the level is then below 0.
     bool Take(double seconds, double income, double spent);
 
-    double most, per_second, left;
+    const double most, per_second;
+    double left;
   };
 
   const double control_per_call_;

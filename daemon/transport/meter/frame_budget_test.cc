@@ -31,8 +31,11 @@ TEST(FrameBudgetTest, OnceExhaustedItStaysSo) {
 }
 
 TEST(FrameBudgetTest, AfterAFloodAnEighthIsThereAndTheRestComesBack) {
-  FrameBudget budget(FrameBudgetOptions{.max_resets = 80, .resets_per_second = 8}.AfterFlood());
+  const FrameBudgetOptions after =
+      FrameBudgetOptions{.max_resets = 80, .resets_per_second = 8}.AfterFlood();
   const absl::Time start = absl::Now();
+  EXPECT_EQ(FrameBudget(after).Charge({.resets = 11}, start), Decision::kFlood);
+  FrameBudget budget(after);
   EXPECT_EQ(budget.Charge({.resets = 10}, start), Decision::kServe);
   EXPECT_EQ(budget.Charge({.resets = 80}, start + absl::Seconds(10)), Decision::kServe);
   EXPECT_EQ(budget.Charge({.resets = 1}, start + absl::Seconds(10)), Decision::kFlood);
