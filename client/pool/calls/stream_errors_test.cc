@@ -115,9 +115,6 @@ TEST_F(StreamErrorsTest, WithoutCachesBlocksAreCheckedAlike) {
   EXPECT_EQ(engine_->Free(block.data, bad_).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(engine_->Free(block.data, one_).ok());
   EXPECT_EQ(engine_->Free(block.data, one_).code(), StatusCode::kInvalidArgument) << "twice";
-  engine_->SetReleaseThreshold(0);
-  engine_->SetHook([](const PoolEvent&) {});
-  engine_->SetReleaseThreshold(0);
 }
 
 TEST_F(StreamErrorsTest, ASynchronizedFreeNeedsTheDevice) {
