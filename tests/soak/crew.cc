@@ -139,10 +139,14 @@ void Crew::Listen(uint64_t seed) {
     worker = {.role = worker.role, .tenant = worker.tenant};
     worker.child = Start(worker, seed++);
   }
-  while (!attackers_.empty() && (attackers_[0].HasEnded() || now > attacks_end_[0])) {
+  while (!attackers_.empty()) {
+    const bool ended = attackers_[0].HasEnded();
+    if (!ended && now <= attacks_end_[0]) break;
     // One that takes too long is killed.
-    const int code = attackers_[0].HasEnded() ? attackers_[0].Wait() : 0;
-    if (code != 0) wrong_.push_back(absl::StrCat("an attacker ended with ", code));
+    const int code = ended ? attackers_[0].Wait() : 0;
+    if (code != 0 && wrong_.size() < kMostWrong) {
+      wrong_.push_back(absl::StrCat("an attacker ended with ", code));
+    }
     attackers_.erase(attackers_.begin());
     attacks_end_.erase(attacks_end_.begin());
   }
