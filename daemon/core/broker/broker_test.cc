@@ -28,16 +28,14 @@ using ::testing::HasSubstr;
 constexpr uint64_t kGranule = 2 << 20;
 constexpr auto kDelivered = [](const Broker::Handover&) { return absl::OkStatus(); };
 
-class Observer : public BrokerObserver {
+class Observer : public QuietObserver {
  public:
   void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
   void QuotaChanged(absl::string_view tenant) override { quotas.emplace_back(tenant); }
   void DrainingChanged(bool draining) override { drained.push_back(draining); }
-  void SegmentsLost(SessionId) override {}
   void Pressed(const Pressure& pressure) override { pressures.push_back(pressure); }
   void Revoked(SessionId session) override { revoked.push_back(session); }
   void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }
-  void ContextLost(const std::string&, size_t) override {}
   std::vector<SessionId> forgotten, revoked;
   std::vector<std::pair<SessionId, bool>> ended;
   std::vector<std::string> quotas;

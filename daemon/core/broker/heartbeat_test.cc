@@ -22,18 +22,11 @@ constexpr uint64_t kGranule = 2 << 20;
 constexpr absl::Duration kLong = absl::Seconds(30);
 
 // The observer that the broker calls under its mutex.
-class Observer : public BrokerObserver {
+class Observer : public QuietObserver {
  public:
   Gate gate;
 
-  void SessionForgotten(SessionId) override {}
   void QuotaChanged(absl::string_view) override { gate.Pass(); }
-  void DrainingChanged(bool) override {}
-  void SegmentsLost(SessionId) override {}
-  void ContextLost(const std::string&, size_t) override {}
-  void Pressed(const Pressure&) override {}
-  void Revoked(SessionId) override {}
-  void EndProcess(SessionId, bool) override {}
 };
 
 class BrokerHeartbeatTest : public ::testing::Test {

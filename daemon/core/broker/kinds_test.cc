@@ -74,12 +74,9 @@ class ContextDevice : public Device {
   std::function<void()> on_lost_;
 };
 
-class Observer : public BrokerObserver {
+class Observer : public QuietObserver {
  public:
   void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
-  void QuotaChanged(absl::string_view) override {}
-  void DrainingChanged(bool) override {}
-  void Pressed(const Pressure&) override {}
   void SegmentsLost(SessionId session) override { orphaned.push_back(session); }
   void Revoked(SessionId session) override { revoked.push_back(session); }
   void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }

@@ -14,6 +14,7 @@
 #include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/core/quota/testing/change.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -51,13 +52,6 @@ class QuotaControlTest : public testing::Test {
   }
 
   Quota Of(const std::string& tenant) { return broker_->views().GetTenant(tenant)->quota; }
-
-  static QuotaOverride Limit(uint64_t bytes) {
-    return {.set = {"limit_bytes"}, .values = {.limit_bytes = bytes}};
-  }
-  static QuotaOverride Guarantee(uint64_t bytes) {
-    return {.set = {"guarantee_bytes"}, .values = {.guarantee_bytes = bytes}};
-  }
 
   std::string uuid_;
   Overrides disk_;

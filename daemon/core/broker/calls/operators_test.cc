@@ -79,16 +79,10 @@ class PoolDevice : public Device {
   const DeviceInfo info_;
 };
 
-class Observer : public BrokerObserver {
+class Observer : public QuietObserver {
  public:
-  void SessionForgotten(SessionId) override {}
   void QuotaChanged(absl::string_view tenant) override { quotas.emplace_back(tenant); }
   void DrainingChanged(bool draining) override { drained.push_back(draining); }
-  void SegmentsLost(SessionId) override {}
-  void Pressed(const Pressure&) override {}
-  void Revoked(SessionId) override {}
-  void EndProcess(SessionId, bool) override {}
-  void ContextLost(const std::string&, size_t) override {}
   std::vector<std::string> quotas;
   std::vector<bool> drained;
 };
@@ -118,13 +112,7 @@ class BrokerOperatorsTest : public testing::Test {
     return CallIn(*broker_, *session);
   }
   std::vector<LeaseId> Acquire(const Broker::Call& call, uint32_t count) {
-    const auto leases =
-        broker_->Acquire(call, {.bytes = kGranule, .count = count}, absl::InfinitePast(),
-                         [](const Handover&) { return absl::OkStatus(); });
-    EXPECT_TRUE(leases.ok()) << leases.status();
-    std::vector<LeaseId> ids;
-    for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
-    return ids;
+    return AcquireIn(*broker_, call, {.bytes = kGranule, .count = count});
   }
 
   Observer observer_;

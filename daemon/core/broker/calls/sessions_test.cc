@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/core/audit/audit_ring.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/suspension/suspensions.h"
@@ -29,8 +28,7 @@ using absl::StatusCode;
 
 constexpr uint64_t kGranule = 2 << 20;
 
-// Parameter: whether there is an audit.
-class BrokerSessionsTest : public testing::TestWithParam<bool> {
+class BrokerSessionsTest : public testing::Test {
  protected:
   BrokerSessionsTest() {
     BrokerOptions options;
@@ -38,7 +36,6 @@ class BrokerSessionsTest : public testing::TestWithParam<bool> {
     uuid_ = options.devices[0]->info().uuid;
     options.bounds.max_watches_per_session = 2;
     options.random = CountedSecrets();
-    if (GetParam()) options.audit = &audit_;
     broker_ = std::make_unique<Broker>(std::move(options));
   }
   void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
@@ -48,24 +45,15 @@ class BrokerSessionsTest : public testing::TestWithParam<bool> {
   }
   Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
   std::vector<LeaseId> Acquire(const Broker::Call& call, uint32_t count) {
-    const auto leases =
-        broker_->Acquire(call, {.bytes = kGranule, .count = count}, absl::InfinitePast(),
-                         [](const Handover&) { return absl::OkStatus(); });
-    EXPECT_TRUE(leases.ok()) << leases.status();
-    std::vector<LeaseId> ids;
-    for (const LeaseView& lease : *leases) ids.push_back(lease.lease);
-    return ids;
+    return AcquireIn(*broker_, call, {.bytes = kGranule, .count = count});
   }
 
   pid_t pid_ = 0;
   std::string uuid_;
-  AuditRing audit_;
   std::unique_ptr<Broker> broker_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Tests, BrokerSessionsTest, testing::Bool());
-
-TEST_P(BrokerSessionsTest, WatchesAreBoundedAndCallsNot) {
+TEST_F(BrokerSessionsTest, WatchesAreBoundedAndCallsNot) {
   const Broker::NewSession session = Open("a");
   {
     Broker::Call one = CallOf(session), two = CallOf(session), three = CallOf(session);
@@ -81,7 +69,7 @@ TEST_P(BrokerSessionsTest, WatchesAreBoundedAndCallsNot) {
   EXPECT_EQ(CallOf(session).BecomeWatch(), absl::OkStatus());
 }
 
-TEST_P(BrokerSessionsTest, EventsAreFoundByTheirName) {
+TEST_F(BrokerSessionsTest, EventsAreFoundByTheirName) {
   const Broker::NewSession session = Open("a"), other = Open("a");
   const Events::Place place = {.name = "ready"};
   const auto id = broker_->RegisterEvent(CallOf(session), place, uuid_, ExportData{1, 2, 3}, 5);
@@ -99,7 +87,7 @@ TEST_P(BrokerSessionsTest, EventsAreFoundByTheirName) {
             StatusCode::kInvalidArgument);
 }
 
-TEST_P(BrokerSessionsTest, AttachablePublicationsAreThoseOfTheTenantOrOfAll) {
+TEST_F(BrokerSessionsTest, AttachablePublicationsAreThoseOfTheTenantOrOfAll) {
   const Broker::NewSession session = Open("a"), other = Open("b");
   const std::vector<LeaseId> leases = Acquire(CallOf(session), 1);
   ASSERT_TRUE(broker_->Publish(CallOf(session), {.name = "own", .leases = leases}, "").ok());
@@ -112,7 +100,7 @@ TEST_P(BrokerSessionsTest, AttachablePublicationsAreThoseOfTheTenantOrOfAll) {
   EXPECT_THAT(*broker_->ListAttachable(CallOf(other), "none"), IsEmpty());
 }
 
-TEST_P(BrokerSessionsTest, RoomForASessionIsCheckedBeforeItBegins) {
+TEST_F(BrokerSessionsTest, RoomForASessionIsCheckedBeforeItBegins) {
   broker_->operators().Configure({{"a", {.max_sessions = 1}}}, {});
   const SessionDetails details = {.peer = {.pid = 99, .start_time = 1}};
   EXPECT_EQ(broker_->CheckRoomForSession("a", details), absl::OkStatus());
@@ -123,7 +111,7 @@ TEST_P(BrokerSessionsTest, RoomForASessionIsCheckedBeforeItBegins) {
   EXPECT_EQ(broker_->CheckRoomForSession("b", details).code(), StatusCode::kUnavailable);
 }
 
-TEST_P(BrokerSessionsTest, CallsOfASessionThatHasEndedAreAborted) {
+TEST_F(BrokerSessionsTest, CallsOfASessionThatHasEndedAreAborted) {
   const Broker::NewSession session = Open("a");
   const Broker::Call call = CallOf(session);
   const std::vector<LeaseId> leases = Acquire(call, 2);
@@ -145,7 +133,7 @@ TEST_P(BrokerSessionsTest, CallsOfASessionThatHasEndedAreAborted) {
   EXPECT_THAT(broker_->LostLeases(call), IsEmpty());
 }
 
-TEST_P(BrokerSessionsTest, LargeReleasesAreCheckedAsAWhole) {
+TEST_F(BrokerSessionsTest, LargeReleasesAreCheckedAsAWhole) {
   const Broker::NewSession session = Open("a");
   const Broker::Call call = CallOf(session);
   const std::vector<LeaseId> leases = Acquire(call, 3);

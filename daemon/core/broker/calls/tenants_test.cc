@@ -19,6 +19,7 @@
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/core/quota/testing/change.h"
 #include "daemon/device/host_device.h"
 
 namespace gpumemd {
@@ -34,16 +35,9 @@ using gpumem::kMiB;
 
 constexpr uid_t kAlice = 1000, kBob = 1001;
 
-class Observer : public BrokerObserver {
+class Observer : public QuietObserver {
  public:
-  void SessionForgotten(SessionId) override {}
   void QuotaChanged(absl::string_view tenant) override { quotas.emplace_back(tenant); }
-  void DrainingChanged(bool) override {}
-  void SegmentsLost(SessionId) override {}
-  void Pressed(const Pressure&) override {}
-  void Revoked(SessionId) override {}
-  void EndProcess(SessionId, bool) override {}
-  void ContextLost(const std::string&, size_t) override {}
   std::vector<std::string> quotas;
 };
 
@@ -83,9 +77,6 @@ class BrokerTenantsTest : public testing::TestWithParam<bool> {
     const auto made = broker_->tenants().CreateChild(call, name, {}, lasting);
     EXPECT_TRUE(made.ok()) << made.status();
     return made->name;
-  }
-  static QuotaOverride Limit(uint64_t bytes) {
-    return {.set = {"limit_bytes"}, .values = {.limit_bytes = bytes}};
   }
   absl::StatusOr<BrokerTenants::Held> End(const std::string& tenant,
                                           absl::Duration wait = absl::ZeroDuration(),

@@ -29,8 +29,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-using Action = SuspensionRequests::Action;
-using Moved = absl::StatusOr<BrokerOperators::Moved>;
 
 class OperatorMovesTest : public BrokerWaitFixture {
  protected:
@@ -59,21 +57,7 @@ class OperatorMovesTest : public BrokerWaitFixture {
         {.capacity_bytes = 10 * kGranule, .host_kind = PinnedDeviceOptions::HostKind::kMemfd}));
     return devices;
   }
-  void TearDown() override { watches_.clear(); }
 
-  // Opens a session with a watch that accepts requests.
-  Client OpenListening(bool demotes = true) {
-    Client client = Open("team");
-    watches_.push_back(CallOf(client));
-    EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true, std::nullopt, demotes),
-              absl::OkStatus());
-    return client;
-  }
-  Moved Move(const Client& client, Action action, absl::Duration patience = kLong,
-             absl::string_view tag = "") {
-    return broker_->operators().MoveSession(client.session.id, action, tag, absl::Now() + patience,
-                                            [] { return false; });
-  }
   // Acquires a lease of this kind with a tag.
   LeaseId Acquire(Client& client, Kind kind, std::string tag = "") {
     AcquireSpec spec = {.bytes = kGranule, .kind = kind, .tag = std::move(tag)};
@@ -132,13 +116,12 @@ class OperatorMovesTest : public BrokerWaitFixture {
   std::atomic<bool> creates_fail_ = false, copies_fail_ = false, tier_fails_ = false;
   std::atomic<bool> cancelled_ = false;
   uint64_t next_ = 1;
-  std::vector<std::unique_ptr<Broker::Call>> watches_;
 };
 
 // --- Sessions
 
 TEST_F(OperatorMovesTest, AnswersWhenAllIsDemotedAndWhenAllIsPromoted) {
-  Client client = OpenListening();
+  Client client = OpenListening(/*demotes=*/true);
   const LeaseId lease = Acquire(client, Kind::kVmm, "kv"), host = Acquire(client, Kind::kHost);
   const std::string device = broker_->views().Devices(false).at(0).info.uuid;
   Audited(AuditEvent::kDemoted);
@@ -170,7 +153,7 @@ TEST_F(OperatorMovesTest, AnswersWhenAllIsDemotedAndWhenAllIsPromoted) {
 }
 
 TEST_F(OperatorMovesTest, SaysWhatIsMissingAndWhatWasNotDoneInTime) {
-  Client client = OpenListening();
+  Client client = OpenListening(/*demotes=*/true);
   const std::pair<Action, std::string> missing[] = {{Action::kSuspend, "can be suspended"},
                                                     {Action::kResume, "is suspended"},
                                                     {Action::kDemote, "can be demoted"},
@@ -196,7 +179,7 @@ TEST_F(OperatorMovesTest, SaysWhatIsMissingAndWhatWasNotDoneInTime) {
 }
 
 TEST_F(OperatorMovesTest, ASessionMayAcceptToSuspendAndNotToBeDemoted) {
-  Client client = OpenListening(/*demotes=*/false);
+  Client client = OpenListening();
   Acquire(client, Kind::kVmm);
   const absl::Status status = Move(client, Action::kDemote).status();
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
@@ -205,7 +188,7 @@ TEST_F(OperatorMovesTest, ASessionMayAcceptToSuspendAndNotToBeDemoted) {
 
 // What it does not hold any more has not moved.
 TEST_F(OperatorMovesTest, LeasesThatAreReleasedMeanwhileDoNotCount) {
-  Client client = OpenListening();
+  Client client = OpenListening(/*demotes=*/true);
   const LeaseId stays = Acquire(client, Kind::kVmm), goes = Acquire(client, Kind::kVmm);
   Moved moved = absl::UnknownError("not answered");
   std::thread suspends([&] { moved = Move(client, Action::kSuspend); });
@@ -219,7 +202,7 @@ TEST_F(OperatorMovesTest, LeasesThatAreReleasedMeanwhileDoNotCount) {
 }
 
 TEST_F(OperatorMovesTest, RefusedExchangesChangeNothing) {
-  Client client = OpenListening();
+  Client client = OpenListening(/*demotes=*/true);
   const LeaseId lease = Acquire(client, Kind::kVmm), other = Acquire(client, Kind::kVmm);
   EXPECT_EQ(Exchange(client, lease, other).code(), StatusCode::kUnimplemented);
   EXPECT_EQ(Exchange(client, lease, lease).code(), StatusCode::kInvalidArgument);

@@ -19,35 +19,15 @@ namespace operator_suspensions_test {
 
 using absl::StatusCode;
 using ::testing::HasSubstr;
-using Action = SuspensionRequests::Action;
-using Moved = absl::StatusOr<BrokerOperators::Moved>;
 
 class OperatorSuspensionsTest : public BrokerWaitFixture {
  protected:
-  OperatorSuspensionsTest() {
-    BrokerOptions options;
-    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
-    options.devices.push_back(
-        *MakeTierDevice({.capacity_bytes = 10 * kGranule, .huge_pages = false}));
-    options.random = [this] {
-      Secret secret{};
-      secret[0] = static_cast<uint8_t>(++randoms_);
-      return secret;
-    };
-    options.observer = &observer_;
-    broker_ = std::make_unique<Broker>(std::move(options));
-  }
-  // Opens a session with a watch that accepts requests.
-  Client OpenListening() {
-    Client client = Open("team");
-    watches_.push_back(CallOf(client));
-    EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true), absl::OkStatus());
-    return client;
-  }
-  Moved Move(const Client& client, Action action, absl::Duration patience = kLong,
-             absl::string_view tag = "") {
-    return broker_->operators().MoveSession(client.session.id, action, tag, absl::Now() + patience,
-                                            [] { return false; });
+  OperatorSuspensionsTest() : BrokerWaitFixture(absl::Milliseconds(50), Devices()) {}
+
+  static std::vector<std::unique_ptr<Device>> Devices() {
+    std::vector<std::unique_ptr<Device>> devices = OneDevice();
+    devices.push_back(*MakeTierDevice({.capacity_bytes = 10 * kGranule, .huge_pages = false}));
+    return devices;
   }
   void Suspend(const Client& client, const std::vector<LeaseId>& leases) {
     const auto suspended = broker_->suspensions().Suspend(*CallOf(client), leases, 0);
@@ -65,10 +45,6 @@ class OperatorSuspensionsTest : public BrokerWaitFixture {
     EXPECT_EQ(progress.state, State::kAnswered);
     EXPECT_TRUE(progress.leases.ok()) << progress.leases.status();
   }
-
-  std::vector<std::unique_ptr<Broker::Call>> watches_;
-
-  void TearDown() override { watches_.clear(); }
 };
 
 TEST_F(OperatorSuspensionsTest, AnswersWhenAllIsSuspendedAndWhenAllIsResumed) {

@@ -35,9 +35,6 @@ class BrokerSwapsTest : public BrokerWaitFixture {
     watches_.push_back(CallOf(client));
     EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true), absl::OkStatus());
   }
-  void TearDown() override { watches_.clear(); }
-
-  std::vector<std::unique_ptr<Broker::Call>> watches_;
 };
 
 TEST_F(BrokerSwapsTest, AWaiterGetsWhatASessionSuspends) {

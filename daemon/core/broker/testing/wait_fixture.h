@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "absl/time/time.h"
 #include "daemon/core/audit/audit_ring.h"
 #include "daemon/core/broker/broker.h"
+#include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
@@ -27,13 +29,8 @@ inline constexpr uint64_t kGranule = 2 << 20;
 inline constexpr absl::Duration kLong = absl::Seconds(30);
 
 // Records its callbacks; thread-safe.
-class RecordingObserver : public BrokerObserver {
+class RecordingObserver : public QuietObserver {
  public:
-  void SessionForgotten(SessionId) override {}
-  void QuotaChanged(absl::string_view) override {}
-  void DrainingChanged(bool) override {}
-  void SegmentsLost(SessionId) override {}
-  void ContextLost(const std::string&, size_t) override {}
   void Pressed(const Pressure& pressure) override {
     absl::MutexLock lock(&mutex_);
     pressures_.push_back(pressure);
@@ -103,7 +100,10 @@ class BrokerWaitFixture : public ::testing::Test {
     devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
     return devices;
   }
-  ~BrokerWaitFixture() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
+  ~BrokerWaitFixture() override {
+    watches_.clear();
+    EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
+  }
 
   struct Client {
     Broker::NewSession session;
@@ -120,6 +120,21 @@ class BrokerWaitFixture : public ::testing::Test {
   std::unique_ptr<Broker::Call> CallOf(const Client& client) {
     auto call = broker_->Authenticate(TokenOf(client.session));
     return std::make_unique<Broker::Call>(*std::move(call));
+  }
+  // Opens a session with a watch that accepts requests to suspend and, if so, to demote.
+  Client OpenListening(bool demotes = false) {
+    Client client = Open("team");
+    watches_.push_back(CallOf(client));
+    EXPECT_EQ(watches_.back()->BecomeWatch(/*accepts_suspension=*/true, std::nullopt, demotes),
+              absl::OkStatus());
+    return client;
+  }
+  using Action = SuspensionRequests::Action;
+  using Moved = absl::StatusOr<BrokerOperators::Moved>;
+  Moved Move(const Client& client, Action action, absl::Duration patience = kLong,
+             absl::string_view tag = "") {
+    return broker_->operators().MoveSession(client.session.id, action, tag, absl::Now() + patience,
+                                            [] { return false; });
   }
   // Begins an Acquire of this many granules, and returns its state.
   State Begin(Client& client, uint64_t granules, absl::Duration wait, bool revocable = false,
@@ -177,6 +192,7 @@ class BrokerWaitFixture : public ::testing::Test {
   int randoms_ = 0;
   pid_t pids_ = 0;
   std::unique_ptr<Broker> broker_;
+  std::vector<std::unique_ptr<Broker::Call>> watches_;
 };
 
 }  // namespace gpumemd

@@ -5,6 +5,7 @@
 
 #include "absl/strings/match.h"
 #include "daemon/core/ledger/testing/restart_fixture.h"
+#include "daemon/core/quota/testing/change.h"
 
 namespace gpumemd {
 namespace {
@@ -13,12 +14,6 @@ using absl::StatusCode;
 
 class MadeChildrenTest : public LedgerRestartFixture {
  protected:
-  static QuotaOverride Limit(uint64_t bytes) {
-    QuotaOverride own;
-    own.set = {"limit_bytes"};
-    own.values.limit_bytes = bytes;
-    return own;
-  }
   SessionId Connect(absl::string_view tenant, uid_t uid) {
     auto session = TryConnect(tenant, uid);
     EXPECT_TRUE(session.ok()) << session.status();

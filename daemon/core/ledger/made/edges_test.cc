@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/core/ledger/testing/restart_fixture.h"
+#include "daemon/core/quota/testing/change.h"
 #include "daemon/core/quota/testing/every_field.h"
 
 namespace gpumemd {
@@ -18,12 +19,6 @@ using ::testing::UnorderedElementsAre;
 
 class MadeEdgesTest : public LedgerRestartFixture {
  protected:
-  static QuotaOverride Limit(uint64_t bytes) {
-    return {.set = {"limit_bytes"}, .values = {.limit_bytes = bytes}};
-  }
-  static QuotaOverride Guarantee(uint64_t bytes) {
-    return {.set = {"guarantee_bytes"}, .values = {.guarantee_bytes = bytes}};
-  }
   static QuotaOverride OnDevice(absl::string_view field, const std::string& device,
                                 uint64_t bytes) {
     QuotaOverride own{.set = {std::string(field)}};

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "daemon/core/ledger/testing/restart_fixture.h"
+#include "daemon/core/quota/testing/change.h"
 
 namespace gpumemd {
 namespace {
@@ -12,18 +13,6 @@ using absl::StatusCode;
 
 class MadeTenantsTest : public LedgerRestartFixture {
  protected:
-  static QuotaOverride Limit(uint64_t bytes) {
-    QuotaOverride own;
-    own.set = {"limit_bytes"};
-    own.values.limit_bytes = bytes;
-    return own;
-  }
-  static QuotaOverride Guarantee(uint64_t bytes) {
-    QuotaOverride own;
-    own.set = {"guarantee_bytes"};
-    own.values.guarantee_bytes = bytes;
-    return own;
-  }
   StatusCode Create(const MadeTenantSpec& spec) {
     return ledger.made_tenants().Create(spec).status().code();
   }
