@@ -77,7 +77,7 @@ TEST(GrpcStatusTest, HostileDetailsAreIgnored) {
 }
 
 TEST(GrpcStatusTest, ACodeThatDoesNotExistIsUnknown) {
-  EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(99), "odd")).code(),
+  EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(17), "odd")).code(),
             absl::StatusCode::kUnknown);
 }
 

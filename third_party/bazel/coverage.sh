@@ -9,8 +9,8 @@ readonly COVERAGE_TARGETS=(//daemon/core/... //client/pool/... //tests/simulatio
 run_coverage() {
   local listed=$TOOLS/uncovered.txt
   (($# == 0)) || [[ $* == --list ]] || die "coverage: no option but --list"
-  setup "${FUZZ_PACKAGES[@]}"
-  command -v llvm-cov-14 >/dev/null || die "no llvm-cov-14 here (${FUZZ_PACKAGES[*]})"
+  setup "${CLANG_PACKAGES[@]}"
+  command -v llvm-cov-14 >/dev/null || die "no llvm-cov-14 here (${CLANG_PACKAGES[*]})"
   ensure_home
 
   # The same folder each time: another one would have bazel analyse everything again.

@@ -43,9 +43,9 @@ run_fuzz() {
   [[ $engine == libfuzzer || $engine == afl ]] || die "--engine is libfuzzer or afl"
   [[ $engine == libfuzzer || $jobs == 1 ]] || die "--jobs is for libfuzzer"
 
-  setup "${FUZZ_PACKAGES[@]}"
+  setup "${CLANG_PACKAGES[@]}"
   [[ $engine != afl ]] || setup "${AFL_PACKAGES[@]}"
-  command -v clang-14 >/dev/null || die "no clang-14 here, which has libFuzzer (${FUZZ_PACKAGES[*]})"
+  command -v clang-14 >/dev/null || die "no clang-14 here, which has libFuzzer (${CLANG_PACKAGES[*]})"
   [[ $engine != afl || -e /usr/lib/afl/libAFLDriver.a ]] ||
     die "no /usr/lib/afl/libAFLDriver.a here, which AFL++ needs (${AFL_PACKAGES[*]})"
 

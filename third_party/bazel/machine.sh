@@ -27,7 +27,7 @@ readonly DEB_PACKAGES=("${BUILD_PACKAGES[@]}" debhelper dpkg-dev lintian deboots
 readonly IMAGE_PACKAGES=("${BUILD_PACKAGES[@]}" buildah crun debootstrap iproute2)
 readonly FORMAT_PACKAGES=(clang-format)
 # The same clang as in third_party/bazel/clang.
-readonly FUZZ_PACKAGES=("${BUILD_PACKAGES[@]}" clang-14 libclang-rt-14-dev llvm-14)
+readonly CLANG_PACKAGES=("${BUILD_PACKAGES[@]}" clang-14 libclang-rt-14-dev llvm-14)
 readonly AFL_PACKAGES=(afl++)
 readonly CHECK_PACKAGES=("${BUILD_PACKAGES[@]}" clang-format clang-tidy)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
-# `./run sanitize`: the test suite with gcc's sanitizers. Sourced by `run`.
+# `./run sanitize`: the test suite with sanitizers. Sourced by `run`.
 
 # Threads are checked where all code is ours: Debian's gRPC is not instrumented, so whatever it hands
 # from one thread to another would be a race.
@@ -9,7 +9,11 @@ readonly THREAD_TARGETS=(//daemon/core/... //client/pool/... //common/...)
 run_sanitize() {
   local which=${1:-}
   case $which in
-    address) run_test --config=asan "${@:2}" ;;
+    address)
+      setup "${CLANG_PACKAGES[@]}"
+      command -v clang-14 >/dev/null || die "no clang-14 here (${CLANG_PACKAGES[*]})"
+      run_test --config=asan "${@:2}"
+      ;;
     thread)
       local argument
       local -a targets=("${THREAD_TARGETS[@]}")

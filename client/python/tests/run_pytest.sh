@@ -14,9 +14,9 @@ done
 # on read-only memory.
 preload=()
 case $(objdump -p "$root/client/python/site/gpumem/_gpumem.abi3.so") in
-  *libasan.so*)
+  *libclang_rt.asan-*)
     export ASAN_OPTIONS=detect_leaks=0:handle_segv=0
-    preload=("LD_PRELOAD=$(gcc -print-file-name=libasan.so):$(gcc -print-file-name=libstdc++.so.6)")
+    preload=("LD_PRELOAD=$(clang-14 -print-file-name=libclang_rt.asan-"$(uname -m)".so):$(gcc -print-file-name=libstdc++.so.6)")
     ;;
   *libtsan.so*)
     echo "Python and its threads are not instrumented: --test_tag_filters=-no-tsan" >&2
