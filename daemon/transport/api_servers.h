@@ -63,9 +63,8 @@ struct ApiServersOptions {
   absl::Duration quiet_interval = absl::Seconds(10);
   FrameBudgetOptions frames;  // of each uid and tenant
   CallWindowOptions calls;    // of each uid and tenant
-  // Open calls of connections that are being closed, of each uid and tenant: some 4 ms of gRPC's
-  // work.
-  CallWindowOptions ends = {.max_calls = 32, .patience = absl::Milliseconds(100)};
+  // Open calls of connections that are being closed, of each uid and tenant.
+  CallWindowOptions ends = CallWindowOptions::OfEnds();
   // How long new connections are refused after a flood. Doubles with each further flood within ten
   // times this time.
   absl::Duration first_pause = absl::Seconds(1);

@@ -14,7 +14,7 @@ FrameBudgetOptions ConnectedUsersOptions::OfAllTools() {
   return options;
 }
 
-absl::StatusOr<std::shared_ptr<FrameBudget>> ConnectedUsers::BudgetOf(uid_t uid, absl::Time now) {
+absl::StatusOr<ConnectedUsers::Limits> ConnectedUsers::LimitsOf(uid_t uid, absl::Time now) {
   auto found = users_.find(uid);
   if (found == users_.end()) {
     Forget(now);
@@ -33,7 +33,8 @@ absl::StatusOr<std::shared_ptr<FrameBudget>> ConnectedUsers::BudgetOf(uid_t uid,
     user.frames =
         std::make_shared<FrameBudget>(has_flooded ? options_.frames.AfterFlood() : options_.frames);
   }
-  return user.frames;
+  if (user.ends == nullptr) user.ends = std::make_shared<CallWindow>(options_.ends);
+  return Limits{.frames = user.frames, .ends = user.ends};
 }
 
 void ConnectedUsers::Connected(uid_t uid) { ++users_[uid].connections; }
@@ -56,6 +57,14 @@ bool ConnectedUsers::TakeFlood(uid_t uid, absl::Time now) {
   user.frames.reset();
   user.refused_until = now + options_.pause;
   return true;
+}
+
+std::vector<std::shared_ptr<CallWindow>> ConnectedUsers::WindowsWithHeld() const {
+  std::vector<std::shared_ptr<CallWindow>> windows;
+  for (const auto& [uid, user] : users_) {
+    if (user.ends != nullptr && user.ends->any_held()) windows.push_back(user.ends);
+  }
+  return windows;
 }
 
 uint32_t ConnectedUsers::connections(uid_t uid) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The users of one socket: how many connections each has, and the frames that all of them together
-// may send.
+// The users of one socket: how many connections each has, the frames that all of them together may
+// send, and the calls that may be open while they are closed.
 //
 // A user's budget outlives the user's last connection for a while. Otherwise each new connection
 // would bring a new budget. A user that exceeds it has flooded: its connections are to be cut, and
@@ -14,10 +14,12 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "daemon/transport/meter/call_window.h"
 #include "daemon/transport/meter/frame_budget.h"
 
 namespace gpumemd {
@@ -29,22 +31,28 @@ struct ConnectedUsersOptions {
   static FrameBudgetOptions OfAllTools();
 
   FrameBudgetOptions frames = OfAllTools();  // of each user
-  absl::Duration pause = absl::Seconds(1);   // new connections are refused for so long
+  // Open calls of connections that are being closed, of each user.
+  CallWindowOptions ends = CallWindowOptions::OfEnds();
+  absl::Duration pause = absl::Seconds(1);  // new connections are refused for so long
   // A user is forgotten so long after its last connection and its last refusal, or earlier if more
   // have no connections. Each bucket of `frames` is full again by then.
   absl::Duration memory = absl::Seconds(20);
   size_t max_without_connections = 1024;
 };
 
-// Not thread-safe; the budgets are. `now` is of a clock that does not go back.
+// Not thread-safe; budgets and windows are. `now` is of a clock that does not go back.
 class ConnectedUsers {
  public:
   explicit ConnectedUsers(const ConnectedUsersOptions& options) : options_(options) {}
 
-  // Returns the budget for another connection of `uid`.
+  struct Limits {
+    std::shared_ptr<FrameBudget> frames;
+    std::shared_ptr<CallWindow> ends;
+  };
+  // Returns the limits that another connection of `uid` has in common with the user's others.
   //   RESOURCE_EXHAUSTED  refused for a while after a flood
-  absl::StatusOr<std::shared_ptr<FrameBudget>> BudgetOf(uid_t uid, absl::Time now);
-  // Counts a connection that got the budget.
+  absl::StatusOr<Limits> LimitsOf(uid_t uid, absl::Time now);
+  // Counts a connection that got the limits.
   void Connected(uid_t uid);
   // Requires a counted connection.
   void Ended(uid_t uid, absl::Time now);
@@ -52,6 +60,8 @@ class ConnectedUsers {
   // refusal. The caller must cut the user's connections.
   bool TakeFlood(uid_t uid, absl::Time now);
 
+  // Returns the windows that hold connections until others have been closed.
+  std::vector<std::shared_ptr<CallWindow>> WindowsWithHeld() const;
   uint32_t connections(uid_t uid) const;
   // Returns a user with the most connections, and their number.
   std::pair<uid_t, uint32_t> Greediest() const;
@@ -61,6 +71,7 @@ class ConnectedUsers {
  private:
   struct User {
     std::shared_ptr<FrameBudget> frames;  // of the connections since the last flood
+    std::shared_ptr<CallWindow> ends;     // of all connections
     uint32_t connections = 0;
     absl::Time left_at = absl::InfinitePast();  // when it was first without connections again
     absl::Time refused_until = absl::InfinitePast();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/connected_users.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,18 +11,21 @@
 namespace gpumemd {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
 constexpr FrameBudgetOptions kFrames = {.max_resets = 80, .resets_per_second = 8};
 
 class ConnectedUsersTest : public ::testing::Test {
  protected:
   // True if the budget allowed them.
   bool Reset(uid_t uid, uint64_t resets) {
-    const auto frames = users_.BudgetOf(uid, now_);
-    return frames.ok() &&
-           (*frames)->Charge({.resets = resets}, now_) == FrameBudget::Decision::kServe;
+    const auto limits = users_.LimitsOf(uid, now_);
+    return limits.ok() &&
+           limits->frames->Charge({.resets = resets}, now_) == FrameBudget::Decision::kServe;
   }
   void Connect(uid_t uid) {
-    ASSERT_TRUE(users_.BudgetOf(uid, now_).ok());
+    ASSERT_TRUE(users_.LimitsOf(uid, now_).ok());
     users_.Connected(uid);
   }
 
@@ -42,6 +46,21 @@ TEST_F(ConnectedUsersTest, AllConnectionsOfAUserHaveOneBudget) {
   EXPECT_FALSE(users_.TakeFlood(2, now_));
 }
 
+TEST_F(ConnectedUsersTest, AllConnectionsOfAUserEndInTurn) {
+  const auto first = users_.LimitsOf(1, now_), second = users_.LimitsOf(1, now_),
+             others = users_.LimitsOf(2, now_);
+  ASSERT_TRUE(first.ok() && second.ok() && others.ok());
+  constexpr int kSocket = 7;
+  first->ends->Received(32, now_);
+  EXPECT_THAT(users_.WindowsWithHeld(), IsEmpty());
+  EXPECT_FALSE(second->ends->MayReceive(kSocket, now_));
+  EXPECT_TRUE(others->ends->MayReceive(kSocket, now_));
+  EXPECT_THAT(users_.WindowsWithHeld(), ElementsAre(first->ends));
+  first->ends->Answered(32, now_);
+  EXPECT_EQ(first->ends->NextToRead(now_), kSocket);
+  EXPECT_THAT(users_.WindowsWithHeld(), IsEmpty());
+}
+
 TEST_F(ConnectedUsersTest, ANewConnectionBringsNoNewBudget) {
   for (int i = 0; i < 4; ++i) {
     Connect(1);
@@ -55,7 +74,7 @@ TEST_F(ConnectedUsersTest, AFloodIsRefusedForAMomentAndThenHasAnEighth) {
   EXPECT_FALSE(Reset(1, 81));
   EXPECT_TRUE(users_.TakeFlood(1, now_));
   now_ += absl::Milliseconds(999);
-  const absl::Status refused = users_.BudgetOf(1, now_).status();
+  const absl::Status refused = users_.LimitsOf(1, now_).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(refused.message(),
             "uid 1 has flooded this socket with frames of HTTP/2; new connections are refused for "

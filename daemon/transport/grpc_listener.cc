@@ -20,7 +20,7 @@
 #include "common/node_clock.h"
 #include "daemon/log/log.h"
 #include "daemon/transport/descriptor_reserve.h"
-#include "daemon/transport/meter/frame_budget.h"
+#include "daemon/transport/meter/call_window.h"
 #include "daemon/transport/meter/metered_sockets.h"
 #include "daemon/transport/peer/peer.h"
 #include "daemon/transport/peer/peer_socket.h"
@@ -34,7 +34,8 @@ using gpumem::UniqueFd;
 constexpr uint64_t kListenerKey = 0;
 constexpr uint64_t kStopKey = 1;
 
-// How often the connections are looked at that gRPC has yet to close.
+// How often the connections are looked at that gRPC has yet to close. One that waits for its turn
+// to end is among them: its peer has hung up, or was cut.
 constexpr int kLookAtClosingMs = 10;
 
 // Then the ends of connections have their turn, however many more wait.
@@ -73,7 +74,6 @@ GrpcListener::GrpcListener(UniqueFd listener, Prepare prepare, Started started,
       stop_(eventfd(0, EFD_CLOEXEC)),
       spare_(OpenSpare()),
       calls_(WindowForAll()),
-      ends_(WindowForAll()),
       prepare_(std::move(prepare)),
       started_(std::move(started)),
       next_key_(kStopKey + 1),
@@ -143,6 +143,7 @@ void GrpcListener::Serve() {
     // After the ends, so that they make room; nothing is lost by looking in vain.
     const bool lingered = n == 0 && closing_.empty() && connections_.empty();
     CountClosed();
+    LetNextEnd();
     AcceptSome();
     if (lingered && connections_.empty()) Shutdown(absl::InfinitePast());
   }
@@ -186,14 +187,13 @@ void GrpcListener::Accept(UniqueFd fd) {
                                                             " connections, and may have no more")));
   }
   CutFlood(peer->uid);
-  absl::StatusOr<std::shared_ptr<FrameBudget>> frames =
-      users_.BudgetOf(peer->uid, gpumem::NodeTime());
-  if (!frames.ok()) return Refuse(fd, &*peer, frames.status());
+  absl::StatusOr<ConnectedUsers::Limits> limits = users_.LimitsOf(peer->uid, gpumem::NodeTime());
+  if (!limits.ok()) return Refuse(fd, &*peer, limits.status());
   if (connections_.size() >= options_.max_connections) EndOneOfTheGreediest();
   if (!HaveServer()) return;
   absl::StatusOr<std::shared_ptr<ApiLine>> line = ApiLine::Of(fd);
   if (!line.ok()) return Refuse(fd, &*peer, line.status());
-  if (absl::Status metered = MeterSocket(fd.get(), *std::move(frames), calls_, ends_);
+  if (absl::Status metered = MeterSocket(fd.get(), limits->frames, calls_, limits->ends);
       !metered.ok()) {
     return Refuse(fd, &*peer, metered);
   }
@@ -268,6 +268,11 @@ void GrpcListener::CountClosed() {
                  closing_.end());
   // gRPC may have read the frames of a connection after it was cut.
   for (uid_t uid : users) CutFlood(uid);
+}
+
+void GrpcListener::LetNextEnd() {
+  if (closing_.empty()) return;
+  for (const std::shared_ptr<CallWindow>& window : users_.WindowsWithHeld()) ResumeReads(window);
 }
 
 }  // namespace gpumemd

@@ -4,7 +4,7 @@
 // gRPC could listen by itself, but would not limit connections: one user could take every
 // descriptor of the daemon with idle ones. Here the kernel identifies the peer, and each user has a
 // limit of connections, and a budget of frames over all of them (connected_users.h). A flood ends
-// all connections of its user.
+// all connections of its user. Connections that end while many calls are open are closed in turn.
 //
 // The server exists while it has connections, and for options.linger after that: its threads take
 // memory, and its methods are synchronous. Making a server takes some 2 ms.
@@ -83,6 +83,8 @@ class GrpcListener {
   // Cuts all connections of a user that has exceeded the budget of frames.
   void CutFlood(uid_t uid);
   void CountClosed();
+  // Lets gRPC close connections that had to wait for the ends of others of their user.
+  void LetNextEnd();
   // Sends the peer of `fd`, which has just connected, the reason for the refusal.
   void Refuse(const gpumem::UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why);
   // Returns true if a server exists; makes one if needed.
@@ -93,9 +95,9 @@ class GrpcListener {
   gpumem::UniqueFd listener_;
   const GrpcListenerOptions options_;
   const gpumem::UniqueFd epoll_;
-  const gpumem::UniqueFd stop_;                     // eventfd
-  gpumem::UniqueFd spare_;                          // closed for a moment when descriptors run out
-  const std::shared_ptr<CallWindow> calls_, ends_;  // of the meters of all connections
+  const gpumem::UniqueFd stop_;              // eventfd
+  gpumem::UniqueFd spare_;                   // closed for a moment when descriptors run out
+  const std::shared_ptr<CallWindow> calls_;  // of the meters of all connections
   const Prepare prepare_;
   const Started started_;
 

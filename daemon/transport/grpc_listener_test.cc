@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/grpc_listener.h"
 
+#include <fcntl.h>
 #include <grpcpp/create_channel_posix.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -20,6 +21,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/http2_refusal.h"
 #include "common/unix_channel.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
@@ -48,6 +52,35 @@ class ByThread : public gpumem::v1::Broker::Service {
                       gpumem::v1::WhoAmIResponse*) override {
     return grpc::Status::OK;
   }
+  // Ends after LetUsagesEnd() only, also if the client has gone. So gRPC does not close its
+  // connection before.
+  grpc::Status GetUsage(grpc::ServerContext* context, const gpumem::v1::GetUsageRequest*,
+                        gpumem::v1::GetUsageResponse*) override {
+    Count(usages_);
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(1));
+    Count(cancelled_usages_);
+    may_end_.WaitForNotification();
+    return grpc::Status::OK;
+  }
+  void LetUsagesEnd() { may_end_.Notify(); }
+  // True once exactly so many calls have begun, or were cancelled; false if that takes too long.
+  bool Usages(int count) { return Reaches(usages_, count); }
+  bool CancelledUsages(int count) { return Reaches(cancelled_usages_, count); }
+
+ private:
+  void Count(int& calls) {
+    absl::MutexLock lock(&mutex_);
+    ++calls;
+  }
+  bool Reaches(const int& calls, int count) {
+    const auto reached = [&] { return calls == count; };
+    absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&reached), kLong);
+  }
+
+  absl::Mutex mutex_;
+  int usages_ = 0, cancelled_usages_ = 0;  // under the mutex
+  absl::Notification may_end_;
 };
 
 int OpenDescriptors() {
@@ -253,6 +286,74 @@ TEST_P(GrpcListenerTest, AFloodDoesNotEndConnectionsOfOthers) {
   EXPECT_FALSE(Call().ok());
   const grpc::Status called = CallOn(channel);
   EXPECT_TRUE(called.ok()) << called.error_message();
+}
+
+// --- Ends ----------------------------------------------------------------------------------------
+
+// A connection with two calls of GetUsage.
+class Line {
+ public:
+  explicit Line(const std::string& path) {
+    auto socket = ConnectUnix(path, SOCK_STREAM);
+    EXPECT_TRUE(socket.ok()) << socket.status();
+    if (!socket.ok()) return;
+    socket_.reset(fcntl(socket->get(), F_DUPFD_CLOEXEC, 0));
+    fcntl(socket->get(), F_SETFL, O_NONBLOCK);
+    const auto stub = gpumem::v1::Broker::NewStub(
+        grpc::CreateInsecureChannelFromFd("gpumemd", socket->release()));
+    for (Call& call : calls_) {
+      call.reader = stub->AsyncGetUsage(&call.context, {}, &queue_);
+      call.reader->Finish(&call.response, &call.status, nullptr);
+    }
+  }
+  ~Line() {
+    HangUp();
+    for (size_t i = 0; i < std::size(calls_); ++i) {
+      void* tag;
+      bool ok;
+      queue_.Next(&tag, &ok);
+    }
+  }
+  void HangUp() { shutdown(socket_.get(), SHUT_RDWR); }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    gpumem::v1::GetUsageResponse response;
+    grpc::Status status;
+    std::unique_ptr<grpc::ClientAsyncResponseReader<gpumem::v1::GetUsageResponse>> reader;
+  };
+
+  gpumem::UniqueFd socket_;
+  grpc::CompletionQueue queue_;
+  Call calls_[2];
+};
+
+class GrpcListenerEndsTest : public GrpcListenerTest {};
+INSTANTIATE_TEST_SUITE_P(ByThread, GrpcListenerEndsTest, ::testing::Values(false));
+
+TEST_P(GrpcListenerEndsTest, AConnectionThatIsNotClosedDelaysTheEndsOfOthersOnlyBriefly) {
+  Start(kLong, {.ends = {.max_calls = 1, .patience = absl::Milliseconds(1)}});
+  std::vector<std::unique_ptr<Line>> lines;
+  for (int i = 0; i < 4; ++i) lines.push_back(std::make_unique<Line>(path_));
+  EXPECT_TRUE(by_thread_.Usages(8));
+  for (const auto& line : lines) line->HangUp();
+  EXPECT_TRUE(by_thread_.CancelledUsages(8));
+  by_thread_.LetUsagesEnd();
+}
+
+TEST_P(GrpcListenerEndsTest, ConnectionsOfOneUserEndInTurn) {
+  Start(kLong, {.ends = {.max_calls = 1, .patience = absl::Hours(1)}});
+  std::vector<std::unique_ptr<Line>> lines;
+  for (int i = 0; i < 4; ++i) lines.push_back(std::make_unique<Line>(path_));
+  EXPECT_TRUE(by_thread_.Usages(8));
+  for (const auto& line : lines) line->HangUp();
+  EXPECT_TRUE(by_thread_.CancelledUsages(2));
+  // Others do not wait for them.
+  EXPECT_TRUE(Call().ok());
+  EXPECT_TRUE(by_thread_.CancelledUsages(2));
+  by_thread_.LetUsagesEnd();
+  EXPECT_TRUE(by_thread_.CancelledUsages(8));
 }
 
 TEST_P(GrpcListenerTest, NoConnectionIsServedAfterTheEnd) {

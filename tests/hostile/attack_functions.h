@@ -74,6 +74,7 @@ Tally TraceStorm(const Orders& orders);
 // --- The view socket (view_attacks.cc) -----------------------------------------------------------
 
 Tally ViewStorm(const Orders& orders);
+Tally ViewHangUp(const Orders& orders);
 
 // --- Tenants made by sessions (tenant_attacks.cc) ------------------------------------------------
 

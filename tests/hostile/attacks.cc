@@ -55,6 +55,7 @@ Attack FindAttack(const std::string& name) {
       {"tell-pods", TellPods},
       {"tenant-storm", TenantStorm},
       {"trace-storm", TraceStorm},
+      {"view-hang-up", ViewHangUp},
       {"view-reset", ViewReset},
       {"view-storm", ViewStorm},
       {"tickle", Tickle},

@@ -56,6 +56,12 @@ TEST_F(Hostile, RapidReset) {
   EXPECT_GT(Counted("view-reset", "closed"), 0u);
 }
 
+TEST_F(Hostile, ViewersThatHangUp) {
+  Survive({}, {{.attack = "view-hang-up", .processes = 1, .as_operator = true}});
+  if (pid_ == 0) return;
+  EXPECT_GT(Counted("view-hang-up", "calls"), 0u);
+}
+
 TEST_F(Hostile, EndlessHeaders) {
   Survive({}, {{.attack = "endless-headers", .processes = 2, .one_user = true}});
 }

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attacks through the view socket, by viewers and by users who are none.
+#include <algorithm>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -60,6 +63,33 @@ Tally ViewStorm(const Orders& orders) {
     client->Run([] { return false; }, absl::Now() + absl::Milliseconds(1));
     held.push_back(std::move(client));
     ++tally["connections"];
+  }
+  return tally;
+}
+
+// Begins as many calls as there may be on each of several connections, and closes them all at once
+// when it gets no further one. The calls have no answer by then: their requests are not finished.
+Tally ViewHangUp(const Orders& orders) {
+  constexpr size_t kConnections = 128;
+  constexpr uint32_t kCalls = 250;
+  const std::string method = Method("ListTenants");
+  const auto nothing = std::make_shared<const std::string>();
+  Tally tally;
+  while (!Over(orders)) {
+    std::vector<std::unique_ptr<Http2Client>> lines;
+    while (lines.size() < kConnections && !Over(orders)) {
+      absl::StatusOr<UniqueFd> socket = Dial(orders.runtime_dir, "view.sock");
+      if (!socket.ok()) break;
+      auto client = std::make_unique<Http2Client>(*std::move(socket), /*token=*/"");
+      for (uint32_t i = 0; i < kCalls; ++i) client->Begin(method, nothing, /*end=*/false);
+      // The daemon has begun the others when it answers this one.
+      const bool begun = client->Call(method, "", Patience(orders)).ok();
+      lines.push_back(std::move(client));
+      if (!begun) break;
+      tally["calls"] += kCalls;
+    }
+    ++tally["times"];
+    if (lines.size() < 2) Pause();  // earlier ones have yet to be closed
   }
   return tally;
 }

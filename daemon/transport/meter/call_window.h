@@ -26,6 +26,11 @@ namespace gpumemd {
 struct CallWindowOptions {
   // Twice the number of processors; at least four.
   static uint64_t Share();
+  // Returns the window for open calls of connections that are being closed: some 4 ms of gRPC's
+  // work.
+  static CallWindowOptions OfEnds() {
+    return {.max_calls = 32, .patience = absl::Milliseconds(100)};
+  }
 
   uint64_t max_calls = Share();
   uint64_t max_calls_alone = 256;  // while no other window gets calls
