@@ -36,14 +36,14 @@ constexpr int kReadChunkBytes = 8 * 1024;
 constexpr int kHandshakeTimeoutMs = 5000;
 // For the services that keep a thread for each call: Admin and, from gRPC, reflection.
 constexpr int kMaxThreads = 64;
-// Of the view socket: all event streams (EventStreams::kMost), and a few calls beside them, which
-// take the broker's mutex one after another.
+// Of one viewer: all event streams (EventStreams::kMost), and a few calls beside them, which take
+// the broker's mutex one after another.
 constexpr int kMaxViewThreads = 24;
-// Memory quota of gRPC for all operators; and for the sessions of one uid and tenant, of which some
+// Memory quota of gRPC for one operator; and for the sessions of one uid and tenant, of which some
 // 50 can publish at a time with the largest request.
 constexpr size_t kMaxAdminTransportBytes = size_t{256} << 20;
 constexpr size_t kMaxApiTransportBytes = size_t{64} << 20;
-// For all viewers: their requests are small.
+// Of one viewer: requests are small.
 constexpr size_t kMaxViewTransportBytes = size_t{64} << 20;
 constexpr int kMaxViewRequestBytes = 128 * 1024;
 constexpr uint32_t kMaxViewConnections = 512;

@@ -16,6 +16,7 @@
 #include "daemon/transport/meter/metered_sockets.h"
 #include "daemon/transport/peer/peer_socket.h"
 #include "daemon/transport/polling/quiet_grpc.h"
+#include "daemon/transport/shut_down.h"
 
 namespace gpumemd {
 namespace {
@@ -135,15 +136,11 @@ void ApiServers::Shutdown(absl::Time deadline) {
     absl::MutexLock lock(&mutex_);
     ended.swap(servers_);
   }
-  // All at one time: each waits for its clients up to the deadline.
-  std::vector<std::thread> threads;
+  std::vector<grpc::Server*> servers;
   for (auto& [key, server] : ended) {
-    if (server.server == nullptr) continue;
-    threads.emplace_back([&server = *server.server, deadline] {
-      server.Shutdown(absl::ToChronoTime(std::max(deadline, absl::Now())));
-    });
+    if (server.server != nullptr) servers.push_back(server.server.get());
   }
-  for (std::thread& thread : threads) thread.join();
+  ShutDown(servers, deadline);
 }
 
 ApiServers::Cuts ApiServers::cuts() const {

@@ -2,6 +2,7 @@
 #include "daemon/transport/grpc_listener.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -24,6 +25,7 @@
 #include "daemon/transport/meter/metered_sockets.h"
 #include "daemon/transport/peer/peer.h"
 #include "daemon/transport/peer/peer_socket.h"
+#include "daemon/transport/shut_down.h"
 #include "spdlog/spdlog.h"
 
 namespace gpumemd {
@@ -36,7 +38,7 @@ constexpr uint64_t kStopKey = 1;
 
 // How often the connections are looked at that gRPC has yet to close. One that waits for its turn
 // to end is among them: its peer has hung up, or was cut.
-constexpr int kLookAtClosingMs = 10;
+constexpr absl::Duration kLookAtClosing = absl::Milliseconds(10);
 
 // Then the ends of connections have their turn, however many more wait.
 constexpr int kAcceptsPerRound = 16;
@@ -99,37 +101,62 @@ void GrpcListener::StopAccepting() {
 }
 
 void GrpcListener::Shutdown(absl::Time deadline) {
-  if (server_ == nullptr) return;
-  server_->Shutdown(absl::ToChronoTime(std::max(deadline, absl::Now())));
-  server_.reset();
-  acceptor_.reset();
+  std::vector<grpc::Server*> servers;
+  for (auto& [uid, user] : servers_) servers.push_back(user.server.get());
+  ShutDown(servers, deadline);
+  servers_.clear();
 }
 
-bool GrpcListener::HaveServer() {
-  if (server_ != nullptr) return true;
-  grpc::ServerBuilder builder;
-  acceptor_ = AcceptorOf(&builder);
-  prepare_(builder);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr) {
-    acceptor_.reset();
-    LogLimited(spdlog::level::err, "connections without a server", std::nullopt,
-               "gRPC could not start a server: the connection is closed");
-    return false;
+absl::StatusOr<GrpcListener::UserServer*> GrpcListener::ServerOf(uid_t uid) {
+  if (const auto found = servers_.find(uid); found != servers_.end()) return &found->second;
+  if (servers_.size() >= options_.max_users) {
+    const auto idle = std::min_element(
+        servers_.begin(), servers_.end(),
+        [](const auto& a, const auto& b) { return a.second.idle_since < b.second.idle_since; });
+    if (idle->second.idle_since == absl::InfiniteFuture()) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(servers_.size(), " users are connected, and there may be no more"));
+    }
+    ShutDown({idle->second.server.get()}, absl::InfinitePast());
+    servers_.erase(idle);
   }
-  started_(*server_);
-  return true;
+  grpc::ServerBuilder builder;
+  UserServer user{.acceptor = AcceptorOf(&builder), .idle_since = gpumem::NodeTime()};
+  prepare_(builder);
+  user.server = builder.BuildAndStart();
+  if (user.server == nullptr) {
+    return absl::InternalError("gRPC could not start a server; see the daemon's log");
+  }
+  started_(*user.server);
+  return &servers_.emplace(uid, std::move(user)).first->second;
+}
+
+absl::Duration GrpcListener::EndIdle(absl::Time now) {
+  absl::Time next = absl::InfiniteFuture();
+  const size_t ended = absl::erase_if(servers_, [&](const auto& each) {
+    const UserServer& user = each.second;
+    const absl::Time end = user.idle_since + options_.linger;
+    if (end > now) {
+      next = std::min(next, end);
+      return false;
+    }
+    ShutDown({user.server.get()}, absl::InfinitePast());
+    return true;
+  });
+  // malloc(3) would keep what calls have needed at their peak.
+  if (ended > 0) malloc_trim(0);
+  return next - now;
 }
 
 void GrpcListener::Serve() {
   std::array<epoll_event, 64> events;
   while (true) {
-    int timeout_ms = -1;
-    if (!closing_.empty()) {
-      timeout_ms = kLookAtClosingMs;
-    } else if (server_ != nullptr && connections_.empty()) {
-      timeout_ms = static_cast<int>(absl::ToInt64Milliseconds(options_.linger));
-    }
+    const absl::Duration sleep = std::min(
+        EndIdle(gpumem::NodeTime()), closing_.empty() ? absl::InfiniteDuration() : kLookAtClosing);
+    const int timeout_ms =
+        sleep == absl::InfiniteDuration()
+            ? -1
+            : static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(sleep, absl::Milliseconds(1))));
     const int n = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
     for (int i = 0; i < n; ++i) {
       const uint64_t key = events[i].data.u64;
@@ -141,11 +168,9 @@ void GrpcListener::Serve() {
       if (cut != connections_.end()) CutFlood(cut->second.uid);
     }
     // After the ends, so that they make room; nothing is lost by looking in vain.
-    const bool lingered = n == 0 && closing_.empty() && connections_.empty();
     CountClosed();
     LetNextEnd();
     AcceptSome();
-    if (lingered && connections_.empty()) Shutdown(absl::InfinitePast());
   }
 }
 
@@ -190,7 +215,8 @@ void GrpcListener::Accept(UniqueFd fd) {
   absl::StatusOr<ConnectedUsers::Limits> limits = users_.LimitsOf(peer->uid, gpumem::NodeTime());
   if (!limits.ok()) return Refuse(fd, &*peer, limits.status());
   if (connections_.size() >= options_.max_connections) EndOneOfTheGreediest();
-  if (!HaveServer()) return;
+  const absl::StatusOr<UserServer*> server = ServerOf(peer->uid);
+  if (!server.ok()) return Refuse(fd, &*peer, server.status());
   absl::StatusOr<std::shared_ptr<ApiLine>> line = ApiLine::Of(fd);
   if (!line.ok()) return Refuse(fd, &*peer, line.status());
   if (absl::Status metered = MeterSocket(fd.get(), limits->frames, calls_, limits->ends);
@@ -202,11 +228,12 @@ void GrpcListener::Accept(UniqueFd fd) {
   Add(epoll_.get(), (*line)->duplicate(), EPOLLRDHUP | EPOLLHUP | EPOLLONESHOT, key);
   connections_.emplace(key, Connection{*std::move(line), peer->uid});
   users_.Connected(peer->uid);
+  (*server)->idle_since = absl::InfiniteFuture();
 
   grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
   connection.listener_fd = listener_.get();
   connection.fd = fd.release();  // gRPC's now
-  acceptor_->HandleNewConnection(&connection);
+  (*server)->acceptor->HandleNewConnection(&connection);
 }
 
 void GrpcListener::Refuse(const UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why) {
@@ -267,7 +294,10 @@ void GrpcListener::CountClosed() {
                                 }),
                  closing_.end());
   // gRPC may have read the frames of a connection after it was cut.
-  for (uid_t uid : users) CutFlood(uid);
+  for (uid_t uid : users) {
+    CutFlood(uid);
+    if (users_.connections(uid) == 0) servers_.at(uid).idle_since = gpumem::NodeTime();
+  }
 }
 
 void GrpcListener::LetNextEnd() {

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hands the connections of the admin or the view socket to a gRPC server.
+// Hands the connections of the admin or the view socket to gRPC servers, one for each user.
+//
+// Their methods are synchronous: a call keeps a thread until its client has taken the answer. So a
+// user who takes none keeps the threads of one server, and gets no more calls. Others have theirs.
 //
 // gRPC could listen by itself, but would not limit connections: one user could take every
 // descriptor of the daemon with idle ones. Here the kernel identifies the peer, and each user has a
 // limit of connections, and a budget of frames over all of them (connected_users.h). A flood ends
 // all connections of its user. Connections that end while many calls are open are closed in turn.
 //
-// The server exists while it has connections, and for options.linger after that: its threads take
-// memory, and its methods are synchronous. Making a server takes some 2 ms.
+// A server exists while its user has connections, and for options.linger after that: its threads
+// take memory. Making one takes some 2 ms.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -20,6 +23,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/unique_fd.h"
 #include "daemon/core/identity/rules.h"
@@ -34,9 +38,11 @@ struct GrpcListenerOptions {
   uint32_t max_connections = 8192;
   uint32_t max_connections_per_uid = 1024;
   ConnectedUsersOptions users;
+  // With a server.
+  size_t max_users = 64;
   // Returns whether the peer may connect. Absent: the socket's mode decides.
   std::function<absl::Status(int socket, const PeerIdentity&)> admits;
-  // How long the server stays without connections.
+  // How long a server stays without connections.
   absl::Duration linger = absl::Seconds(30);
   // Callbacks, by connection number: a new peer, before gRPC gets the socket; its end; and peers
   // that are not admitted. They run in this object's thread.
@@ -47,9 +53,9 @@ struct GrpcListenerOptions {
 
 class GrpcListener {
  public:
-  // Configures a builder for the server, except its listening ports. Called in this object's thread
-  // for each new server. Services must allow repeated registration: methods of the synchronous and
-  // the callback interfaces.
+  // Configures a builder for a server, except its listening ports. Called in this object's thread
+  // for each new server. Several servers exist at a time, so services need methods of the
+  // synchronous and the callback interfaces.
   using Prepare = std::function<void(grpc::ServerBuilder&)>;
   // Called with each server that has just started.
   using Started = std::function<void(grpc::Server&)>;
@@ -66,13 +72,18 @@ class GrpcListener {
   void Start();
   // Stops accepting; existing connections stay. Shutdown() may follow.
   void StopAccepting();
-  // Ends the server, if any: calls in flight have until `deadline`.
+  // Ends all servers: calls in flight have until `deadline`.
   void Shutdown(absl::Time deadline);
 
  private:
   struct Connection {
     std::shared_ptr<ApiLine> line;
     uid_t uid = 0;
+  };
+  struct UserServer {
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;  // of `server`
+    std::unique_ptr<grpc::Server> server;
+    absl::Time idle_since = absl::InfiniteFuture();  // without connections
   };
 
   void Serve();
@@ -87,8 +98,13 @@ class GrpcListener {
   void LetNextEnd();
   // Sends the peer of `fd`, which has just connected, the reason for the refusal.
   void Refuse(const gpumem::UniqueFd& fd, const PeerIdentity* peer, const absl::Status& why);
-  // Returns true if a server exists; makes one if needed.
-  bool HaveServer();
+  // Returns the user's server; makes one if needed.
+  //   RESOURCE_EXHAUSTED  there are options.max_users others with connections
+  //   INTERNAL            gRPC could not start one
+  absl::StatusOr<UserServer*> ServerOf(uid_t uid);
+  // Ends the servers that have had no connections for options.linger, and gives their memory back
+  // to the machine. Returns the time until the next one is to be ended; infinite: there is none.
+  absl::Duration EndIdle(absl::Time now);
   // Makes room when all connections are taken: ends one of the user with the most.
   void EndOneOfTheGreediest();
 
@@ -102,8 +118,7 @@ class GrpcListener {
   const Started started_;
 
   // Used by the serving thread, while it runs.
-  std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;  // of server_
-  std::unique_ptr<grpc::Server> server_;
+  absl::flat_hash_map<uid_t, UserServer> servers_;
   uint64_t next_key_;
   absl::flat_hash_map<uint64_t, Connection> connections_;
   ConnectedUsers users_;
