@@ -33,7 +33,7 @@ AllocationListener* ListenToAllocations(AllocationListener* listener) {
 
 }  // namespace gpumemd::simulation
 
-// The forms that take std::nothrow_t, and those for arrays, call these.
+// All forms: by default some of them call others, but not under AddressSanitizer.
 void* operator new(size_t bytes) {
   return gpumemd::simulation::Allocate(bytes, __STDCPP_DEFAULT_NEW_ALIGNMENT__);
 }
@@ -42,6 +42,14 @@ void* operator new(size_t bytes, std::align_val_t alignment) {
 }
 void* operator new[](size_t bytes) { return operator new(bytes); }
 void* operator new[](size_t bytes, std::align_val_t alignment) {
+  return operator new(bytes, alignment);
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
+void* operator new[](size_t bytes, const std::nothrow_t&) noexcept { return operator new(bytes); }
+void* operator new(size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return operator new(bytes, alignment);
+}
+void* operator new[](size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   return operator new(bytes, alignment);
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
