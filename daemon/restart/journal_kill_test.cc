@@ -160,7 +160,7 @@ TEST(JournalKill, BetweenAnyTwoInstructions) {
   if (writer.exit_code() == kNotTraced) GTEST_SKIP() << "no process can be traced here";
   ASSERT_EQ(writer.exit_code(), 0);
   EXPECT_EQ(state, batches.size());
-  EXPECT_GT(half_applied, 100u);  // batches that count, and are not in their slots yet
+  EXPECT_GE(half_applied, 50u);  // batches that count, and are not in their slots yet
   EXPECT_GT(changes, 500u);
 }
 
