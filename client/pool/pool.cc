@@ -24,6 +24,9 @@
 namespace gpumem {
 namespace {
 
+// More would overflow where sizes are rounded up to it.
+constexpr uint64_t kMostGrowBytes = uint64_t{1} << 40;
+
 // Returns the eligible device on which the tenant can get most.
 absl::StatusOr<std::string> MostFree(Client& client, const std::vector<DeviceInfo>& devices,
                                      const std::vector<std::string>& among) {
@@ -177,6 +180,9 @@ absl::StatusOr<std::unique_ptr<Pool>> Pool::Create(std::shared_ptr<Client> clien
   if (client == nullptr) return absl::InvalidArgumentError("a pool needs a client");
   if (options.wait < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("PoolOptions::wait is below zero");
+  }
+  if (options.grow_bytes > kMostGrowBytes) {
+    return absl::InvalidArgumentError("PoolOptions::grow_bytes is above 1 TiB");
   }
   const v1::Welcome& welcome = client->session_->welcome();
   absl::StatusOr<DeviceInfo> device = ChooseDevice(*client, welcome, options);

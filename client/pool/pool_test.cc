@@ -289,6 +289,18 @@ TEST(PoolTest, MapsForGpusAlone) {
             absl::StatusCode::kNotFound);
 }
 
+TEST(PoolTest, GrowsByOneTebibyteAtMost) {
+  FakeDaemon daemon;
+  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});
+  ASSERT_TRUE(client.ok()) << client.status();
+  const std::shared_ptr<Client> shared = *std::move(client);
+  for (uint64_t bytes : {(uint64_t{1} << 40) + 1, UINT64_MAX - 255, UINT64_MAX}) {
+    EXPECT_EQ(Pool::Create(shared, {.grow_bytes = bytes}).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_TRUE(Pool::Create(shared, {.grow_bytes = uint64_t{1} << 40}).ok());
+}
+
 TEST(PoolTest, OfKindMempoolIsNotRevocable) {
   FakeDaemon daemon;
   auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});

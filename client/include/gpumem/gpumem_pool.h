@@ -33,7 +33,7 @@ struct gpumem_pool_options {
   int32_t without_thread_caches;     /* 1: makes the peaks of the statistics exact */
   uint64_t limit_bytes;              /* 0: none */
   uint64_t release_threshold_bytes;  /* 0: nothing is released automatically (set it later to 0) */
-  uint64_t grow_bytes;               /* 0: 8 MiB */
+  uint64_t grow_bytes;               /* 0: 8 MiB; at most 1 TiB */
   uint64_t wait_ms;                  /* for memory if none is left; may be GPUMEM_UNLIMITED */
   int32_t keeps_under_pressure;      /* 1: keeps free memory when others are denied memory */
   int32_t revocable;                 /* 1: its segments are; revocation takes the free ones back */

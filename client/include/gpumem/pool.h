@@ -102,7 +102,7 @@ struct PoolOptions {
   // The initial size of segments, and the minimum that is leased at once. A larger pool has larger
   // segments: a 16th of its size, up to 64 MiB, or more if that would make over 512 segments. It
   // leases several at once (up to 256 MiB, or an 11th of its size while it grows fast), within its
-  // limit.
+  // limit. At most 1 TiB.
   uint64_t grow_bytes = uint64_t{8} << 20;
   // How long an Allocate waits for memory if none is left. It waits for blocks freed in this pool,
   // and in the daemon's queue (AcquireOptions::wait) for memory of other tenants and sessions. The
