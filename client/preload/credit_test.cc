@@ -365,3 +365,7 @@ TEST(CreditTest, ThreadsNeverGetMoreThanTheLimitTogether) {
 
 }  // namespace
 }  // namespace gpumem::preload
+
+// What the accountant keeps lives as long as the process, since a preloaded library may be called
+// until the very end.
+extern "C" const char* __lsan_default_suppressions() { return "leak:gpumem::preload::"; }

@@ -35,7 +35,8 @@ const std::string& ServerPath() {
     options.page = [] { return std::string("page\n"); };
     auto server = HttpServer::Start(*std::move(listener), std::move(options));
     FUZZ_CHECK(server.ok());
-    server->release();
+    static HttpServer* const kept = server->release();  // found by LeakSanitizer
+    (void)kept;
     std::atexit([] {
       unlink(absl::StrCat(dir, "/http").c_str());
       rmdir(dir);

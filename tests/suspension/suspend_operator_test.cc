@@ -210,7 +210,7 @@ default = true
   std::vector<std::unique_ptr<Watch>> watches;
   segments.reserve(4);
   for (uint64_t i = 0; i < 2; ++i) {
-    auto client = daemon_->Connect({.tenant = "lab"});
+    auto client = daemon_->Connect("lab");
     ASSERT_OK(client);
     clients.push_back(*std::move(client));
     auto segment = clients.back()->Acquire({.bytes = 8 * kMiB});
@@ -231,7 +231,7 @@ default = true
     watches.push_back(*std::move(watch));
     EXPECT_TRUE(Eventually([&] { return Resume(clients.back()->session_id()).ok(); }));
   }
-  auto elsewhere = daemon_->Connect({.tenant = "elsewhere"});
+  auto elsewhere = daemon_->Connect("elsewhere");
   ASSERT_OK(elsewhere);
   auto other = (*elsewhere)->Acquire({.bytes = 8 * kMiB});
   ASSERT_OK(other);
@@ -245,7 +245,7 @@ default = true
   EXPECT_EQ(SuspendedBytes(admin_.get()), 0u);
 
   // A session that does not serve fails, and leaves the others alone.
-  auto deaf = daemon_->Connect({.tenant = "lab"});
+  auto deaf = daemon_->Connect("lab");
   ASSERT_OK(deaf);
   auto kept = (*deaf)->Acquire({.bytes = 2 * kMiB});
   ASSERT_OK(kept);

@@ -69,7 +69,7 @@ CODE(loop_to_entry, "1: add $3, %rax\ndec %rdi\njnz 1b\nret")
 CODE(loop_inside, "xor %eax, %eax\n1: add $3, %rax\ndec %rdi\njnz 1b\nret")
 CODE(loop_from_far, "xor %eax, %eax\n1: add %rdi, %rax\n.fill 200, 1, 0x90\ndec %rdi\njnz 1b\nret")
 CODE(loop_to_landing, "endbr64\n1: add %rdi, %rax\ndec %rdi\njnz 1b\nret")
-CODE(jump_inside, "{disp8} jmp 1f\n1: mov $1, %eax\nret")
+CODE(jump_inside, ".byte 0xEB, 0\nmov $1, %eax\nret")
 CODE(call_next, "call 1f\n1: pop %rax\nret")
 CODE_WITH_END(too_short, "xor %eax, %eax\nret", "mov $1, %eax\nret\n.p2align 4")
 // Its last four bytes are taken for a function, behind which another one may begin with a NOP.

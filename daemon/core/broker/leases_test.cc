@@ -383,7 +383,9 @@ TEST_F(ManyLeases, AMillionLeasesDoNotDelayOthers) {
   // leases would take longer than that, or take long again and again.
   const Measures measures = broker_->views().Measure();
   EXPECT_LE(LongHolds(), measures.lock_holds.count() / 100);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they slow it down
   EXPECT_LE(measures.longest_lock_hold, absl::Milliseconds(250));
+#endif
 }
 
 }  // namespace

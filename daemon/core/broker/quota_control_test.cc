@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/bytes.h"
 #include "daemon/core/broker/tenants.h"
@@ -302,15 +303,22 @@ TEST_F(QuotaControlTest, EndingAMadeTenantSaysWhatItHolds) {
   ASSERT_TRUE(control_->CreateTenant({.tenant = "job", .owner = "slurm"}).ok());
   const auto session = broker_->OpenSession("job", {.peer = {.pid = 7, .start_time = 1}});
   ASSERT_TRUE(session.ok()) << session.status();
+  absl::Notification waits;
   const auto end = [&](absl::Duration wait) {
-    return broker_->tenants().End("job", "slurm", {}, absl::Now() + wait, [] { return false; });
+    return broker_->tenants().End("job", "slurm", {}, absl::Now() + wait, [&] {
+      if (wait > absl::ZeroDuration() && !waits.HasBeenNotified()) waits.Notify();
+      return false;
+    });
   };
   const auto held = end(absl::ZeroDuration());
   ASSERT_TRUE(held.ok()) << held.status();
   EXPECT_FALSE(held->gone);
   EXPECT_THAT(held->sessions, ElementsAre(std::pair(session->id, 7)));
   EXPECT_TRUE(absl::IsFailedPrecondition(broker_->OpenSession("job", {}).status()));
-  std::thread ends([&] { broker_->ProcessGone(session->id); });
+  std::thread ends([&] {
+    waits.WaitForNotification();
+    broker_->ProcessGone(session->id);
+  });
   EXPECT_TRUE(end(absl::Minutes(1))->gone);
   ends.join();
   EXPECT_TRUE(absl::IsNotFound(end(absl::ZeroDuration()).status()));
