@@ -9,6 +9,7 @@
 #include <random>
 #include <utility>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -128,6 +129,17 @@ void TakeSpot(Client& client, absl::Duration pause, uint64_t seed, Tally& tally)
       });
 }
 
+// Calls `connect` until it returns true. False if that takes too long: a daemon that restarts, or
+// is under attack, may refuse a few times.
+bool ConnectsAtLast(const std::function<bool()>& connect) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  while (!connect()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+  return true;
+}
+
 }  // namespace
 
 const std::vector<std::string>& WorkerOperations() {
@@ -151,7 +163,7 @@ int RunWorker(const std::vector<std::string>& args) {
   options.name = "soak-" + role;
   if (role == "mixed") {
     Mixed mixed({.connect = options, .mailbox = args[2], .seed = seed}, tally);
-    if (!mixed.Connect()) {
+    if (!ConnectsAtLast([&] { return mixed.Connect(); })) {
       tally.Tell(0);
       return 1;
     }
@@ -160,8 +172,12 @@ int RunWorker(const std::vector<std::string>& args) {
         pause, tally, [&] { mixed.Step(); }, [&] { return mixed.held_bytes(); });
     mixed.End();
   } else {
-    auto client = Client::Connect(options);
-    if (!tally.Count("connect", client.status())) {
+    absl::StatusOr<std::unique_ptr<Client>> client;
+    const bool connected = ConnectsAtLast([&] {
+      client = Client::Connect(options);
+      return tally.Count("connect", client.status());
+    });
+    if (!connected) {
       tally.Tell(0);
       return 1;
     }
