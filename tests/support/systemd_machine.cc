@@ -18,8 +18,8 @@ namespace {
 
 constexpr char kSystemd[] = "/lib/systemd/systemd";
 
-// Process 1 before it becomes systemd; $1 is the folder, $2 systemd. LeakSanitizer traces the process
-// that it checks, which the services' filters of system calls do not let it.
+// Process 1 before it becomes systemd; $1 is the folder, $2 systemd. LeakSanitizer traces the
+// process that it checks, which the services' filters of system calls do not let it.
 constexpr char kInit[] = R"sh(
 mkdir "$1/units"
 for target in test sysinit basic shutdown exit multi-user; do
