@@ -27,6 +27,8 @@ using testing::kParentChannel;
 using testing::Say;
 
 constexpr absl::Duration kTell = absl::Seconds(1);
+// A daemon that restarts, or is under attack, may refuse a few times.
+constexpr absl::Duration kConnects = absl::Seconds(30);
 constexpr uint64_t kServedBytes = 2 * kMiB;
 constexpr int kServed = 3;
 
@@ -129,17 +131,6 @@ void TakeSpot(Client& client, absl::Duration pause, uint64_t seed, Tally& tally)
       });
 }
 
-// Calls `connect` until it returns true. False if that takes too long: a daemon that restarts, or
-// is under attack, may refuse a few times.
-bool ConnectsAtLast(const std::function<bool()>& connect) {
-  const absl::Time deadline = absl::Now() + absl::Seconds(30);
-  while (!connect()) {
-    if (absl::Now() > deadline) return false;
-    absl::SleepFor(absl::Milliseconds(100));
-  }
-  return true;
-}
-
 }  // namespace
 
 const std::vector<std::string>& WorkerOperations() {
@@ -163,7 +154,7 @@ int RunWorker(const std::vector<std::string>& args) {
   options.name = "soak-" + role;
   if (role == "mixed") {
     Mixed mixed({.connect = options, .mailbox = args[2], .seed = seed}, tally);
-    if (!ConnectsAtLast([&] { return mixed.Connect(); })) {
+    if (!testing::Eventually([&] { return mixed.Connect(); }, kConnects)) {
       tally.Tell(0);
       return 1;
     }
@@ -173,10 +164,12 @@ int RunWorker(const std::vector<std::string>& args) {
     mixed.End();
   } else {
     absl::StatusOr<std::unique_ptr<Client>> client;
-    const bool connected = ConnectsAtLast([&] {
-      client = Client::Connect(options);
-      return tally.Count("connect", client.status());
-    });
+    const bool connected = testing::Eventually(
+        [&] {
+          client = Client::Connect(options);
+          return tally.Count("connect", client.status());
+        },
+        kConnects);
     if (!connected) {
       tally.Tell(0);
       return 1;
