@@ -63,25 +63,28 @@ class Line {
   Call calls_[2];
 };
 
-class GrpcListenerUsersTest : public GrpcListenerTest {};
+class GrpcListenerUsersTest : public GrpcListenerTest {
+ protected:
+  // Has four connections hang up, whose calls are under way. They end one after another.
+  void HangUpAfterEachOther(absl::Duration patience) {
+    Start(kLong, {.ends = {.max_calls = 1, .patience = patience}});
+    for (int i = 0; i < 4; ++i) lines_.push_back(std::make_unique<Line>(path_));
+    EXPECT_TRUE(by_thread_.Usages(8));
+    for (const auto& line : lines_) line->HangUp();
+  }
+
+  std::vector<std::unique_ptr<Line>> lines_;
+};
 INSTANTIATE_TEST_SUITE_P(ByThread, GrpcListenerUsersTest, ::testing::Values(false));
 
 TEST_P(GrpcListenerUsersTest, AConnectionThatIsNotClosedDelaysTheEndsOfOthersOnlyBriefly) {
-  Start(kLong, {.ends = {.max_calls = 1, .patience = absl::Milliseconds(1)}});
-  std::vector<std::unique_ptr<Line>> lines;
-  for (int i = 0; i < 4; ++i) lines.push_back(std::make_unique<Line>(path_));
-  EXPECT_TRUE(by_thread_.Usages(8));
-  for (const auto& line : lines) line->HangUp();
+  HangUpAfterEachOther(absl::Milliseconds(1));
   EXPECT_TRUE(by_thread_.CancelledUsages(8));
   by_thread_.LetUsagesEnd();
 }
 
 TEST_P(GrpcListenerUsersTest, ConnectionsOfOneUserEndInTurn) {
-  Start(kLong, {.ends = {.max_calls = 1, .patience = absl::Hours(1)}});
-  std::vector<std::unique_ptr<Line>> lines;
-  for (int i = 0; i < 4; ++i) lines.push_back(std::make_unique<Line>(path_));
-  EXPECT_TRUE(by_thread_.Usages(8));
-  for (const auto& line : lines) line->HangUp();
+  HangUpAfterEachOther(absl::Hours(1));
   EXPECT_TRUE(by_thread_.CancelledUsages(2));
   // Others do not wait for them.
   EXPECT_TRUE(Call().ok());
@@ -95,10 +98,9 @@ TEST_P(GrpcListenerUsersTest, ConnectionsOfOneUserEndInTurn) {
 TEST_P(GrpcListenerUsersTest, AUserWhoKeepsAllThreadsDelaysNoOther) {
   if (!CanBecomeUser()) GTEST_SKIP() << kNeedsRoot;
   Start(kLong);
-  std::vector<std::unique_ptr<Line>> lines;
   do {
-    lines.push_back(std::make_unique<Line>(path_));
-    ASSERT_LE(lines.size(), static_cast<size_t>(kMostThreads));
+    lines_.push_back(std::make_unique<Line>(path_));
+    ASSERT_LE(lines_.size(), static_cast<size_t>(kMostThreads));
   } while (Call().ok());
   EXPECT_TRUE(CallOn(ConnectAs(kOther)).ok());
   by_thread_.LetUsagesEnd();

@@ -25,23 +25,12 @@
 #include "absl/time/time.h"
 #include "common/unix_channel.h"
 #include "daemon/transport/grpc_listener.h"
+#include "daemon/transport/testing/api_servers_fixture.h"
 #include "proto/gpumem/v1/broker.grpc.pb.h"
 
 namespace gpumemd::listener {
 
-inline constexpr absl::Duration kLong = absl::Seconds(30);
-
-// Of both interfaces, as the daemon's are.
-class ByCallback : public gpumem::v1::Broker::CallbackService {
- public:
-  grpc::ServerUnaryReactor* WhoAmI(grpc::CallbackServerContext* context,
-                                   const gpumem::v1::WhoAmIRequest*,
-                                   gpumem::v1::WhoAmIResponse*) override {
-    auto* reactor = context->DefaultReactor();
-    reactor->Finish(grpc::Status::OK);
-    return reactor;
-  }
-};
+// Beside AnswersWhoAmI: services have both interfaces, as the daemon's do.
 class ByThread : public gpumem::v1::Broker::Service {
  public:
   grpc::Status WhoAmI(grpc::ServerContext*, const gpumem::v1::WhoAmIRequest*,
@@ -154,7 +143,7 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
   }
 
   std::string folder_, path_;
-  ByCallback by_callback_;
+  AnswersWhoAmI by_callback_;
   ByThread by_thread_;
   absl::Mutex mutex_;
   int started_ ABSL_GUARDED_BY(mutex_) = 0;
