@@ -9,9 +9,10 @@ its library need, too. Together they need it once.
 _SOURCES_PER_UNIT = 12
 
 # Messages of the compiler, debug information and compile_commands.py see the sources themselves.
+# `sed` ends a last line that has no end: it would swallow the next source's #line.
 _JOIN = """
 unit=$1; shift
-for source; do echo "#line 1 \\"$source\\""; cat "$source"; done >"$unit"
+for source; do echo "#line 1 \\"$source\\""; sed '$a\\' "$source"; done >"$unit"
 """
 
 SourcesInfo = provider(
