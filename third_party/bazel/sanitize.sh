@@ -8,10 +8,11 @@ readonly THREAD_TARGETS=(//daemon/core/... //client/pool/... //common/...)
 
 run_sanitize() {
   local which=${1:-}
+  [[ $which == address || $which == thread ]] || die "sanitize takes 'address' or 'thread'"
+  setup "${CLANG_PACKAGES[@]}"
+  command -v clang-14 >/dev/null || die "no clang-14 here (${CLANG_PACKAGES[*]})"
   case $which in
     address)
-      setup "${CLANG_PACKAGES[@]}"
-      command -v clang-14 >/dev/null || die "no clang-14 here (${CLANG_PACKAGES[*]})"
       run_test --config=asan "${@:2}"
       ;;
     thread)
@@ -22,6 +23,5 @@ run_sanitize() {
       done
       run_test --config=tsan "${@:2}" "${targets[@]}"
       ;;
-    *) die "sanitize takes 'address' or 'thread'" ;;
   esac
 }
