@@ -54,6 +54,21 @@ void AddProcess(const std::string& name, pid_t pid, Figures& figures) {
   if (const int fds = testing::CountFds(pid); fds > 0) figures[name + "_fds"] = fds;
 }
 
+std::string ThreadsOf(pid_t pid) {
+  absl::btree_map<std::string, int> names;
+  std::error_code error;
+  const std::string folder = absl::StrCat("/proc/", pid, "/task");
+  std::filesystem::directory_iterator thread(folder, error);
+  for (; !error && thread != std::filesystem::directory_iterator(); thread.increment(error)) {
+    std::ifstream comm(thread->path() / "comm");
+    // A thread that has ended meanwhile has no name.
+    if (std::string name; std::getline(comm, name)) ++names[name];
+  }
+  return absl::StrJoin(names, ", ", [](std::string* out, const auto& each) {
+    absl::StrAppend(out, each.second, " ", each.first);
+  });
+}
+
 void AddChildren(const std::string& name, pid_t pid, Figures& figures) {
   figures[name + "_rss"] = figures[name + "_anonymous"] = 0;
   for (const pid_t child : testing::ChildrenOf(pid)) {

@@ -23,6 +23,8 @@ using Figures = absl::btree_map<std::string, double>;
 // Reads a process's memory, descriptors and threads under "NAME_rss", "NAME_anonymous", "NAME_pss"
 // (bytes), "NAME_fds" and "NAME_threads".
 void AddProcess(const std::string& name, pid_t pid, Figures& figures);
+// Returns how many threads of each name a process has, as "8 gpumemd, 2 grpc_global_tim".
+std::string ThreadsOf(pid_t pid);
 // Sums up the memory of the children of a process under "NAME_rss" and "NAME_anonymous".
 void AddChildren(const std::string& name, pid_t pid, Figures& figures);
 // Reads what heap.c has told of a process under "NAME_heap": the bytes in use of its heap.
