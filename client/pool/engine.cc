@@ -289,7 +289,7 @@ absl::Status Engine::Free(void* data, Stream stream) {
   ThreadCache* const cache = Caching() ? CacheOfThisThread() : nullptr;
   if (cache == nullptr) return FreeUncached(at, stream, /*done=*/false);
   Kept spilled{};
-  while (spilled.timeline == nullptr) {
+  while (true) {
     {
       const std::lock_guard<OwnerLock> lock(cache->lock);
       if (KeptBlocks* const kept = cache->Find(stream)) {

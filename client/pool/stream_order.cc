@@ -147,11 +147,7 @@ absl::Status StreamOrder::Forget(Timeline* timeline) {
   if (!recorded.ok()) return recorded.status();
   timeline->recorded_.push_back(*recorded);
   timeline->forgotten_ = true;
-  for (auto it = by_stream_.begin(); it != by_stream_.end(); ++it) {
-    if (it->second != timeline) continue;
-    by_stream_.erase(it);
-    break;
-  }
+  absl::erase_if(by_stream_, [timeline](const auto& entry) { return entry.second == timeline; });
   return absl::OkStatus();
 }
 

@@ -25,10 +25,10 @@ class GrowthForecast {
   static constexpr uint64_t kSegments = 8;
 
   // Returns how many bytes to lease now, of which the caller may need less, when the pool grows.
-  // `allocations`: those that the pool has served in all; `needed`: the bytes of all blocks, of the
-  // one to come too; `reserved`: the pool's leased bytes.
+  // `allocations`: those that the pool has served in all, never fewer than in the last call;
+  // `needed`: the bytes of all blocks, of the one to come too; `reserved`: the pool's leased bytes.
   uint64_t Step(uint64_t allocations, uint64_t needed, uint64_t reserved) {
-    if (allocations < last_ || allocations - last_ > kGap) burst_ = 0;
+    if (allocations - last_ > kGap) burst_ = 0;
     last_ = allocations;
     const uint64_t most = needed + needed / kSpareParts;
     return std::min(burst_ / kBurstParts, most - std::min(most, reserved));
