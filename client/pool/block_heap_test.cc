@@ -188,5 +188,37 @@ TEST(BlockHeapTest, TakesTheSmallestThatFits) {
   EXPECT_EQ(heap.Take(5 * kUnit, nullptr, nobody), nullptr);
 }
 
+TEST(BlockHeapTest, GatherCutsAFirstChunkThatIsLargeEnough) {
+  BlockHeap heap(/*join_ranges=*/true);
+  Timeline one, other;
+  heap.AddRange(kRange, 4 * kUnit, &one, 1);
+  heap.AddRange(kRange + 4 * kUnit, 4 * kUnit, &other, 1);
+  const Chunk* const taken =
+      heap.Gather(2 * kUnit, [](const Timeline*) -> uint64_t { return UINT64_MAX; });
+  ASSERT_NE(taken, nullptr);
+  EXPECT_EQ(taken->at, kRange);
+  EXPECT_EQ(taken->bytes, 2 * kUnit);
+  EXPECT_EQ(taken->freed_on, &one);
+  EXPECT_EQ(heap.free_bytes(), 6 * kUnit);
+  const absl::Status right = heap.CheckInvariants();
+  EXPECT_TRUE(right.ok()) << right;
+}
+
+TEST(BlockHeapTest, ARunIsRemovedByAnyOfItsChunks) {
+  BlockHeap heap(/*join_ranges=*/true);
+  Timeline one, other;
+  heap.AddRange(kRange, 2 * kUnit, &one, 1);
+  Chunk* const second = heap.AddRange(kRange + 2 * kUnit, 3 * kUnit, &other, 2);
+  const std::vector<BlockHeap::Piece> pieces = heap.RemoveRun(second);
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].bytes, 2 * kUnit);
+  EXPECT_EQ(pieces[0].freed_on, &one);
+  EXPECT_EQ(pieces[1].bytes, 3 * kUnit);
+  EXPECT_EQ(pieces[1].epoch, 2u);
+  EXPECT_EQ(heap.total_bytes(), 0u);
+  const absl::Status right = heap.CheckInvariants();
+  EXPECT_TRUE(right.ok()) << right;
+}
+
 }  // namespace block_heap_test
 }  // namespace gpumem::internal

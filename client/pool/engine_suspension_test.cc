@@ -223,6 +223,19 @@ TEST_F(EngineSuspensionTest, AnAllocateThatWaitsIsEnded) {
   Free(held);
 }
 
+TEST_F(EngineSuspensionTest, AnAllocateThatIsAboutToWaitIsEnded) {
+  Make({.wait = absl::InfiniteDuration()}, {.capacity = 8 * kMiB});
+  const Block held = Allocate(8 * kMiB);
+  engine_->SetOutOfMemoryCallback([this](uint64_t) {
+    EXPECT_EQ(Suspend(), absl::OkStatus());
+    return false;
+  });
+  EXPECT_EQ(engine_->Allocate(4 * kMiB, nullptr).status().code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(source_->waits().empty());
+  ASSERT_EQ(Resume(), absl::OkStatus());
+  Free(held);
+}
+
 // The daemon grants the memory at the moment when the pool is suspended.
 TEST_F(EngineSuspensionTest, MemoryThatIsGrantedTooLateGoesBack) {
   Make({.wait = absl::InfiniteDuration()}, {.capacity = 8 * kMiB});

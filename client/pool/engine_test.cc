@@ -2,7 +2,9 @@
 // The pool's engine by examples. engine_threads_test.cc has those about threads.
 #include "client/pool/engine.h"
 
+#include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/pool/size_class.h"
@@ -201,6 +203,50 @@ TEST_F(EngineTest, ItWaitsForWhatOthersFree) {
   other.join();
 }
 
+// A daemon that refuses requests of more than `most` bytes with a status of its own.
+class RefusingSegments : public FakeSegments {
+ public:
+  RefusingSegments(uint64_t most, absl::Status refusal)
+      : FakeSegments({}), most_(most), refusal_(std::move(refusal)) {}
+  absl::StatusOr<std::vector<Range>> Acquire(uint64_t bytes, uint64_t count, uintptr_t at,
+                                             bool wish) override {
+    if (bytes * count > most_) return refusal_;
+    return FakeSegments::Acquire(bytes, count, at, wish);
+  }
+
+ private:
+  const uint64_t most_;
+  const absl::Status refusal_;
+};
+
+TEST_F(EngineTest, WhereTheDaemonGivesNotSoMuchAtOnceTheNeedIsLeased) {
+  auto source = std::make_unique<RefusingSegments>(4 * kMiB, absl::InvalidArgumentError("no"));
+  source_ = source.get();
+  engine_ = std::make_unique<Engine>(std::move(source), MakeHostStreamApi(),
+                                     PoolOptions{.grow_bytes = 32 * kMiB});
+  Allocate(4 * kMiB);
+  EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
+  EXPECT_EQ(engine_->Allocate(6 * kMiB, nullptr).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST_F(EngineTest, ARefusalThatDoesNotPassIsNotWaitedFor) {
+  auto source = std::make_unique<RefusingSegments>(0, absl::PermissionDeniedError("no"));
+  source_ = source.get();
+  engine_ = std::make_unique<Engine>(std::move(source), MakeHostStreamApi(),
+                                     PoolOptions{.wait = absl::InfiniteDuration()});
+  EXPECT_EQ(engine_->Allocate(kMiB, nullptr).status().code(), StatusCode::kPermissionDenied);
+  EXPECT_EQ(engine_->Stats().out_of_memory, 1u);
+  EXPECT_TRUE(source_->waits().empty());
+}
+
+TEST_F(EngineTest, AnEmptyPoolThatIsDeniedMemoryMovesNothing) {
+  Make({}, {.capacity = 4 * kMiB});
+  EXPECT_EQ(engine_->Allocate(6 * kMiB, nullptr).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(source_->pressed_bytes(), 6 * kMiB);
+  EXPECT_EQ(engine_->Stats().moves, 0u);
+  EXPECT_TRUE(engine_->Allocate(4 * kMiB, nullptr).ok());
+}
+
 TEST_F(EngineTest, WithoutADaemonLeasedMemoryStaysUsable) {
   Make({.grow_bytes = 4 * kMiB});
   const Block block = Allocate(2 * kMiB);
@@ -252,6 +298,16 @@ TEST_F(EngineTest, StatsAndHighWaterMarks) {
     engine_->ResetPeaks();
     EXPECT_EQ(engine_->Stats().used_peak_bytes, 0u);
     EXPECT_EQ(engine_->Stats().reserved_peak_bytes, 0u);
+  }
+}
+
+TEST_F(EngineTest, AReleaseThresholdTurnsNoCachesOn) {
+  for (const bool hook : {false, true}) {
+    Make({.thread_caches = hook});
+    if (hook) engine_->SetHook([](const PoolEvent&) {});
+    engine_->SetReleaseThreshold(UINT64_MAX);
+    Free(Allocate(4096));
+    EXPECT_EQ(engine_->TryAllocate(4096, nullptr).data, nullptr);
   }
 }
 

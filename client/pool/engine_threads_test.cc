@@ -2,11 +2,13 @@
 // Thread caches of the pool's engine, ending threads, and many threads on plain memory.
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "client/pool/engine.h"
+#include "client/pool/size_class.h"
 #include "client/pool/testing/engine_fixture.h"
 #include "client/pool/testing/fake_segments.h"
 #include "common/bytes.h"
@@ -69,6 +71,34 @@ TEST_F(EngineTest, TryingToFreeKeepsNoMoreThanFreeingDoes) {
   }
 }
 
+TEST_F(EngineTest, AThreadKeepsNoMoreSmallBytesOfAllClassesThanTheLimit) {
+  Make();
+  constexpr int kClasses = 12;  // a thread may keep 64 MiB of each, and keeps one block of each
+  constexpr int kFirst = kSizeClasses - kClasses;
+  std::vector<Block> blocks;
+  for (int size_class = kFirst; size_class < kSizeClasses; ++size_class) {
+    for (uint32_t i = 0; i < ThreadCache::Limit(size_class); ++i) {
+      blocks.push_back(Allocate(ClassBytes(size_class)));
+    }
+  }
+  int refused = 0;
+  for (const Block& block : blocks) {
+    if (engine_->TryFree(block.data, nullptr)) continue;
+    ++refused;
+    Free(block);
+  }
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(engine_->Stats().used_blocks, 0u);
+  uint64_t kept = 0;
+  for (int size_class = kFirst; size_class < kSizeClasses; ++size_class) {
+    while (engine_->TryAllocate(ClassBytes(size_class), nullptr).data != nullptr) {
+      kept += ClassBytes(size_class);
+    }
+  }
+  EXPECT_LE(kept, ThreadCache::kMostSmallBytes + kClasses * kMaxSmallBytes);
+  EXPECT_GT(kept, ThreadCache::kMostSmallBytes / 2);
+}
+
 TEST_F(EngineTest, AKeptBlockServesASomewhatSmallerRequestIfTheHeapsHaveNone) {
   Make({}, {.capacity = 2 * kMiB});
   const Block first = Allocate(kMiB), second = Allocate(kMiB);
@@ -104,6 +134,32 @@ TEST_F(EngineTest, CountsOutliveTheirThreads) {
   }
   EXPECT_EQ(engine_->Stats().allocations, 30u);
   EXPECT_EQ(engine_->Stats().frees, 30u);
+}
+
+// Destructors of static objects may still call then.
+TEST_F(EngineTest, AThreadWhoseCacheIsGoneAllocatesAndFreesWithoutOne) {
+  Make();
+  const Block kept = Allocate(4096);
+  Free(kept);  // into this thread's cache
+  struct AtEnd {
+    std::function<void()> call;
+    ~AtEnd() { call(); }
+  };
+  bool called = false;
+  std::thread([&] {
+    thread_local AtEnd at_end;  // older than the thread's caches: destroyed after them
+    at_end.call = [&] {
+      Free(Allocate(512));
+      EXPECT_EQ(engine_->TryAllocate(512, nullptr).data, nullptr) << "no cache has it";
+      EXPECT_EQ(engine_->Free(kept.data, nullptr).code(), absl::StatusCode::kInvalidArgument)
+          << "it is free";
+      called = true;
+    };
+    Free(Allocate(512));
+  }).join();
+  EXPECT_TRUE(called);
+  EXPECT_EQ(engine_->Stats().frees, 3u);
+  EXPECT_EQ(engine_->Stats().used_bytes, 0u);
 }
 
 TEST_F(EngineTest, WhatOneThreadKeepsAnotherGetsBeforeThePoolGrows) {
@@ -145,6 +201,31 @@ TEST_F(EngineTest, ATrimWaitsForWhatOtherThreadsRelease) {
   EXPECT_TRUE(engine_->Trim(UINT64_MAX).ok());
   EXPECT_TRUE(released);
   giver.join();
+}
+
+TEST_F(EngineTest, ATrimWhoseReleaseFailsSaysSoWhileOthersRelease) {
+  std::atomic<int> step{0};
+  Make({.grow_bytes = 2 * kMiB}, {.unmapped = [&](uintptr_t, uint64_t) {
+         if (step.exchange(1) != 0) return;
+         step.notify_all();
+         step.wait(1);
+       }});
+  const Block first = Allocate(2 * kMiB), second = Allocate(2 * kMiB);
+  Free(first);
+  Free(second);
+  ASSERT_TRUE(engine_->Trim(4 * kMiB).ok());  // collects what this thread keeps
+  int shrinks = 0;                            // counted under the engine's lock
+  engine_->SetHook([&](const PoolEvent& event) {
+    if (event.what != PoolEvent::What::kShrink || ++shrinks != 2) return;
+    step = 2;  // the trim has seen what the other thread is releasing
+    step.notify_all();
+  });
+  source_->SetUnavailable(true);
+  std::thread giver([&] { engine_->GiveBack(2 * kMiB); });
+  step.wait(0);
+  EXPECT_EQ(engine_->Trim(0).status().code(), absl::StatusCode::kUnavailable);
+  giver.join();
+  EXPECT_EQ(engine_->Stats().reserved_bytes, 0u);
 }
 
 // Each thread fills its blocks with its mark and checks it before it frees them.

@@ -133,6 +133,50 @@ TEST_F(EngineWaitingTest, ItWaitsForWhatIsMissingAlone) {
   EXPECT_EQ(source_->leased_bytes(), 6 * kMiB);
 }
 
+TEST_F(EngineWaitingTest, OfOtherKindsItWaitsForTheWholeBlock) {
+  Make({.grow_bytes = 4 * kMiB, .wait = kLong}, {.capacity = 4 * kMiB, .places = false});
+  Allocate(2 * kMiB);  // half of a segment
+  std::thread waiter = Waiter(4 * kMiB);
+  source_->AwaitWaiters(1);
+  EXPECT_THAT(source_->waits(), ElementsAre(4 * kMiB));
+  source_->SetCapacity(8 * kMiB);
+  waiter.join();
+  EXPECT_EQ(source_->leased_bytes(), 8 * kMiB);
+}
+
+// The program's callback frees memory, but does not ask to try again.
+TEST_F(EngineWaitingTest, WhatWasFreedBeforeTheWaitServesIt) {
+  for (const uint64_t bytes : {kMiB, 4 * kMiB}) {
+    for (const bool caches : {false, true}) {
+      Make({.wait = kLong, .thread_caches = caches}, {.capacity = 4 * kMiB});
+      std::vector<Block> held;
+      for (uint64_t all = 0; all < 4 * kMiB; all += bytes) held.push_back(Allocate(bytes));
+      engine_->SetOutOfMemoryCallback([&](uint64_t) {
+        Free(held.back());
+        return false;
+      });
+      EXPECT_EQ(Allocate(bytes).data, held.back().data);
+      // A wait collects what threads keep.
+      EXPECT_EQ(source_->waits().size(), caches ? 1u : 0u);
+      EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
+      ExpectInvariants();
+    }
+  }
+}
+
+TEST_F(EngineWaitingTest, WhileTheDaemonIsGoneItAsksNowAndThen) {
+  Make({.wait = kLong});
+  source_->SetUnavailable(true);
+  int asked = 0;
+  engine_->SetOutOfMemoryCallback([&](uint64_t) {
+    if (++asked == 2) source_->SetUnavailable(false);
+    return false;
+  });
+  EXPECT_TRUE(engine_->Allocate(4 * kMiB, nullptr).ok());
+  EXPECT_EQ(asked, 2);
+  EXPECT_THAT(source_->waits(), IsEmpty()) << "there is no queue without a daemon";
+}
+
 TEST_F(EngineWaitingTest, AWaitThatIsOverIsARefusal) {
   Make({.wait = absl::Milliseconds(30)}, {.capacity = 4 * kMiB});
   const Block held = Allocate(4 * kMiB);
