@@ -100,6 +100,44 @@ TEST_F(StreamsTest, TheLegacyStreamAndBlockingOnesShareWhateverThePolicy) {
   EXPECT_FALSE(engine_->Allocate(2 * kMiB, one_).ok()) << "it waits for nobody";
 }
 
+// A new stream may have its handle: no order with that stream is known.
+TEST_F(StreamsTest, TheLegacyStreamSharesNothingWithAForgottenStream) {
+  void* const blocking = Named(16);
+  Make({.reuse = {.follow_event_dependencies = false,
+                  .allow_opportunistic = false,
+                  .allow_internal_dependencies = false},
+        .grow_bytes = 2 * kMiB},
+       2 * kMiB);
+  Cycle(blocking);
+  ASSERT_TRUE(engine_->ForgetStream(blocking).ok());
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, nullptr).ok());
+  gpu_.Finish();
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, nullptr).ok()) << "its work is done";
+}
+
+TEST_F(StreamsTest, AStreamThatIsForgottenWhileItAllocatesSharesNothing) {
+  void* const blocking = Named(16);
+  Make({.reuse = {.follow_event_dependencies = false,
+                  .allow_opportunistic = false,
+                  .allow_internal_dependencies = false},
+        .grow_bytes = 2 * kMiB},
+       2 * kMiB);
+  const Block held = engine_->Allocate(2 * kMiB, nullptr).value();
+  gpu_.Use(held, nullptr);
+  int asked = 0;
+  engine_->SetOutOfMemoryCallback([&](uint64_t) {
+    if (++asked > 1) return false;
+    EXPECT_TRUE(engine_->ForgetStream(blocking).ok());
+    EXPECT_TRUE(engine_->Free(held.data, nullptr).ok());
+    return true;
+  });
+  EXPECT_FALSE(engine_->Allocate(2 * kMiB, blocking).ok());
+  EXPECT_EQ(asked, 2);
+  EXPECT_EQ(gpu_.waits(), 0u);
+  gpu_.Finish();
+  EXPECT_TRUE(engine_->Allocate(2 * kMiB, blocking).ok());
+}
+
 TEST_F(StreamsTest, ACapturedStreamMayNotAllocateOrFree) {
   Make({}, 64 * kMiB);
   const Block before = engine_->Allocate(512, one_).value();
@@ -171,6 +209,19 @@ TEST_F(StreamsTest, PerThreadStreamsAreOneForEachThread) {
   EXPECT_EQ(engine_->Allocate(2 * kMiB, PerThreadStream())->data, first);
 }
 
+// Another thread's stream needs an event of the legacy stream, which such a capture forbids.
+TEST_F(StreamsTest, ItsOwnPerThreadStreamIsWaitedForWhileABlockingStreamIsCaptured) {
+  Make({.grow_bytes = 2 * kMiB}, 64 * kMiB);
+  Cycle(PerThreadStream());
+  std::thread([&] { Cycle(PerThreadStream()); }).join();
+  gpu_.SetCapturing(Named(16), true);
+  EXPECT_EQ(engine_->FreeAllBlocks(PerThreadStream()).value(), 2 * kMiB);
+  EXPECT_EQ(engine_->FreeAllBlocks(std::nullopt).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  gpu_.SetCapturing(Named(16), false);
+  EXPECT_EQ(engine_->FreeAllBlocks(std::nullopt).value(), 2 * kMiB);
+}
+
 TEST_F(StreamsTest, BlocksThatAThreadKeepsForItsStreamAreNotReusedByAnother) {
   Make({.reuse = {.allow_internal_dependencies = false}, .grow_bytes = 2 * kMiB}, 2 * kMiB);
   std::atomic<int> step{0};
@@ -188,6 +239,14 @@ TEST_F(StreamsTest, BlocksThatAThreadKeepsForItsStreamAreNotReusedByAnother) {
   step = 2;
   step.notify_all();
   holder.join();
+}
+
+TEST_F(StreamsTest, FreeAllBlocksOfAStreamLeavesOtherStreamsBlocksWithTheirThread) {
+  Make({.grow_bytes = 2 * kMiB}, 64 * kMiB);
+  Cycle(one_);
+  void* const kept = Cycle(other_);
+  EXPECT_EQ(engine_->FreeAllBlocks(one_).value(), 2 * kMiB);
+  EXPECT_EQ(engine_->TryAllocate(2 * kMiB, other_).data, kept);
 }
 
 TEST_F(StreamsTest, AStreamThatIsKnownToWaitGetsWhatThreadsKeepToo) {

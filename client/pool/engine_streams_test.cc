@@ -136,5 +136,28 @@ TEST(EngineStreamsTest, TheModelDetectsReuseBeforePendingWorkIsDone) {
   EXPECT_GT(violations, 10u);
 }
 
+TEST(StreamOrderTest, NullIsTheLegacyStream) {
+  FakeGpu gpu(1);
+  FakeStreams streams(&gpu);
+  StreamOrder order(&streams);
+  EXPECT_EQ(order.Find(nullptr), nullptr);
+  const Timeline* const legacy = order.Get(nullptr).value();
+  EXPECT_EQ(legacy->stream(), LegacyStream());
+  EXPECT_EQ(order.Get(LegacyStream()).value(), legacy);
+  EXPECT_EQ(order.Find(nullptr), legacy);
+}
+
+TEST(HostStreamApiTest, WorkIsDoneOnceItIsSubmitted) {
+  const std::unique_ptr<StreamApi> api = MakeHostStreamApi();
+  EXPECT_TRUE(api->IsFree(kStreams[1]));
+  EXPECT_EQ(api->CheckFree(kStreams[1]), absl::OkStatus());
+  const absl::StatusOr<StreamApi::EventHandle> event = api->Record(kStreams[1]);
+  ASSERT_TRUE(event.ok()) << event.status();
+  EXPECT_TRUE(api->Done(*event).value());
+  EXPECT_EQ(api->Synchronize(*event), absl::OkStatus());
+  EXPECT_EQ(api->Wait(kStreams[2], *event), absl::OkStatus());
+  api->Drop(*event);
+}
+
 }  // namespace engine_streams_test
 }  // namespace gpumem::internal

@@ -168,5 +168,20 @@ TEST_F(StreamErrorsTest, MemoryOfAForgottenStreamIsReused) {
   EXPECT_TRUE(engine_->Free(block->data, other_).ok());
 }
 
+// Without the event, the end of the stream's work is unknown.
+TEST_F(StreamErrorsTest, MemoryOfAForgottenStreamWhoseEventIsLostIsNotReused) {
+  Make({.grow_bytes = 2 * kMiB}, /*capacity=*/4 * kMiB);
+  UseAndFree(4 * kMiB, one_);
+  ASSERT_TRUE(engine_->ForgetStream(one_).ok());
+  answers_.done = absl::InternalError("CUDA_ERROR_CAPTURED_EVENT");
+  EXPECT_EQ(engine_->Trim(0).value(), 0u);
+  answers_ = {};
+  EXPECT_EQ(engine_->Trim(0).value(), 0u);
+  for (const uint64_t bytes : {uint64_t{512}, 4 * kMiB}) {
+    EXPECT_EQ(engine_->Allocate(bytes, other_).status().code(), StatusCode::kResourceExhausted);
+  }
+  EXPECT_EQ(gpu_.waits(), 0u);
+}
+
 }  // namespace stream_errors_test
 }  // namespace gpumem::internal
