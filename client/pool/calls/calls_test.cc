@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each call of a pool, and what a pool cannot be made of; against a scripted daemon.
+#include <atomic>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/testing/fake_daemon.h"
 #include "common/bytes.h"
 #include "gmock/gmock.h"
@@ -138,6 +143,119 @@ TEST_F(PoolCallsTest, IsNotMadeOfWhatIsNotThere) {
   EXPECT_EQ(Refused({.device = "GPU-1"}), absl::StatusCode::kNotFound);
   EXPECT_EQ(Refused({.device = FakeDaemon::kPinnedDevice, .kind = Kind::kVmm}),
             absl::StatusCode::kUnimplemented);
+  for (const char* const device : {"", "most-free"}) {
+    EXPECT_EQ(Refused({.device = device, .kind = Kind::kDriver}), absl::StatusCode::kUnimplemented)
+        << "no device makes it";
+  }
+}
+
+TEST_F(PoolCallsTest, ATicketOfABlockBeyondAllAddressesIsRefused) {
+  auto pool = Make();
+  const std::string ticket = pool->Share(pool->Allocate(kMiB, nullptr).value()).value().value;
+  EXPECT_TRUE(OpenBlock(*client_, ticket).ok());
+  const auto opened =
+      OpenBlock(*client_, absl::StrCat("gmb_", UINT64_MAX, "_1", ticket.substr(ticket.find('.'))));
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(opened.status().message()), testing::HasSubstr("not a block ticket"));
+}
+
+// The daemon ends the Watch of a client that reads it too slowly.
+TEST_F(PoolCallsTest, AWatchThatTheDaemonHasEndedIsStartedAgainWhenThePoolGrows) {
+  std::atomic<int> told = 0;
+  auto pool =
+      Make({.grow_bytes = 2 * kMiB, .revocable = true, .on_revocation = [&](const Revocation&) {
+              ++told;
+            }});
+  const Block used = pool->Allocate(2 * kMiB, nullptr).value();
+  daemon_.AwaitWatches(1);
+  daemon_.EndWatches({grpc::StatusCode::RESOURCE_EXHAUSTED, "you read too slowly"});
+  daemon_.AwaitWatches(0);
+  daemon_.KeepWatches();
+  v1::Event event;
+  event.mutable_revocation()->add_lease_ids(1);  // of `used`
+  event.mutable_revocation()->set_deadline_ms(60000);
+  daemon_.Tell(event);
+  const absl::Time end = absl::Now() + absl::Seconds(20);
+  while (told == 0 && absl::Now() < end) {  // it tries once a second
+    EXPECT_TRUE(pool->Free(pool->Allocate(2 * kMiB, nullptr).value(), nullptr).ok());
+    EXPECT_TRUE(pool->Trim(0).ok());
+  }
+  EXPECT_EQ(told, 1);
+  EXPECT_TRUE(pool->Free(used, nullptr).ok());
+}
+
+TEST(PoolWithoutDaemonTest, IsNotMadeAndDoesNotGrow) {
+  FakeDaemon daemon;
+  const std::shared_ptr<Client> client =
+      Client::Connect({.runtime_dir = daemon.runtime_dir(), .reconnect = false}).value();
+  auto pool = Pool::Create(client, {}).value();
+  daemon.Crash();
+  EXPECT_EQ(Pool::Create(client, {}).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(pool->Allocate(kMiB, nullptr).status().code(), absl::StatusCode::kUnavailable);
+}
+
+// Two devices with 64 MiB each. The first has kinds that this library does not know, and one that
+// pools cannot be of if `driver`.
+class KindsTest : public PoolCallsTest {
+ protected:
+  static FakeDaemon::Script Script(bool driver) {
+    FakeDaemon::Script script;
+    for (const char* const uuid : {"HOST-0", "HOST-1"}) {
+      v1::Device& device = script.devices.emplace_back();
+      device.set_device_uuid(uuid);
+      device.set_backend(v1::BACKEND_HOST);
+      device.set_capacity_bytes(64 * kMiB);
+      device.set_granularity_bytes(FakeDaemon::kGranularity);
+      v1::DeviceUsage& usage = script.device_usages.emplace_back();
+      usage.set_device_uuid(uuid);
+      usage.set_limit_bytes(64 * kMiB);
+    }
+    script.devices[0].add_kinds(static_cast<v1::Kind>(1000));
+    if (driver) script.devices[0].add_kinds(v1::KIND_DRIVER);
+    script.devices[1].add_kinds(v1::KIND_VMM);
+    script.device_usages[0].set_obtainable_bytes(16 * kMiB);
+    script.device_usages[1].set_obtainable_bytes(24 * kMiB);
+    return script;
+  }
+  explicit KindsTest(bool driver = false) : PoolCallsTest(Script(driver)) {}
+};
+
+TEST_F(KindsTest, AFirstDeviceOfUnknownKindsLeavesTheOthersEligible) {
+  auto pool = Make({.device = "most-free"});
+  EXPECT_EQ(pool->device_uuid(), "HOST-1");
+  EXPECT_EQ(pool->kind(), Kind::kVmm);
+}
+
+class DriverKindTest : public KindsTest {
+ protected:
+  DriverKindTest() : KindsTest(/*driver=*/true) {}
+};
+
+TEST_F(DriverKindTest, APoolIsNotOfMemoryThatIsOnlyCharged) {
+  EXPECT_EQ(Refused({.kind = Kind::kDriver}), absl::StatusCode::kInvalidArgument);
+}
+
+// The daemon has no memory of kind mempool left.
+class MempoolTest : public PoolCallsTest {
+ protected:
+  MempoolTest()
+      : PoolCallsTest({.acquire = [this](uint64_t session, const v1::AcquireRequest& request,
+                                         v1::AcquireResponse* response) {
+          if (request.kind() != v1::KIND_MEMPOOL) {
+            return daemon_.Grant(session, request, response);
+          }
+          return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "there is no more");
+        }}) {}
+};
+
+TEST_F(MempoolTest, ItDoesNotListenForPressure) {
+  auto pool = Make({.kind = Kind::kMempool});
+  EXPECT_EQ(pool->Allocate(kMiB, nullptr).status().code(), absl::StatusCode::kResourceExhausted);
+  auto other = Make();
+  EXPECT_TRUE(other->Allocate(kMiB, nullptr).ok());
+  daemon_.AwaitWatches(1);
+  other->SetGivesUnderPressure(false);
+  daemon_.AwaitWatches(0);
 }
 
 class NoUsageTest : public PoolCallsTest {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A pool in a child after fork(): it belongs to the parent, and each call says so or does nothing.
+// The child may make another.
 #include <memory>
 #include <optional>
 #include <utility>
@@ -60,6 +61,22 @@ TEST_F(EngineForkTest, SettingsOfTheChildChangeNothing) {
     engine_.reset();
     return nothing;
   }));
+}
+
+// The thread's caches of the parent's pools stay untouched.
+TEST_F(EngineForkTest, PoolOfTheChildWorks) {
+  Make();
+  const Block kept = Allocate(4096);
+  Free(kept);
+  EXPECT_TRUE(internal::HoldsInChild([] {
+    internal::Engine own(
+        std::make_unique<internal::FakeSegments>(internal::FakeSegments::Options{}),
+        internal::MakeHostStreamApi(), {});
+    const auto block = own.Allocate(4096, nullptr);
+    return block.ok() && own.Free(block->data, nullptr).ok() &&
+           own.TryAllocate(4096, nullptr).data == block->data && own.CheckInvariants().ok();
+  }));
+  EXPECT_EQ(engine_->TryAllocate(4096, nullptr).data, kept.data);
 }
 
 TEST(PoolForkTest, ChildLeavesThePoolToItsParent) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a pool's segments are placed. Nothing is leased: the test answers in place of the client.
+// Where a pool's segments are placed. The test answers in place of the client.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,8 +8,10 @@
 #include <vector>
 
 #include "client/pool/client_segments.h"
+#include "client/testing/fake_daemon.h"
 #include "common/bytes.h"
 #include "common/mapping/mapping.h"
+#include "gpumem/client.h"
 #include "gpumem/suspend.h"
 #include "gtest/gtest.h"
 
@@ -34,6 +36,7 @@ class ClientSegmentsTest : public testing::Test {
           range_ = std::move(range);
           counts_.push_back(count);
           if (meanwhile_) std::exchange(meanwhile_, nullptr)();
+          if (!granted_.empty()) return std::exchange(granted_, {});
           return absl::ResourceExhaustedError("full");
         },
         [this](absl::Span<Segment* const>, const std::shared_ptr<const AddressRange>&, void*) {
@@ -51,6 +54,7 @@ class ClientSegmentsTest : public testing::Test {
   std::shared_ptr<const AddressRange> range_;
   std::function<void()> meanwhile_;
   absl::Status moved_;
+  std::vector<Segment> granted_;
   std::unique_ptr<SegmentSource> segments_;
 };
 
@@ -137,6 +141,28 @@ TEST_F(ClientSegmentsTest, MovesStayInTheRange) {
   EXPECT_EQ(segments_->Move({}, range_->base()), moved_);
   EXPECT_EQ(segments_->Move({}, range_->base() - 2 * kMiB).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(segments_->Resume({}, {}), absl::OkStatus()) << "nothing is suspended";
+}
+
+TEST_F(ClientSegmentsTest, AMoveTakesItsAddressesUnlessItIsRefused) {
+  FakeDaemon daemon;
+  const auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()}).value();
+  Make();
+  granted_ = client->AcquireMany({.bytes = 2 * kMiB, .kind = Kind::kVmm}, 2).value();
+  const auto leased = segments_->Acquire(2 * kMiB, 2, /*at=*/0, /*wish=*/false);
+  ASSERT_TRUE(leased.ok()) << leased.status();
+  const std::vector<uint64_t> ids = {(*leased)[0].id, (*leased)[1].id};
+  const uintptr_t to = range_->base() + 4 * kMiB;
+  moved_ = absl::InternalError("the driver refuses");
+  EXPECT_EQ(segments_->Move(ids, to), moved_);
+  for (const uintptr_t at : {to, to + 2 * kMiB}) {
+    EXPECT_EQ(Acquire(2 * kMiB, at), StatusCode::kResourceExhausted) << "the client is asked";
+  }
+  moved_ = absl::OkStatus();
+  EXPECT_EQ(segments_->Move(ids, to), absl::OkStatus());
+  for (const uintptr_t at : {to, to + 2 * kMiB}) {
+    EXPECT_EQ(Acquire(2 * kMiB, at), StatusCode::kFailedPrecondition) << "a segment is there";
+  }
+  segments_.reset();
 }
 
 }  // namespace segments_test
