@@ -278,13 +278,13 @@ void AdmissionControl::RefuseWaitersOf(Session& session) {
 }
 
 void AdmissionControl::CheckWaiters(
-    absl::FunctionRef<bool(WaiterId, const Waiter&, Decision&)> visit) const {
+    absl::FunctionRef<void(WaiterId, const Waiter&, Decision&)> visit) const {
   Claims claims;
   for (WaiterId id : WaitersInOrder(state_)) {
     const Waiter& waiter = state_.waiters.at(id);
     Decision decision = room_.Check(waiter.request, 0, claims);
     AddClaims(decision.standings, waiter.claims, claims);
-    if (!visit(id, waiter, decision)) return;
+    visit(id, waiter, decision);
   }
 }
 
@@ -331,8 +331,8 @@ absl::StatusOr<std::vector<WaiterView>> AdmissionControl::ListWaiting(
   CheckWaiters([&](WaiterId id, const Waiter& waiter, Decision& decision) {
     const Request& request = waiter.request;
     const uint32_t position = ++positions[request.device];
-    if (!tenant.empty() && request.tenant->name != tenant) return true;
-    if (!device.empty() && state_.devices[request.device].uuid != device) return true;
+    if (!tenant.empty() && request.tenant->name != tenant) return;
+    if (!device.empty() && state_.devices[request.device].uuid != device) return;
     views.push_back({.id = id,
                      .session = waiter.session,
                      .tenant = request.tenant->name,
@@ -345,7 +345,6 @@ absl::StatusOr<std::vector<WaiterView>> AdmissionControl::ListWaiting(
                      .position = position,
                      .age = state_.now() - waiter.since,
                      .blocked_by = room_.Explain(request, decision)});
-    return true;
   });
   std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {
     return *state_.FindDevice(a.device_uuid) < *state_.FindDevice(b.device_uuid);

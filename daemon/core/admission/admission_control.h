@@ -140,8 +140,8 @@ class AdmissionControl {
   bool AwaitsSuspensions(const Asker& asker, const Claims& claims, Decision& decision);
   // Checks one waiter, and grants it, refuses it or lets it wait. True if it was granted.
   bool CheckOne(const QueuePlace& place, std::vector<Admitted>& admitted);
-  // Visits each waiter and its decision in that order, until `visit` returns false.
-  void CheckWaiters(absl::FunctionRef<bool(WaiterId, const Waiter&, Decision&)> visit) const;
+  // Visits each waiter and its decision in that order.
+  void CheckWaiters(absl::FunctionRef<void(WaiterId, const Waiter&, Decision&)> visit) const;
 
   LedgerState& state_;
   const Room& room_;
