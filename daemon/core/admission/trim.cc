@@ -57,11 +57,10 @@ void TrimForShortfall(const LedgerState& state, Segments& segments, const Reques
            over(SumUnpinned(state.devices, each->accounts, Staying), more_in_all, total_limit) &&
            doom_under(each, /*pinned_too=*/false)) {
     }
-    const uint64_t max_segments = each->quota.max_segments.value_or(kUnlimited);
+    const uint64_t max_segments = each->quota.max_segments.value_or(UINT32_MAX);
     const uint64_t more_segments =
         Plus(fresh, claimed(Denial::Cause::kMaxSegments, each, kAllDevices));
-    while (max_segments != kUnlimited &&
-           over(SumOver(each->accounts, StayingSegments), more_segments, max_segments) &&
+    while (over(SumOver(each->accounts, StayingSegments), more_segments, max_segments) &&
            doom_under(each, /*pinned_too=*/true)) {
     }
   }
