@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "daemon/core/admission/room.h"
+#include "daemon/core/ledger/state.h"
 
 namespace gpumemd {
 namespace {
@@ -19,9 +20,9 @@ bool IsInBytes(const Standing& standing) {
 
 }  // namespace
 
-Shortfall::Shortfall(const LedgerState* state, const records::Request& request,
-                     const Decision& decision, const Claims& claims)
-    : state_(*state), tenant_(*request.tenant), device_(request.device) {
+Shortfall::Shortfall(const records::Request& request, const Decision& decision,
+                     const Claims& claims)
+    : tenant_(*request.tenant), device_(request.device) {
   for (const Standing& standing : decision.standings) {
     const Claim claim = ClaimOn(claims, standing);
     if (!Fits(standing, claim)) lacks_.push_back({standing, claim});
@@ -47,10 +48,7 @@ bool Shortfall::Free(const records::Tenant& tenant, uint64_t bytes) {
   for (Lack& lack : lacks_) {
     Standing& standing = lack.standing;
     if (!IsInBytes(standing) || Fits(standing, lack.claim)) continue;
-    if (standing.device == kAllDevices ? IsHostMemory(state_.devices[device_])
-                                       : standing.device != device_) {
-      continue;
-    }
+    // Each limit in bytes that a request has (Room::StandingsOf) counts memory of its device.
     if (standing.whose != nullptr && !LedgerState::IsUnder(tenant, *standing.whose)) continue;
     // Only memory that is firmly held can be suspended.
     const uint64_t others = standing.recoverable + standing.revocable;

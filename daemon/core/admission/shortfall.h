@@ -16,15 +16,13 @@
 #include "daemon/core/admission/account.h"
 #include "daemon/core/admission/standing.h"
 #include "daemon/core/ledger/records.h"
-#include "daemon/core/ledger/state.h"
 
 namespace gpumemd {
 
 class Shortfall {
  public:
-  // All must outlive this. `claims`: of the waiters before it.
-  Shortfall(const LedgerState* state, const records::Request& request, const Decision& decision,
-            const Claims& claims);
+  // The tenants must outlive this. `claims`: of the waiters before it.
+  Shortfall(const records::Request& request, const Decision& decision, const Claims& claims);
 
   // Counts bytes of this tenant on the request's device as free. False if that helps at no limit
   // where something is lacking, or the tenant holds no more than is guaranteed to it there. Such
@@ -44,7 +42,6 @@ class Shortfall {
   // guarantees of the tenants above it that do not stand above the asking tenant, too.
   uint64_t AboveGuarantees(const records::Tenant& tenant) const;
 
-  const LedgerState& state_;
   const records::Tenant& tenant_;  // that asks
   const size_t device_;
   std::vector<Lack> lacks_;

@@ -169,7 +169,7 @@ bool SwapPolicy::Ask(SessionId asker, const Request& request, const Decision& de
   const bool over = deadline != absl::InfinitePast() && deadline <= now;
   if (over && decision.fit == Fit::kRevoked) return false;
   index_.Ripen(now, kRipenAtOnce);
-  Shortfall left(&state_, request, decision, claims);
+  Shortfall left(request, decision, claims);
   for (SessionId id : asked_on_[request.device]) {
     for (const auto& [device, bytes] : asked_.at(id).bytes) {
       if (device == request.device) left.Free(*state_.sessions.at(id)->tenant, bytes);
