@@ -61,6 +61,23 @@ TEST_F(AccountTest, ADestroyedChargeRefundsTheStateThatItIsIn) {
   ExpectBoth(0, 0, SegmentState::kLingering);
 }
 
+TEST_F(AccountTest, AChargeWithoutAnAccountChangesNothing) {
+  Charge charge;
+  const uint64_t before = tenant.version();
+  charge.MarkChanged();
+  charge.MoveTo(SegmentState::kLeased);
+  EXPECT_EQ(charge.state(), SegmentState::kPending);
+  EXPECT_EQ(tenant.version(), before);
+}
+
+TEST_F(AccountTest, ThePresentParentAgainChangesNothing) {
+  const Charge charge(&tenant, 512);
+  const uint64_t before = device.version();
+  tenant.SetParent(&device);
+  EXPECT_EQ(device.version(), before);
+  ExpectBoth(512, 1, SegmentState::kPending);
+}
+
 TEST_F(AccountTest, RevocableChargesAreRanked) {
   int32_t low = -1, high = 1;
   Account other;

@@ -2,6 +2,7 @@
 // Every limit to the byte: which requests fit, and the denials of the others.
 #include <vector>
 
+#include "daemon/core/admission/refusals.h"
 #include "daemon/core/ledger/testing/fixture.h"
 
 namespace gpumemd {
@@ -160,7 +161,29 @@ TEST_F(AdmissionTest, TheDriversDenial) {
   EXPECT_EQ(ledger.look().GetTenant("team")->denials, 1u);
 }
 
+TEST_F(AdmissionTest, ADenialNamesHoldersOfTheSessionsTeamAlone) {
+  const SessionId session = OpenSession("a");
+  OpenSession("b");
+  const Denial denial{.holders = {{"a", 3}, {"b", 2}, {"forgotten", 1}}};
+  Denial own = denial;
+  HideHolders(ledger.state(), session, HoldersShown::kOwn, own);
+  EXPECT_EQ(own.holders, std::vector(1, denial.holders[0]));
+  Denial of_ended = denial;
+  HideHolders(ledger.state(), SessionId{99}, HoldersShown::kOwn, of_ended);
+  EXPECT_TRUE(of_ended.holders.empty()) << "the session has ended";
+}
+
 // --- Requests that make no sense -------------------------------------------------------
+
+class NoDeviceTest : public LedgerFixture {
+ protected:
+  NoDeviceTest() : LedgerFixture(Bounds{}, std::vector<DeviceInfo>{}) {}
+};
+
+TEST_F(NoDeviceTest, ARequestIsToldThatTheNodeHasNone) {
+  EXPECT_EQ(Ask(OpenSession("a"), {.bytes = kGranule}).status(),
+            absl::NotFoundError("this node has no device"));
+}
 
 TEST_F(AdmissionTest, InvalidRequestsAreRefused) {
   const SessionId session = OpenSession("team");

@@ -59,6 +59,21 @@ TEST_F(LedgerQueueTest, HigherPriorityIsServedFirst) {
   EXPECT_THAT(Admit(), ElementsAre(first, second, last_one));
 }
 
+TEST_F(LedgerQueueTest, BeforeThePassAWaiterIsToldByTheNewQuotas) {
+  const SessionId a = Open("a"), b = Open("b"), c = Open("c");
+  Fill(a, 1000);
+  const WaiterId large = Wait(b, 30), small = Wait(c, 20);  // 24 are left
+  ASSERT_TRUE(ledger.admission().BlockedBy(small));
+  EXPECT_EQ(ledger.admission().BlockedBy(small)->cause, Denial::Cause::kQueue);
+  SetQuota("c", {.priority = 1});
+  EXPECT_FALSE(ledger.admission().BlockedBy(small)) << "it goes first now";
+  ASSERT_TRUE(ledger.admission().BlockedBy(large));
+  EXPECT_EQ(ledger.admission().BlockedBy(large)->cause, Denial::Cause::kCapacity);
+  EXPECT_THAT(Admit(), ElementsAre(small));
+  Empty();
+  EXPECT_THAT(Admit(), ElementsAre(large));
+}
+
 TEST_F(LedgerQueueTest, SmallRequestsDoNotStarveALargeOne) {
   const SessionId a = Open("a"), large = Open("large"), small = Open("small");
   Fill(a, 512);
@@ -215,7 +230,9 @@ TEST_F(LedgerQueueTest, EndedWaiterLeavesNoTrace) {
   EXPECT_FALSE(ledger.admission().EndWait(expired, /*expired=*/true).ok());
   EXPECT_EQ(ledger.look().GetTenant("b")->denials, 1u);
   ledger.endings().ProcessGone(c);
+  EXPECT_TRUE(ledger.admission().QueueMoves()) << "no request waits, and one has to be answered";
   const auto admitted = ledger.admission().AdmitWaiting();
+  EXPECT_FALSE(ledger.admission().QueueMoves());
   ASSERT_THAT(admitted, SizeIs(1));
   EXPECT_EQ(admitted[0].waiter, dead);
   EXPECT_TRUE(absl::IsAborted(admitted[0].operation.status()));
@@ -298,6 +315,22 @@ TEST_F(LedgerQueueTest, TwoWaitersThatReuseSegmentsDoNotWakeEachOtherForEver) {
   EXPECT_EQ(Usage("a").retained, 100 * kGranule) << "nothing has to be given up for them";
   EXPECT_EQ(Usage("b").retained, 100 * kGranule);
   EXPECT_THAT(Admit(), ElementsAre(first, second));
+}
+
+// The first gives up its tenant's segment and waits for the driver. Meanwhile the second is granted
+// a segment of another device, and both are in one pass.
+TEST_F(LedgerQueueTest, AGrantBehindAWaiterThatGaveUpASegmentLeavesThatWaiterInLine) {
+  const SessionId a = Open("a"), waits = Open("a"), b = Open("b"), reuses = Open("b");
+  Fill(a, 1024);
+  const Operation::Item item = AcquireOne(b, kCapacity, "GPU-2");
+  const WaiterId first = Wait(waits, 512);
+  const auto second = ledger.admission().BeginAcquire(
+      reuses, {.device_uuid = "GPU-2", .bytes = kCapacity, .waits = true});
+  ASSERT_TRUE(second.ok() && second->waiter) << second.status();
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  Empty();
+  Release(b, {item});
+  EXPECT_THAT(Admit(), ElementsAre(*second->waiter, first));
 }
 
 // No segment is given up for a waiter that is no longer the first.

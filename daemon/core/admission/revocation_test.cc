@@ -12,7 +12,9 @@ namespace gpumemd {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 class LedgerRevocationTest : public LedgerFixture {
  protected:
@@ -235,6 +237,38 @@ TEST_F(LedgerRevocationTest, LowestPriorityIsRevokedFirstThenTheNewest) {
   WaitFor(owner, 200);
   EXPECT_THAT(ledger.look().RevokedLeases(low).leases, ElementsAre(oldest, older));
   EXPECT_THAT(ledger.look().RevokedLeases(b).leases, IsEmpty());
+}
+
+TEST_F(LedgerRevocationTest, AtATotalLimitTheNewestSegmentOfAnyDeviceIsRevokedFirst) {
+  ledger.tenants().Configure({{"team", {.total_limit_bytes = 1024 * kGranule}},
+                              {"a", {.guarantee_bytes = 256 * kGranule, .parent = "team"}},
+                              {"b", {.parent = "team"}}},
+                             {});
+  const SessionId b = Open("b");
+  Lease(b, 512, true);
+  const auto newest = Ask(b, {.device_uuid = "GPU-2", .bytes = 512 * kGranule, .revocable = true});
+  ASSERT_TRUE(Granted(newest)) << newest.status();
+  Finish(**newest);
+  WaitFor(Open("a"), 256);
+  EXPECT_THAT(ledger.look().RevokedLeases(b).leases, ElementsAre((*newest)->items[0].lease));
+}
+
+TEST_F(LedgerRevocationTest, AWaiterOfARaisedPriorityIsToldThatMemoryIsTakenBackForIt) {
+  const SessionId b = Open("b"), other = Open("other");
+  Lease(b, 1024, true);
+  AcquireSpec spec = Of(512);
+  spec.waits = true;
+  const auto waits = ledger.admission().BeginAcquire(other, spec);
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  EXPECT_TRUE(ledger.admission().IsBlocked(*waits->waiter));
+  SetQuota("other", {.priority = 1});
+  const auto waiting = ledger.admission().ListWaiting("other", "");
+  ASSERT_TRUE(waiting.ok()) << waiting.status();
+  ASSERT_THAT(*waiting, SizeIs(1));
+  EXPECT_THAT(waiting->at(0).blocked_by.help,
+              HasSubstr("revocable leases are being taken back for this request"));
+  EXPECT_THAT(ledger.admission().AdmitWaiting(), IsEmpty());
+  EXPECT_THAT(Drain(ledger.effects().revoked), ElementsAre(b));
 }
 
 TEST_F(LedgerRevocationTest, BorrowersRevokeFromLowerPrioritiesOnly) {

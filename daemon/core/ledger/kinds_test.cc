@@ -175,6 +175,30 @@ TEST_F(LedgerKindsTest, AWaiterGetsPoolMemoryWhoseProcessHasEnded) {
   EXPECT_EQ(ledger_.operations().Commit(*admitted[0].operation), absl::OkStatus());
 }
 
+TEST_F(LedgerKindsTest, AWaiterForMoreThanItsPoolHasGetsTheRestFromOthers) {
+  const Operation::Item pooled = Acquire({.bytes = 2 * kGranule, .kind = Kind::kMempool})->items[0];
+  ASSERT_EQ(ledger_.leases().Release(session_, {pooled.lease}), absl::OkStatus());
+  const SessionId other = Open("b", 2);
+  const auto held = ledger_.admission().BeginAcquire(other, {.bytes = 12 * kGranule});
+  ASSERT_TRUE(held.ok() && held->operation) << held.status();
+  ASSERT_EQ(ledger_.operations().Commit(*held->operation), absl::OkStatus());
+  const auto waits = ledger_.admission().BeginAcquire(
+      session_,
+      {.bytes = 2 * kGranule, .kind = Kind::kMempool, .count = 3, .waits = true});  // 2 are left
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  EXPECT_TRUE(ledger_.admission().AdmitWaiting().empty());
+  const LeaseId lease = held->operation->items[0].lease;
+  ASSERT_EQ(ledger_.leases().Release(other, {lease}), absl::OkStatus());
+  EXPECT_TRUE(ledger_.admission().AdmitWaiting().empty());
+  for (SegmentId doomed : Drain(ledger_.effects().doomed)) ledger_.Destroyed(doomed);
+  const auto admitted = ledger_.admission().AdmitWaiting();
+  ASSERT_EQ(admitted.size(), 1u);
+  ASSERT_TRUE(admitted[0].operation.ok()) << admitted[0].operation.status();
+  EXPECT_EQ(admitted[0].operation->items[0].segment, pooled.segment);
+  EXPECT_TRUE(admitted[0].operation->items[0].reused);
+  EXPECT_EQ(ledger_.operations().Commit(*admitted[0].operation), absl::OkStatus());
+}
+
 TEST_F(LedgerKindsTest, PoolMemoryThatWasNotHandedOverIsReused) {
   const Operation::Item held = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0];
   const auto begin = [&] {
