@@ -73,6 +73,48 @@ TEST_F(SuspensionEdgesTest, ACopyUnderWayIsFoundByItsLeasesAndItsPublication) {
   EXPECT_EQ(suspensions.CopyingOf({.publication = id}), std::nullopt);
 }
 
+TEST_F(SuspensionEdgesTest, MemoryPastTheBrokerKeepsAPublicationInTheTier) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const PublicationId id = Publish(session, "w", {item.lease});
+  Release(session, {item});
+  EXPECT_EQ(SuspendPublication(id), kGranule);
+  DestroyDoomed();
+  ledger.SetUnbrokered({{session, "GPU-2", kGranule, true}});
+  ExpectDenial(ledger.admission().BeginResume(id).status(), Denial::Cause::kUnbrokered, "a",
+               "GPU-2", kGranule, kGranule, 0);
+  ledger.SetUnbrokered({});
+  auto back = ledger.admission().BeginResume(id);
+  ASSERT_TRUE(back.ok()) << back.status();
+  Complete(*back);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("a"), 0u);
+  ExpectContents();
+}
+
+// As much memory as before is in the tier, and belongs to another device.
+TEST_F(SuspensionEdgesTest, AWaiterForAPublicationThatHasMovedIsRefused) {
+  const SessionId session = OpenSession("a"), reader = OpenSession("a"), full = OpenSession("b");
+  const Operation::Item one = AcquireFilled(session, kGranule);
+  const Operation::Item other = AcquireFilled(session, kGranule, "GPU-2");
+  const PublicationId id = Publish(session, "w", {one.lease, other.lease});
+  Release(session, {other});
+  Suspend(session, {one.lease});
+  EXPECT_EQ(SuspendPublication(id), 2 * kGranule);
+  DestroyDoomed();
+  AcquireOne(full, kCapacity);
+  ASSERT_TRUE(ledger.sessions().BeginCall(reader).ok());
+  const auto waits = ledger.admission().BeginAcquire(reader, {.waits = true, .publication = id});
+  ASSERT_TRUE(waits.ok() && waits->waiter) << waits.status();
+  ledger.endings().ProcessGone(full);
+  DestroyDoomed();
+  Resume(session, {one.lease});
+  const auto admitted = ledger.admission().AdmitWaiting();
+  ASSERT_EQ(admitted.size(), 1u);
+  EXPECT_EQ(admitted[0].waiter, *waits->waiter);
+  EXPECT_EQ(admitted[0].operation.status().code(), StatusCode::kUnavailable);
+}
+
 // --- Requests to a session
 
 TEST_F(SuspensionEdgesTest, AnEndedSessionIsNotAsked) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whom the policy asks where the host tier is small.
+// Whom the policy asks where the host tier is small, and where a tenant is at a limit.
 #include "absl/status/statusor.h"
 #include "daemon/core/suspension/swap_policy.h"
 #include "daemon/core/suspension/testing/swap_fixture.h"
@@ -87,6 +87,57 @@ TEST_F(SwapRoomTest, ManyWithoutRoomHideNobody) {
   ASSERT_TRUE(Wait(OpenSession("b"), 3));
   for (int i = 0; i < 4; ++i) Pass(SwapPolicy::kPause);
   EXPECT_THAT(Asked(), ElementsAre(a));
+}
+
+// --- Limits of tenants
+
+using SwapLimitTest = SwapFixture;
+
+TEST_F(SwapLimitTest, ATotalLimitIsReasonEnough) {
+  Quota quota = Swappable();
+  quota.total_limit_bytes = 8 * kGranule;
+  SetQuota("a", quota);
+  const SessionId idle = OpenHolding("a", 6);
+  const auto waiter = Wait(OpenSession("a"), 4);  // the device has room for it
+  ASSERT_TRUE(waiter);
+  EXPECT_THAT(Asked(), ElementsAre(idle));
+  Suspend(idle);
+  EXPECT_THAT(granted, ElementsAre(*waiter));
+}
+
+TEST_F(SwapLimitTest, NoneIsAskedWhoseMemoryTheLimitDoesNotCount) {
+  SetQuota("a", {.limit_bytes = 4 * kGranule});
+  SetQuota("other", Swappable());
+  OpenHolding("other", 2);
+  AcquireOne(OpenSession("a"), 4 * kGranule);
+  ASSERT_TRUE(Wait(OpenSession("a"), 1));
+  EXPECT_THAT(Asked(), IsEmpty());
+}
+
+TEST_F(SwapLimitTest, NoneIsAskedForALimitOfSegments) {
+  Quota quota = Swappable();
+  quota.max_segments = 1;
+  SetQuota("a", quota);
+  OpenHolding("a", 2);
+  ASSERT_TRUE(Wait(OpenSession("a"), 1));
+  EXPECT_THAT(Asked(), IsEmpty()) << "suspended segments count, too";
+}
+
+TEST_F(SwapLimitTest, AfterTheTenantsLimitTheDeviceLacksMore) {
+  Quota quota = Swappable();
+  quota.limit_bytes = 6 * kGranule;
+  SetQuota("a", quota);
+  SetQuota("other", Swappable());
+  const SessionId own = OpenHolding("a", 4);
+  now += absl::Seconds(1);
+  const SessionId other = OpenHolding("other", 6);
+  const auto waiter = Wait(OpenSession("a"), 5);
+  ASSERT_TRUE(waiter);
+  EXPECT_THAT(Asked(), UnorderedElementsAre(own, other));
+  Suspend(own);
+  EXPECT_THAT(granted, IsEmpty());
+  Suspend(other);
+  EXPECT_THAT(granted, ElementsAre(*waiter));
 }
 
 }  // namespace swap_tier_test
