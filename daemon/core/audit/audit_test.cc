@@ -207,6 +207,20 @@ TEST(AuditFilterTest, ManyUsersOfTheLastSecondMakeRoomForThoseOfThis) {
   EXPECT_EQ(filter.windows(), 1u);
 }
 
+TEST(AuditFilterTest, AClockThatIsSetBackMakesRoomAtOnce) {
+  AuditRing ring(100);
+  AuditFilter filter(&ring, {.per_second = 1});
+  const auto refuse = [&](uid_t uid, absl::Duration after) {
+    AuditRecord record = Of(AuditEvent::kRefused, "", after);
+    record.uid = uid;
+    filter.Record(record);
+  };
+  for (uid_t uid = 1; uid <= 5000; ++uid) refuse(uid, absl::Seconds(10));
+  EXPECT_EQ(filter.windows(), 4097u);
+  refuse(7000, {});
+  EXPECT_EQ(filter.windows(), 1u);
+}
+
 TEST(AuditFilterTest, OperatorsAreNeverCutShort) {
   AuditRing ring(100);
   AuditFilter filter(&ring, {.per_second = 1});

@@ -84,6 +84,18 @@ TEST_F(LedgerDriverTest, AnOverheadIsChargedWithoutAQuestionAndBlocksFurtherGran
   EXPECT_TRUE(Granted(Ask(session, kGranule)));
 }
 
+TEST_F(LedgerDriverTest, AnOverheadIsRevocableIfTheLeasesOfItsProcessAre) {
+  const SessionId idle = OpenSession("a"), lends = OpenSession("b");
+  EXPECT_EQ(ledger.overheads().Set({idle, "GPU-1", kGranule}).size(), 1u) << "it has no leases";
+  EXPECT_EQ(Usage("a").charged, kGranule);
+  EXPECT_EQ(Usage("a").revocable, 0u);
+  const auto lent = Ask(lends, {.bytes = kGranule, .kind = Kind::kDriver, .revocable = true});
+  ASSERT_TRUE(Granted(lent)) << lent.status();
+  Finish(**lent);
+  EXPECT_EQ(ledger.overheads().Set({lends, "GPU-1", 2 * kGranule}).size(), 1u);
+  EXPECT_EQ(Usage("b").revocable, 3 * kGranule);
+}
+
 TEST_F(LedgerDriverTest, NoClientReleasesAnOverhead) {
   const SessionId session = OpenSession("a");
   AcquireDriver(session, kGranule);

@@ -168,6 +168,15 @@ TEST_F(HistoryTest, DropsWhatIsOlderThanAnHour) {
   EXPECT_FALSE(series.cut);
 }
 
+TEST_F(HistoryTest, BetweenSamplesItTellsNothingOlderEither) {
+  EXPECT_EQ(history_.Since(At(5)), At(5)) << "there is no sample";
+  node_.tenants["a"].leased[0] = 5;
+  Sample(0);
+  node_.tenants["a"].leased[0] = 7;
+  Sample(10);
+  EXPECT_THAT(Tell(Read(3700, "a")), ElementsAre("100:7"));
+}
+
 TEST_F(HistoryTest, AClockThatIsSetBackBeginsItAnew) {
   node_.tenants["a"].leased[0] = 5;
   Sample(100);
@@ -234,6 +243,23 @@ TEST(HistoryBoundTest, ALargerFamilyTakesNothingFromOthers) {
   ASSERT_THAT(after, SizeIs(1));
   EXPECT_FALSE(after[0].cut);
   EXPECT_EQ(after[0].points.size(), before[0].points.size());
+}
+
+TEST(HistoryBoundTest, WithoutRoomItTellsThePresent) {
+  History history({.most = History::kTenantUnits + 1});
+  Node node;
+  for (const uint64_t bytes : {5, 7}) {
+    node.tenants["a"].leased = {bytes, bytes};
+    history.Add(At(static_cast<int64_t>(bytes)), node.Measure());
+  }
+  const auto all = history.Read(At(9), node.Measure(), {}, std::nullopt);
+  ASSERT_THAT(all, SizeIs(2));
+  EXPECT_THAT(Tell(all[0]), ElementsAre("7:7"));
+  EXPECT_TRUE(all[0].cut);
+  EXPECT_THAT(Tell(all[1]), ElementsAre("9:7")) << "the second device has no series";
+  EXPECT_FALSE(history.Read(At(3607), node.Measure(), {}, size_t{0})[0].cut);
+  history.Add(At(9), {});
+  EXPECT_EQ(history.used(), 0u) << "the tenant has ended and left no interval";
 }
 
 TEST(HistoryBoundTest, FourThousandTenantsOnEightDevicesTakeFourMiB) {
