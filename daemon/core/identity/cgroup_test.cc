@@ -169,6 +169,18 @@ INSTANTIATE_TEST_SUITE_P(
                  "slice=kubelet-kubepods-burstable.slice "
                  "slice=kubelet-kubepods-burstable-PODSLICE container=CID pod=POD "
                  "qos=burstable"},
+        PathCase{"SlicesBelowTheKubelet",
+                 "/system.slice/kubelet.service/kubepods-PODSLICE/cri-containerd-CID.scope",
+                 "unit=kubelet.service slice=system.slice container=CID pod=POD qos=guaranteed"},
+        PathCase{"UserSliceBelowDocker", "/system.slice/docker.service/user-7.slice",
+                 "unit=docker.service slice=system.slice"},
+        PathCase{"ColonsWithoutAContainer",
+                 "/system.slice/containerd.service/kubepods-PODSLICE:cri-containerd:3f2a",
+                 "unit=containerd.service slice=system.slice pod=POD qos=guaranteed"},
+        PathCase{"ColonsAfterAnotherSlice", "/kubepods-podPOD:x.slice:CID", ""},
+        PathCase{"PodInAPod", "/kubepods-PODSLICE/kubepods-burstable-PODSLICE/a.scope",
+                 "unit=a.scope slice=kubepods-PODSLICE slice=kubepods-burstable-PODSLICE "
+                 "pod=POD qos=guaranteed"},
         // A node in a container: the machine's root has named the node, and nothing below it.
         PathCase{"NodeInDocker", "/docker/CID/kubelet/kubepods/burstable/podPOD/OTHER",
                  "container=CID"},
@@ -188,6 +200,8 @@ INSTANTIATE_TEST_SUITE_P(
     Slurm, CgroupPathTest,
     testing::Values(
         PathCase{"Version1", "/slurm/uid_1000/job_42/step_0/task_0", "slurm_job=42 slurm_step=0"},
+        PathCase{"Version1Hetjob", "/slurm/uid_1000/job_42/step_0+1",
+                 "slurm_job=42 slurm_step=0+1"},
         PathCase{"Version1Batch", "/slurm/uid_1000/job_42/step_batch",
                  "slurm_job=42 slurm_step=batch"},
         PathCase{"Version1SeveralSlurmd", "/slurm_node7/uid_1000/job_42/step_extern/task_1",

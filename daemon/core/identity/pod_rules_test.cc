@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,6 +115,30 @@ TEST(PodRulesTest, TenantsMadeOfFacts) {
 TEST(PodRulesTest, AnEmptyLabelNamesNoTenant) {
   const Rule rule = By(PodFact::kLabel, "*", "{label:empty}", "empty");
   EXPECT_EQ(Match({rule, {.tenant = "other"}}, InPod(1), {Infer()})->tenant, "other");
+  const PodFacts pod = Infer();
+  EXPECT_EQ(TenantOf({.tenant = "x{label:absent}"}, InPod(1), &pod), "x");
+}
+
+TEST(PodRulesTest, EveryPlaceholderHasAValueWhereItsConditionHolds) {
+  const PeerIdentity peer =
+      In(absl::StrCat("4:memory:/slurm/uid_1000/job_42/step_0\n3:pids:/kubepods/burstable/pod",
+                      UidOf(1), "/", std::string(64, 'a'), "\n0::/a.slice/b.service\n"));
+  const PodFacts pod = Infer();
+  for (const Placeholder& placeholder : Placeholders()) {
+    const Rule rule{.tenant = std::string(placeholder.text),
+                    .facts = {{CgroupFact::kSlice, "*"}},
+                    .user = "alice",
+                    .group = "staff"};
+    const std::string tenant = TenantOf(rule, peer, &pod);
+    EXPECT_NE(tenant, "") << placeholder.text;
+    EXPECT_EQ(tenant.find_first_of("{}_"), std::string::npos) << placeholder.text << ": " << tenant;
+    // The condition of the same name is the first, and none is there twice.
+    const std::set<absl::string_view> conditions(placeholder.conditions.begin(),
+                                                 placeholder.conditions.end());
+    EXPECT_EQ(conditions.size(), placeholder.conditions.size()) << placeholder.text;
+    if (placeholder.text == "{uid}") continue;
+    EXPECT_EQ(placeholder.text, absl::StrCat("{", placeholder.conditions.at(0), "}"));
+  }
 }
 
 // --- Pods that have not been described yet ----------------------------------------------
@@ -160,6 +185,20 @@ TEST(PodRulesTest, AnAmbiguousPodIsBilledByUid) {
                                    By(PodFact::kNamespace, "*"),
                                    {.tenant = "user-{uid}"}};
   EXPECT_EQ(Match(after, InPods(1, 2), {})->tenant, "user-1000");
+}
+
+// The pod is clear, and the job is not. A pod chooses its uids, so {uid} does not help.
+TEST(PodRulesTest, AfterAnAmbiguousJobAPodCountsForNothing) {
+  const PeerIdentity peer =
+      In(absl::StrCat("4:memory:/slurm/uid_1/job_42\n3:pids:/slurm/uid_1/job_43\n"
+                      "2:cpu:/kubepods/burstable/pod",
+                      UidOf(1), "\n"));
+  const std::vector<Rule> rules = {{.tenant = "job", .facts = {{CgroupFact::kSlurmJob, "*"}}},
+                                   By(PodFact::kNamespace, "*", "ns-{uid}"),
+                                   {.tenant = "user-{uid}"}};
+  EXPECT_EQ(Match({rules[1]}, peer, {Infer()})->tenant, "ns-1000");
+  EXPECT_EQ(Match(rules, peer, {Infer()})->tenant, "user-1000");
+  EXPECT_EQ(Match(rules, peer, {})->tenant, "user-1000") << "no description is waited for";
 }
 
 TEST(PodRulesTest, AnUnknownCgroupIsBilledByUid) {

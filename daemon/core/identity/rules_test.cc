@@ -299,6 +299,17 @@ TEST(RulesTest, AWishOpensNoDoorWhereItIsAmbiguous) {
                           "rules allow it: alice"));
   }
   EXPECT_EQ(MatchTenant({rules[0]}, In(kTwoJobs), "user-1000")->tenant, "user-1000");
+  EXPECT_TRUE(absl::IsPermissionDenied(MatchTenant({rules[0]}, In(kTwoJobs), "rich").status()));
+}
+
+// One path is inside the other, so the path is clear, and the user is not.
+TEST(RulesTest, AfterWhatIsAmbiguousAPathCountsForNothing) {
+  const PeerIdentity peer =
+      In("4:memory:/user.slice/user-1.slice\n3:pids:/user.slice/user-1.slice/user-2.slice\n");
+  const std::vector<Rule> rules = {WithFact(CgroupFact::kUser, "*"),
+                                   {.tenant = "rich", .uid = 1000, .cgroup = "/user.slice/*"}};
+  EXPECT_EQ(MatchTenant({rules[1]}, peer, "")->tenant, "rich");
+  EXPECT_EQ(MatchTenant(rules, peer, "")->tenant, "user-1000");
 }
 
 TEST(RulesTest, ARuleForMadeTenantsCountsWhileThereIsOne) {
@@ -317,6 +328,7 @@ TEST(RulesTest, ARuleForMadeTenantsCountsWhileThereIsOne) {
   EXPECT_TRUE(absl::IsPermissionDenied(match("job-42", "job-43").status()));
   EXPECT_TRUE(absl::IsPermissionDenied(match("job-43", "job-43").status()));
   EXPECT_EQ(match("", "job-43")->passed.at(0).condition, "made");
+  EXPECT_EQ(MatchTenant(rules, peer, "")->tenant, "user-1000") << "none is made";
 }
 
 TEST(RulesTest, TellsWhatItPassedOver) {
