@@ -96,6 +96,58 @@ TEST(QuotaProto, RefusesUnknownValues) {
                 "a release policy is RELEASE_POLICY_TRUST or RELEASE_POLICY_ON_EXIT"));
 }
 
+TEST(QuotaProto, RefusesAPreloadModeThatItDoesNotKnow) {
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_preload(v1::PRELOAD_MODE_UNSPECIFIED);
+  EXPECT_EQ(
+      FromProto(request).status(),
+      absl::InvalidArgumentError("a preload mode is PRELOAD_MODE_ACCOUNT or PRELOAD_MODE_BROKER"));
+}
+
+TEST(QuotaProto, RefusesADefaultKindThatGivesNoMemory) {
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_kind(v1::KIND_DRIVER);
+  EXPECT_EQ(FromProto(request).status(),
+            absl::InvalidArgumentError("kind driver cannot be a tenant's default: requests of it "
+                                       "get no memory"));
+}
+
+TEST(QuotaProto, TheDefaultsCanBeSet) {
+  v1::SetQuotaRequest request;
+  request.mutable_quota()->set_release(v1::RELEASE_POLICY_TRUST);
+  request.mutable_quota()->set_preload(v1::PRELOAD_MODE_ACCOUNT);
+  const absl::StatusOr<QuotaOverride> change = FromProto(request);
+  ASSERT_TRUE(change.ok()) << change.status();
+  EXPECT_EQ(*change, (QuotaOverride{.set = {"preload", "release"},
+                                    .values = {.release = ReleasePolicy::kTrust,
+                                               .preload = PreloadMode::kAccount}}));
+  EXPECT_EQ(ToProto("team", *change).quota().SerializeAsString(),
+            request.quota().SerializeAsString());
+  EXPECT_FALSE(ToProto("team", *change).quota().has_kind());
+}
+
+TEST(QuotaProto, AllRequestsWithAQuotaChangeTheSame) {
+  v1::Quota quota;
+  quota.set_max_segments(7);
+  QuotaOverride change{.set = {"max_segments"}, .values = {.max_segments = 7}};
+  EXPECT_EQ(*FromProto(quota), change);
+  change.clear = {"limits"};
+  v1::UpdateTenantRequest of_operator;
+  *of_operator.mutable_quota() = quota;
+  of_operator.add_clear("limits");
+  EXPECT_EQ(*FromProto(of_operator), change);
+  v1::UpdateChildTenantRequest of_session;
+  *of_session.mutable_quota() = quota;
+  of_session.add_clear("limits");
+  EXPECT_EQ(*FromProto(of_session), change);
+}
+
+TEST(QuotaProto, TellsWhichHoldersAreShown) {
+  EXPECT_EQ(ToProto(HoldersShown::kAll), v1::HOLDERS_SHOWN_ALL);
+  EXPECT_EQ(ToProto(HoldersShown::kOwn), v1::HOLDERS_SHOWN_OWN);
+  EXPECT_EQ(ToProto(HoldersShown::kNone), v1::HOLDERS_SHOWN_NONE);
+}
+
 TEST(QuotaProto, RefusesMoreThanADay) {
   v1::SetQuotaRequest request;
   request.mutable_quota()->set_min_residence_ms(86'400'001);
