@@ -144,6 +144,7 @@ class Daemon final : public StoreHost, public BrokerObserver, public AllocationL
   void SegmentsLost(SessionId) override {}
   void Pressed(const Pressure&) override {}
   void Revoked(SessionId session) override;
+  void SuspensionRequested(SessionId) override {}
   void EndProcess(SessionId session, bool kill) override;
   void ContextLost(const std::string&, size_t) override {}
 

@@ -39,7 +39,7 @@ class BrokerObserver {
   virtual void Revoked(SessionId session) = 0;
   // An operator has asked the session to suspend its leases or to resume them, or the policy to
   // suspend them.
-  virtual void SuspensionRequested(SessionId /*session*/) {}
+  virtual void SuspensionRequested(SessionId session) = 0;
   // The session's process did not give up revoked memory in time. It is to be asked to end
   // (SIGTERM), or with `kill` ended by force (SIGKILL).
   virtual void EndProcess(SessionId session, bool kill) = 0;

@@ -20,7 +20,7 @@ constexpr absl::Duration kQuiet = absl::Seconds(3);
 
 void Broker::AuditDenial(AuditRecord record, absl::string_view call,
                          const absl::Status& denial) const {
-  if (audit_ == nullptr || denial.ok()) return;
+  if (audit_ == nullptr) return;
   const std::optional<Denial> why = DenialOf(denial);
   if (!why && !absl::IsPermissionDenied(denial)) return;  // the request makes no sense
   record.event = AuditEvent::kRefused;

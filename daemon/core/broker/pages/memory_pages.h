@@ -34,8 +34,6 @@ class MemoryPages {
   static constexpr size_t kMostOfUid = 64;
   static constexpr size_t kMost = 1024;
 
-  bool empty() const { return pages_.empty(); }
-  size_t size() const { return pages_.size(); }
   // Returns null if the tenant has none.
   Page Find(absl::string_view tenant) const;
   //   RESOURCE_EXHAUSTED  the user, or the daemon, has too many

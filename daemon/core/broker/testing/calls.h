@@ -53,6 +53,7 @@ class QuietObserver : public BrokerObserver {
   void SegmentsLost(SessionId) override {}
   void Pressed(const Pressure&) override {}
   void Revoked(SessionId) override {}
+  void SuspensionRequested(SessionId) override {}
   void EndProcess(SessionId, bool) override {}
   void ContextLost(const std::string&, size_t) override {}
 };
