@@ -2,6 +2,7 @@
 // The pages of tenants' memory, through the broker.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <memory>
@@ -76,6 +77,12 @@ class MemoryPagesTest : public ::testing::Test {
     const auto usage = broker_->Usage(call);
     return {usage->devices[0].limit, usage->devices[0].obtainable};
   }
+  // Waits for the thread that closes pages that are no longer used.
+  static bool Closes(const MemoryPageReader& page) {
+    const absl::Time give_up = absl::Now() + absl::Seconds(30);
+    while (page.Read(0) && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
+    return !page.Read(0);
+  }
   // Waits for the thread that refreshes the pages.
   static bool Shows(const MemoryPageReader& page, const MemoryFigures& figures) {
     const absl::Time give_up = absl::Now() + absl::Seconds(30);
@@ -121,9 +128,7 @@ TEST_F(MemoryPagesTest, IsOneForATenantAndEndsWithItsLastSession) {
   broker_->ProcessGone(one.id);
   EXPECT_TRUE(second->Read(0));
   broker_->ProcessGone(other.id);
-  const absl::Time give_up = absl::Now() + absl::Seconds(30);
-  while (first->Read(0) && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
-  EXPECT_EQ(first->Read(0), std::nullopt) << "closed";
+  EXPECT_TRUE(Closes(*first));
   EXPECT_TRUE(foreign->Read(0));
   broker_.reset();
   EXPECT_EQ(foreign->Read(0), std::nullopt);
@@ -141,6 +146,79 @@ TEST_F(MemoryPagesTest, AUserHasSoManyAndOthersHaveTheirs) {
   EXPECT_TRUE(PageOf(other).ok());
   broker_->ProcessGone(sessions[0].id);
   EXPECT_TRUE(PageOf(more).ok());
+}
+
+// More than are refreshed while the mutex is held.
+TEST_F(MemoryPagesTest, AllOfManyAreRefreshed) {
+  std::vector<std::unique_ptr<MemoryPageReader>> pages;
+  for (int i = 0; i < 20; ++i) pages.push_back(*PageOf(Open(absl::StrCat("t", i))));
+  Acquire(Open("other"), 5 * kGranule);
+  for (const auto& page : pages) {
+    EXPECT_TRUE(Shows(*page, {kCapacity, kCapacity - 5 * kGranule}));
+  }
+}
+
+// No account changes with it.
+TEST_F(MemoryPagesTest, EndsWithASessionWithoutMemoryAfterItsLastCall) {
+  const auto stays = *PageOf(Open("stays"));
+  for (const char* tenant : {"a", "b"}) {
+    const auto session = Open(tenant, 6);
+    const auto page = *PageOf(session);
+    {
+      const Broker::Call call = CallOf(session);
+      broker_->ProcessGone(session.id);
+      EXPECT_TRUE(page->Read(0));
+    }
+    EXPECT_TRUE(Closes(*page));
+  }
+  EXPECT_EQ(stays->Read(0), (MemoryFigures{kCapacity, kCapacity}));
+}
+
+TEST_F(MemoryPagesTest, CannotBeMadeWithoutDescriptors) {
+  const auto session = Open("a");
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;  // of new ones
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const absl::Status refused = PageOf(session).status();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_TRUE(PageOf(session).ok());
+}
+
+TEST_F(MemoryPagesTest, ThatIsNotSentIsAnErrorAndCanBeAskedForAgain) {
+  const auto session = Open("a");
+  const auto gone = [](const Broker::Handover&) { return absl::UnavailableError("gone"); };
+  EXPECT_EQ(broker_->tenants().OpenMemoryPage(CallOf(session), gone).status(),
+            absl::UnavailableError("gone"));
+  EXPECT_TRUE((*PageOf(session))->Read(0));
+}
+
+TEST_F(MemoryPagesTest, TheDaemonHasSoMany) {
+  const MemoryPages::Page page = *gpumem::MemoryPageWriter::Make();
+  MemoryPages pages;
+  for (size_t i = 0; i < MemoryPages::kMost; ++i) {
+    const auto uid = static_cast<uid_t>(i / MemoryPages::kMostOfUid);
+    ASSERT_EQ(pages.CheckRoom(uid), absl::OkStatus()) << i;
+    pages.Add(absl::StrCat("t", i), uid, page);
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(pages.CheckRoom(9999)));
+  pages.Use(SessionId{1}, "t7");
+  pages.Forget(SessionId{1});
+  EXPECT_EQ(pages.CheckRoom(9999), absl::OkStatus());
+}
+
+TEST_F(MemoryPagesTest, WithoutPagesNoneIsStale) {
+  LedgerState state({}, {}, absl::Now);
+  MemoryPages pages;
+  pages.Add("a", 5, *gpumem::MemoryPageWriter::Make());
+  pages.Use(SessionId{1}, "a");
+  ++state.quotas_version;
+  pages.Settle(state);
+  EXPECT_TRUE(pages.stale());
+  pages.Forget(SessionId{1});
+  EXPECT_FALSE(pages.stale());
 }
 
 }  // namespace
