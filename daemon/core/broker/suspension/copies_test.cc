@@ -83,7 +83,9 @@ TEST_F(CopiesTest, AfterAnErrorNothingIsCopied) {
   go_.Notify();
   EXPECT_EQ(copies.Finish(), status_);
   EXPECT_THAT(copied_, ElementsAre(Pair(0, 10)));
+  copies.Add(0, Of(10));  // no copy is under way
   EXPECT_EQ(copies.Finish(), status_);
+  EXPECT_THAT(copied_, ElementsAre(Pair(0, 10)));
 }
 
 TEST_F(CopiesTest, ItsEndAwaitsTheCopy) {

@@ -39,6 +39,10 @@ class OperatorMovesTest : public BrokerWaitFixture {
     std::vector<std::unique_ptr<Device>> devices;
     devices.push_back(InjectFaults(
         *MakeHostDevice({.capacity_bytes = 10 * kGranule}), [test](const DeviceOp& op) {
+          Gate* const gate = op.type == DeviceOp::Type::kCopy      ? test->copies_.load()
+                             : op.type == DeviceOp::Type::kDestroy ? test->destroys_.load()
+                                                                   : nullptr;
+          if (gate != nullptr) gate->Pass();
           if (op.type == DeviceOp::Type::kCreate && test->creates_fail_) {
             return absl::InternalError("CUDA_ERROR_ECC_UNCORRECTABLE");
           }
@@ -115,6 +119,7 @@ class OperatorMovesTest : public BrokerWaitFixture {
 
   std::atomic<bool> creates_fail_ = false, copies_fail_ = false, tier_fails_ = false;
   std::atomic<bool> cancelled_ = false;
+  std::atomic<Gate*> copies_ = nullptr, destroys_ = nullptr;  // hold them up
   uint64_t next_ = 1;
 };
 
@@ -284,6 +289,38 @@ TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForRoom) {
   resumes.join();
   ASSERT_TRUE(resumed.ok()) << resumed.status();
   EXPECT_EQ(resumed->bytes, 2 * kGranule);
+}
+
+TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForItsWayToTheTier) {
+  Publish("w");
+  Gate gate;
+  copies_ = &gate;
+  absl::StatusOr<BrokerSuspensions::PublicationMoved> suspended = absl::UnknownError("not yet");
+  std::thread suspends([&] { suspended = broker_->suspensions().SuspendPublication("team/w"); });
+  gate.AwaitArrivals(1);
+  const auto resumed = broker_->suspensions().ResumePublication("team/w", absl::Now() + kLong, [&] {
+    gate.Open();
+    return false;
+  });
+  suspends.join();
+  copies_ = nullptr;
+  EXPECT_TRUE(suspended.ok()) << suspended.status();
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->bytes, 2 * kGranule);
+}
+
+TEST_F(OperatorMovesTest, SuspendOfAPublicationSaysIfTheDriverKeepsItsMemory) {
+  Publish("w");
+  Gate gate;
+  destroys_ = &gate;
+  clock_ahead_ = -1000;  // it does not wait long
+  const absl::Status late = broker_->suspensions().SuspendPublication("team/w").status();
+  EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded) << late;
+  EXPECT_EQ(broker_->views().Devices(false).at(0).charged, 2 * kGranule);
+  EXPECT_TRUE(InTier(2 * kGranule));
+  gate.Open();
+  while (broker_->views().Devices(false).at(0).charged > 0) std::this_thread::yield();
+  destroys_ = nullptr;
 }
 
 TEST_F(OperatorMovesTest, AClosedDaemonDoesNotResumeAPublication) {

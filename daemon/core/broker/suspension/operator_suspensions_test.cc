@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/suspension/suspensions.h"
@@ -160,18 +159,49 @@ TEST_F(OperatorSuspensionsTest, TheEndOfTheSessionOrALaterRequestEndsTheWait) {
 TEST_F(OperatorSuspensionsTest, AnOperatorThatGoesEndsTheWait) {
   Client client = OpenListening();
   Hold(client, 1);
-  absl::Notification gone;
-  absl::StatusOr<BrokerOperators::Moved> moved = absl::UnknownError("not answered");
-  std::thread operators([&] {
-    moved = broker_->operators().MoveSession(client.session.id, Action::kSuspend, "",
-                                             absl::InfiniteFuture(),
-                                             [&] { return gone.HasBeenNotified(); });
-  });
-  observer_.AwaitAsked(1);
-  gone.Notify();
-  operators.join();
+  int looks = 0;
+  const Moved moved =
+      broker_->operators().MoveSession(client.session.id, Action::kSuspend, "",
+                                       absl::InfiniteFuture(), [&] { return ++looks == 2; });
   EXPECT_EQ(moved.status().code(), StatusCode::kCancelled);
+  EXPECT_EQ(looks, 2);
   EXPECT_FALSE(broker_->suspensions().Requested(*CallOf(client)).has_value());
+}
+
+TEST_F(OperatorSuspensionsTest, WhatWasDoneOutOfOrderIsNotLeft) {
+  Client client = OpenListening();
+  Hold(client, 1);
+  const std::vector<LeaseId> later = Hold(client, 1);
+  const Moved moved =
+      broker_->operators().MoveSession(client.session.id, Action::kSuspend, "", absl::Now(), [&] {
+        Suspend(client, later);
+        return false;
+      });
+  EXPECT_EQ(moved.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(moved.status().message(), HasSubstr(": 1 left"));
+}
+
+// More leases than are looked at while the mutex is held.
+TEST_F(OperatorSuspensionsTest, HundredsOfLeasesAreAwaited) {
+  Client client = OpenListening();
+  std::vector<LeaseId> leases = Hold(client, 1);
+  const auto ticket = broker_->Share(*CallOf(client), leases[0], TicketScope::kTenant);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  while (leases.size() < 400) {
+    const auto opened = broker_->Open(*CallOf(client), std::vector<Secret>(100, *ticket),
+                                      /*revocable=*/false, /*request_id=*/0,
+                                      [](const Broker::Handover&) { return absl::OkStatus(); });
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    for (const LeaseView& lease : *opened) leases.push_back(lease.lease);
+  }
+  Moved moved = absl::UnknownError("not answered");
+  std::thread operators([&] { moved = Move(client, Action::kSuspend); });
+  observer_.AwaitAsked(1);
+  Suspend(client, leases);
+  operators.join();
+  ASSERT_TRUE(moved.ok()) << moved.status();
+  EXPECT_EQ(moved->leases, leases.size());
+  EXPECT_EQ(moved->segments, 1u);
 }
 
 }  // namespace operator_suspensions_test

@@ -243,6 +243,34 @@ TEST_F(BrokerSuspensionsTest, LastUserThatReleasesHasItMoved) {
   EXPECT_TRUE(broker_->AwaitCalls(absl::Now() + kLong));
 }
 
+// The Suspend that awaits the daemon's move counts what that has left on the device.
+TEST_F(BrokerSuspensionsTest, SuspendSaysWhatAFailedMoveLeaves) {
+  Client first = Open("a"), second = Open("a");
+  const std::vector<LeaseId> leases = Hold(first, 2);
+  const auto ticket = broker_->Share(*CallOf(first), leases[0], TicketScope::kTenant);
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  const auto opened =
+      broker_->Open(*CallOf(second), {*ticket}, /*revocable=*/false, /*request_id=*/0,
+                    [](const Broker::Handover&) { return absl::OkStatus(); });
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  Suspend(first, leases);
+  Gate gate;
+  gate_ = &gate;
+  EXPECT_EQ(broker_->Release(*CallOf(second), {opened->front().lease}), absl::OkStatus());
+  gate.AwaitArrivals(1);
+  copies_ = absl::InternalError("no copy");
+  const uint64_t next = audit_.Read(1, 100).next;
+  absl::StatusOr<BrokerSuspensions::Suspended> suspended = absl::UnknownError("not answered");
+  std::thread suspends(
+      [&] { suspended = broker_->suspensions().Suspend(*CallOf(first), leases, 0); });
+  while (audit_.Read(next, 100).records.empty()) std::this_thread::yield();
+  gate.Open();
+  suspends.join();
+  ASSERT_TRUE(suspended.ok()) << suspended.status();
+  EXPECT_EQ(suspended->resident_bytes, 2 * kGranule);
+  EXPECT_TRUE(broker_->AwaitCalls(absl::Now() + kLong));
+}
+
 TEST_F(BrokerSuspensionsTest, AttachBringsASuspendedPublicationBack) {
   Client client = Open("a"), other = Open("b");
   const std::vector<LeaseId> leases = Hold(client, 2);

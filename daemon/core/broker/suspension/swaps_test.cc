@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,7 +22,8 @@ using Cause = SuspensionRequests::Cause;
 
 class BrokerSwapsTest : public BrokerWaitFixture {
  protected:
-  BrokerSwapsTest() : BrokerWaitFixture(absl::Milliseconds(50), Devices()) {
+  explicit BrokerSwapsTest(bool observed = true)
+      : BrokerWaitFixture(absl::Milliseconds(50), Devices(), observed) {
     const Quota quota{.swappable = true, .min_residence = absl::ZeroDuration()};
     broker_->operators().Configure({{"a", quota}}, {});
   }
@@ -72,6 +74,29 @@ TEST_F(BrokerSwapsTest, ARefusalOfTheTierEndsTheRequest) {
   EXPECT_EQ(broker_->Release(*CallOf(fills), other), absl::OkStatus());
   EXPECT_EQ(broker_->Release(*CallOf(a), leases), absl::OkStatus());
   EXPECT_TRUE(End(b).ok());
+}
+
+class UnobservedSwapsTest : public BrokerSwapsTest {
+ protected:
+  UnobservedSwapsTest() : BrokerSwapsTest(/*observed=*/false) {}
+};
+
+TEST_F(UnobservedSwapsTest, RequestsAreThereForClientsThatAsk) {
+  Client a = Open("a"), b = Open("b");
+  const std::vector<LeaseId> leases = Hold(a, 10);
+  ASSERT_EQ(BeginQuietly(b, 4), State::kWaits);
+  Serve(a);
+  const absl::Time end = absl::Now() + kLong;
+  while (!broker_->suspensions().Requested(*CallOf(a)) && absl::Now() < end) {
+    std::this_thread::yield();
+  }
+  const auto asked = broker_->suspensions().Requested(*CallOf(a));
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_EQ(asked->cause, Cause::kWaiter);
+  ASSERT_TRUE(broker_->suspensions().Suspend(*CallOf(a), leases, 0).ok());
+  EXPECT_TRUE(End(b).ok());
+  // An operator's.
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Move(a, Action::kResume, absl::ZeroDuration()).status()));
 }
 
 }  // namespace swaps_test

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -82,16 +84,20 @@ class BrokerWaitFixture : public ::testing::Test {
   // One device of ten granules.
   explicit BrokerWaitFixture(absl::Duration grace = absl::Milliseconds(50))
       : BrokerWaitFixture(grace, OneDevice()) {}
-  BrokerWaitFixture(absl::Duration grace, std::vector<std::unique_ptr<Device>> devices) {
+  // `observed`: the broker has an observer.
+  BrokerWaitFixture(absl::Duration grace, std::vector<std::unique_ptr<Device>> devices,
+                    bool observed = true) {
     BrokerOptions options;
     options.devices = std::move(devices);
     options.revocation = {.grace = grace, .kill_after = absl::Milliseconds(50)};
     options.random = [this] {
       Secret secret{};
       secret[0] = static_cast<uint8_t>(++randoms_);
+      secret[1] = static_cast<uint8_t>(randoms_ >> 8);
       return secret;
     };
-    options.observer = &observer_;
+    options.now = [this] { return absl::Now() + absl::Seconds(clock_ahead_.load()); };
+    options.observer = observed ? &observer_ : nullptr;
     options.audit = &audit_;
     broker_ = std::make_unique<Broker>(std::move(options));
   }
@@ -187,6 +193,7 @@ class BrokerWaitFixture : public ::testing::Test {
     return ids;
   }
 
+  std::atomic<int64_t> clock_ahead_ = 0;  // seconds that the broker's clock was set forward
   RecordingObserver observer_;
   AuditRing audit_;
   int randoms_ = 0;
