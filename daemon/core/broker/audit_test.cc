@@ -283,6 +283,10 @@ TEST_F(BrokerAuditTest, EveryDenialThatIsCountedIsRecordedOnce) {
   // A senseless request is an error, not a denial.
   EXPECT_FALSE(Acquire(session, {.bytes = 0}).ok());
   EXPECT_THAT(Take(), IsEmpty());
+  // Nor is a session that comes while the daemon drains.
+  broker_->operators().SetDraining(true);
+  EXPECT_FALSE(TryOpen("b").ok());
+  EXPECT_THAT(Take(), IsEmpty());
 }
 
 TEST_F(BrokerAuditTest, AGrantThatIsGivenUpIsReleased) {

@@ -10,10 +10,12 @@
 #include "absl/synchronization/mutex.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
+#include "daemon/core/broker/suspension/suspensions.h"
 #include "daemon/core/broker/testing/calls.h"
 #include "daemon/device/host_device.h"
 #include "daemon/device/pinned_device.h"
 #include "daemon/device/testing/fault_injection.h"
+#include "daemon/tier/tier_device.h"
 
 namespace gpumemd {
 namespace heartbeat_test {
@@ -37,6 +39,8 @@ class BrokerHeartbeatTest : public ::testing::Test {
     if (plan != nullptr) device = InjectFaults(std::move(device), std::move(plan));
     options.devices.push_back(std::move(device));
     options.devices.push_back(*MakePinnedDevice({.capacity_bytes = 8 * kGranule}));
+    options.devices.push_back(
+        *MakeTierDevice({.capacity_bytes = 8 * kGranule, .huge_pages = false}));
     options.random = [this] {
       Secret secret{};
       secret[0] = ++randoms_;
@@ -98,6 +102,18 @@ TEST_F(BrokerHeartbeatTest, TickReportsChangesOnce) {
   // The ends of those calls are changes too, but report nothing new.
   const absl::Time end = absl::Now() + kLong;
   while (AwaitHeartbeats(heartbeats() + 1, absl::Milliseconds(20))) ASSERT_LT(absl::Now(), end);
+}
+
+TEST_F(BrokerHeartbeatTest, TickReportsTheHostTier) {
+  Start(absl::InfiniteDuration(), absl::ZeroDuration());
+  const auto session = broker_->OpenSession("a", {});
+  ASSERT_TRUE(session.ok()) << session.status();
+  const auto leases = Acquire(*session, Kind::kVmm);
+  ASSERT_TRUE(leases.ok()) << leases.status();
+  const Broker::Call call = CallIn(*broker_, *session);
+  const auto suspended = broker_->suspensions().Suspend(call, {leases->front().lease}, 0);
+  ASSERT_TRUE(suspended.ok()) << suspended.status();
+  EXPECT_TRUE(Await({.sessions = 1, .tier = kGranule}));
 }
 
 TEST_F(BrokerHeartbeatTest, ChangesWaitForTheirPause) {

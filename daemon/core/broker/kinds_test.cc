@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/calls.h"
@@ -26,8 +28,8 @@ constexpr uint64_t kGranule = 2 << 20;
 // A device whose context a test can lose. It has no memory: its users only look at numbers.
 class ContextDevice : public Device {
  public:
-  ContextDevice()
-      : info_{.uuid = "GPU-1",
+  explicit ContextDevice(std::string uuid = "GPU-1")
+      : info_{.uuid = std::move(uuid),
               .capacity_bytes = 16 * kGranule,
               .granularity_bytes = kGranule,
               .kinds = {Kind::kIpc, Kind::kMempool}} {}
@@ -42,9 +44,11 @@ class ContextDevice : public Device {
   void OnContextLost(std::function<void()> on_lost) override { on_lost_ = std::move(on_lost); }
 
   void Lose() {
-    *std::exchange(context_, std::make_shared<std::atomic<bool>>(false)) = true;
-    on_lost_();
+    LoseUntold();
+    TellOfLoss();
   }
+  void LoseUntold() { *std::exchange(context_, std::make_shared<std::atomic<bool>>(false)) = true; }
+  void TellOfLoss() { on_lost_(); }
 
   std::vector<CreateSpec> specs;
   uint64_t pool = 7;  // the pool of memory that is made
@@ -154,6 +158,19 @@ TEST_F(BrokerKindsTest, ADriverWithoutRoomForAContextIsNotWaitedFor) {
   EXPECT_EQ(broker_->views().GetTenant("a")->devices[0].obtainable, 4 * kGranule);
 }
 
+TEST_F(BrokerKindsTest, SegmentsOfOneCallShareTheirPoolsDescriptor) {
+  std::vector<uint64_t> pools;
+  const auto leases =
+      broker_->Acquire(CallOf(Open()), {.bytes = 1, .kind = Kind::kMempool, .count = 2},
+                       absl::InfiniteFuture(), [&](const Broker::Handover& handover) {
+                         EXPECT_EQ(handover.items.size(), 2u);
+                         pools = PoolsOf(handover);
+                         return absl::OkStatus();
+                       });
+  ASSERT_TRUE(leases.ok()) << leases.status();
+  EXPECT_THAT(pools, ElementsAre(7));
+}
+
 TEST_F(BrokerKindsTest, ALaterPoolsDescriptorIsSentOnceToo) {
   const Broker::NewSession session = Open();
   ASSERT_TRUE(Acquire(session, Kind::kMempool).ok());
@@ -229,6 +246,94 @@ TEST_F(BrokerKindsTest, RetainedSegmentsThatAreLostAreNotReused) {
   EXPECT_FALSE(next->items[0].lease.reused);
   EXPECT_NE(next->items[0].lease.segment, released->items[0].lease.segment);
   EXPECT_THAT(observer_.orphaned, IsEmpty());
+}
+
+// The device has not told of the loss yet.
+TEST_F(BrokerKindsTest, RetainedSegmentsThatTurnOutToBeLostAreMadeAnewOnAThread) {
+  const Broker::NewSession session = Open();
+  const auto released = Acquire(session, Kind::kIpc);
+  ASSERT_EQ(broker_->Release(CallOf(session), {released->items[0].lease.lease}), absl::OkStatus());
+  EXPECT_EQ(broker_->views().GetTenant("a")->devices[0].retained, kGranule);
+  device_->LoseUntold();
+  const Broker::Call call = CallOf(session);
+  auto acquisition = std::make_shared<Broker::Acquisition>();
+  acquisition->session = session.id;
+  acquisition->spec = {.bytes = 1, .kind = Kind::kIpc};
+  acquisition->deliver = [](const Broker::Handover&, bool) { return absl::OkStatus(); };
+  EXPECT_EQ(broker_->Advance(acquisition, /*may_block=*/false).state,
+            Broker::Progress::State::kNeedsAThread);
+  const auto made = broker_->Advance(acquisition, /*may_block=*/true).leases;
+  ASSERT_TRUE(made.ok()) << made.status();
+  EXPECT_FALSE(made->front().reused);
+  EXPECT_NE(made->front().segment, released->items[0].lease.segment);
+  EXPECT_THAT(observer_.orphaned, IsEmpty());
+}
+
+// Counts what it is to keep.
+class Keeper : public Continuity {
+ public:
+  absl::Status Begin(const JournalImage&) override { return absl::OkStatus(); }
+  void Write(absl::Span<const journal::Change>) override {}
+  absl::Status Keep(SegmentId, int) override {
+    ++kept;
+    return absl::OkStatus();
+  }
+  void LetGo(absl::Span<const SegmentId>) override {}
+  void Keep(PublicationId, int) override {}
+  void LetGo(PublicationId) override {}
+
+  int kept = 0;
+};
+
+// A broker with two devices and without an observer.
+class TwoContextsTest : public testing::Test {
+ protected:
+  TwoContextsTest() {
+    BrokerOptions options;
+    for (size_t i : {0, 1}) {
+      auto device = std::make_unique<ContextDevice>(absl::StrCat("GPU-", i));
+      devices_[i] = device.get();
+      options.devices.push_back(std::move(device));
+    }
+    options.random = CountedSecrets();
+    options.continuity = &keeper_;
+    broker_ = std::make_unique<Broker>(std::move(options));
+  }
+  void TearDown() override { EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus()); }
+
+  Keeper keeper_;
+  ContextDevice* devices_[2] = {};
+  std::unique_ptr<Broker> broker_;
+};
+
+TEST_F(TwoContextsTest, LossIsOfOneContextOfOneDevice) {
+  const Broker::Call call = CallIn(*broker_, broker_->OpenSession("a", {}).value());
+  const auto acquire = [&](const char* device) {
+    return AcquireIn(*broker_, call, {.device_uuid = device, .bytes = 1, .kind = Kind::kIpc});
+  };
+  const std::vector<LeaseId> lost = acquire("GPU-0");
+  devices_[0]->LoseUntold();
+  acquire("GPU-0");
+  acquire("GPU-1");
+  devices_[0]->TellOfLoss();
+  EXPECT_EQ(broker_->LostLeases(call), lost);
+  EXPECT_EQ(keeper_.kept, 0) << "they have no descriptors";
+}
+
+TEST_F(TwoContextsTest, EachDevicesPoolIsSent) {
+  devices_[1]->pool = 8;
+  const Broker::Call call = CallIn(*broker_, broker_->OpenSession("a", {}).value());
+  std::vector<uint64_t> sent;
+  for (const char* device : {"GPU-0", "GPU-1", "GPU-0"}) {
+    const auto leases =
+        broker_->Acquire(call, {.device_uuid = device, .bytes = 1, .kind = Kind::kMempool},
+                         absl::InfiniteFuture(), [&](const Broker::Handover& handover) {
+                           for (const ExportedPool& pool : handover.pools) sent.push_back(pool.id);
+                           return absl::OkStatus();
+                         });
+    ASSERT_TRUE(leases.ok()) << leases.status();
+  }
+  EXPECT_THAT(sent, ElementsAre(7, 8));
 }
 
 }  // namespace kinds_test

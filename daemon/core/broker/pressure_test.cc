@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/wait_fixture.h"
@@ -28,6 +29,37 @@ TEST_F(BrokerPressureTest, HoldersAreAskedAgainWhileARequestWaits) {
   }
   EXPECT_EQ(broker_->Release(*CallOf(a), held), absl::OkStatus());
   EXPECT_TRUE(End(b).ok());
+}
+
+TEST_F(BrokerPressureTest, AClockThatIsSetBackSilencesNone) {
+  Client a = Open("a"), first = Open("b"), second = Open("b");
+  Hold(a, 10);
+  ASSERT_EQ(Begin(first, 4, kLong), State::kWaits);
+  observer_.AwaitPressures(1);
+  clock_ahead_ = -1000;
+  ASSERT_EQ(Begin(second, 4, 2 * kLong), State::kWaits);
+  EXPECT_TRUE(observer_.AwaitPressure(
+      [&](const Pressure& pressure) { return pressure.until == second.acquisition->wait_until; }));
+  for (Client* waits : {&first, &second}) {
+    broker_->GiveUp(waits->acquisition);
+    EXPECT_TRUE(absl::IsCancelled(End(*waits).status()));
+  }
+}
+
+// More tenants than the broker remembers as just looked at, and more waits than it ends at once.
+TEST_F(BrokerPressureTest, HundredsOfTenantsPressAndTheirWaitsEndInTime) {
+  Client a = Open("a");
+  Hold(a, 10);
+  std::vector<Client> waiting;
+  for (int i = 0; i < 300; ++i) {
+    waiting.push_back(Open(absl::StrCat("t", i)));
+    ASSERT_EQ(Begin(waiting.back(), 1, kLong), State::kWaits);
+  }
+  const absl::Time last = waiting.back().acquisition->wait_until;
+  EXPECT_TRUE(
+      observer_.AwaitPressure([&](const Pressure& pressure) { return pressure.until == last; }));
+  clock_ahead_ = 1000;
+  for (Client& each : waiting) EXPECT_TRUE(absl::IsResourceExhausted(End(each).status()));
 }
 
 class LongGraceTest : public BrokerWaitFixture {

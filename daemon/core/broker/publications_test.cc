@@ -3,6 +3,7 @@
 // the descriptors that stay open.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <filesystem>
 #include <iterator>
@@ -334,6 +335,21 @@ TEST_F(BrokerPublicationsTest, MetadataIsKeptForAsLongAsItsVersion) {
   ASSERT_TRUE(broker_->Unpublish(CallOf(session_), "w").ok());
   while (OpenFds() > before && absl::Now() < patience) absl::SleepFor(absl::Milliseconds(1));
   EXPECT_EQ(OpenFds(), before);
+}
+
+TEST_F(BrokerPublicationsTest, WithoutDescriptorsMetadataIsRefused) {
+  const std::vector<LeaseId> leases = Acquire(1);
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;  // of new ones
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto refused =
+      broker_->Publish(CallOf(session_), {.name = "w", .leases = leases}, "what it is");
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_TRUE(broker_->views().ListPublications("")->empty());
+  EXPECT_EQ(Publish({.name = "w", .leases = leases}, "what it is"), 1u);
 }
 
 }  // namespace publications_test

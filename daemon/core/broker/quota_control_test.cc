@@ -211,8 +211,10 @@ TEST_F(QuotaControlTest, AChangeMustMakeSense) {
 TEST_F(QuotaControlTest, RevocableMemoryIsOfKindsThatCanBe) {
   control_->Configure({{"a", {}}}, {});
   ASSERT_TRUE(control_->Set("a", {.set = {"revocable"}, .values = {.revocable = true}}).ok());
-  EXPECT_THAT(control_->Configure({{"a", {.kind = Kind::kVmm}}}, {}), IsEmpty());
-  EXPECT_TRUE(Of("a").revocable);
+  for (const std::optional<Kind> kind : {std::optional(Kind::kVmm), std::optional<Kind>()}) {
+    EXPECT_THAT(control_->Configure({{"a", {.kind = kind}}}, {}), IsEmpty());
+    EXPECT_TRUE(Of("a").revocable);
+  }
   const std::vector<std::string> said = control_->Configure({{"a", {.kind = Kind::kMempool}}}, {});
   ASSERT_THAT(said, SizeIs(1));
   EXPECT_THAT(said[0], HasSubstr("the tenant's kind is mempool"));

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <thread>
+#include <vector>
 
+#include "absl/time/clock.h"
+#include "common/trace/recording.h"
 #include "gtest/gtest.h"
 
 namespace gpumemd {
@@ -74,6 +77,30 @@ TEST(TimedMutex, HoldContinuesIfThereIsNothingToWaitFor) {
     EXPECT_FALSE(mutex.AwaitWithDeadline(absl::Condition(&never), absl::InfinitePast()));
   }
   EXPECT_EQ(mutex.Read().longest, absl::Milliseconds(4));
+}
+
+// A thread that tries to lock it while it is held may come too late: then it is tried again.
+TEST(TimedMutex, ATraceShowsWaitsForItAlone) {
+  const auto recording = gpumem::trace::Recording::Start();
+  ASSERT_TRUE(recording.ok()) << recording.status();
+  Mutex mutex;
+  std::vector<gpumem::trace::Event> events;
+  { Lock lock(&mutex); }
+  (*recording)->Take(&events);
+  EXPECT_TRUE(events.empty()) << "it was free";
+  const absl::Time end = absl::Now() + absl::Seconds(30);
+  while (events.empty() && absl::Now() < end) {
+    std::thread waits;
+    {
+      Lock lock(&mutex);
+      waits = std::thread([&] { Lock theirs(&mutex); });
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    waits.join();
+    (*recording)->Take(&events);
+  }
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_STREQ(events[0].name, "lock wait");
 }
 
 }  // namespace timed_mutex_test

@@ -101,6 +101,12 @@ TEST_F(UsesTest, OfAnEndedOneTheSameHolds) {
     broker_->ProcessGone(job.session());
   }
   End("job-1");
+  const auto ended = broker_->tenants().UsesOf("job-1");
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_FALSE(ended->present.has_value());
+  EXPECT_THAT(ended->ended, SizeIs(1));
+  EXPECT_TRUE(Knows(Begin("team", kAlice), "job-1"));
+  EXPECT_FALSE(Knows(Begin("team", kBob), "job-1"));
   // Another user's job has the name now.
   Create("job-1", kBob);
   const auto uses = broker_->tenants().UsesOf("job-1");

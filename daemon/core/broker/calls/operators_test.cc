@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,12 +18,14 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
 namespace operators_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Pair;
 using ::testing::SizeIs;
 
 using absl::StatusCode;
@@ -44,6 +47,7 @@ class PoolDevice : public Device {
   }
   absl::StatusOr<uint64_t> DriverFreeBytes() const override {
     ++asked;
+    if (gate != nullptr) gate->Pass();
     if (!status.ok()) return status;
     return 3 * kGranule;
   }
@@ -72,6 +76,7 @@ class PoolDevice : public Device {
 
   std::vector<PoolStatus> pools;
   absl::Status status, change_status;
+  Gate* gate = nullptr;  // for questions about free memory
   mutable int asked = 0;
 
  private:
@@ -258,6 +263,32 @@ TEST_F(BrokerOperatorsTest, DriversAreAskedAtMostTenTimesASecond) {
   EXPECT_EQ(views.Devices(true)[0].driver_free, 3 * kGranule);
   EXPECT_EQ(views.Devices(true)[1].driver_free, 0u);
   EXPECT_EQ(devices_[1]->asked, 2);
+}
+
+TEST_F(BrokerOperatorsTest, ASlowDriverHoldsUpOneCallerAlone) {
+  Gate gate;
+  devices_[0]->gate = &gate;
+  uint64_t told = 0;
+  std::thread asks([&] { told = broker_->views().Devices(true)[0].driver_free; });
+  gate.AwaitArrivals(1);
+  EXPECT_EQ(broker_->views().Devices(true)[0].driver_free, 0u) << "there is no answer yet";
+  gate.Open();
+  asks.join();
+  EXPECT_EQ(told, 3 * kGranule);
+  EXPECT_EQ(devices_[0]->asked, 1);
+}
+
+TEST_F(BrokerOperatorsTest, OverheadOfADriverIsChargedToItsSession) {
+  const Broker::Call call = Begin("a");
+  const auto set = [&](uint64_t granules) {
+    operators_->SetOverhead(
+        {.session = call.session(), .device_uuid = "GPU-1", .bytes = granules * kGranule});
+    return broker_->views().ListSessions("a")->front().overhead_bytes;
+  };
+  EXPECT_THAT(set(3), ElementsAre(Pair("GPU-1", 3 * kGranule)));
+  EXPECT_EQ(broker_->views().Devices(false)[1].charged, 3 * kGranule);
+  EXPECT_THAT(set(5), ElementsAre(Pair("GPU-1", 5 * kGranule)));
+  EXPECT_THAT(set(0), IsEmpty());
 }
 
 }  // namespace operators_test

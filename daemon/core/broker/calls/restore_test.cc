@@ -13,6 +13,7 @@
 #include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/device/host_device.h"
+#include "daemon/device/metadata.h"
 
 namespace gpumemd {
 namespace restore_test {
@@ -27,23 +28,27 @@ using absl::StatusCode;
 constexpr uint64_t kGranule = 2 << 20;
 constexpr SessionId kSession{1};
 
-// Fails to begin.
-class NoContinuity : public Continuity {
+// Counts what is written to it.
+class FakeContinuity : public Continuity {
  public:
-  absl::Status Begin(const JournalImage&) override { return absl::InternalError("disk full"); }
+  absl::Status Begin(const JournalImage&) override { return begins; }
   absl::Status Keep(SegmentId, int) override { return absl::OkStatus(); }
   void Keep(PublicationId, int) override {}
   void LetGo(absl::Span<const SegmentId>) override {}
   void LetGo(PublicationId) override {}
-  void Write(absl::Span<const journal::Change>) override {}
+  void Write(absl::Span<const journal::Change>) override { ++written; }
+
+  absl::Status begins;
+  int written = 0;
 };
 
 class BrokerRestoreTest : public testing::Test {
  protected:
   BrokerRestoreTest() { token_[0] = 9; }
 
-  void Start(Continuity* continuity = nullptr) {
+  void Start(Continuity* continuity = nullptr, Bounds bounds = {}) {
     BrokerOptions options;
+    options.bounds = bounds;
     options.devices.push_back(*MakeHostDevice({.capacity_bytes = 10 * kGranule}));
     uuid_ = options.devices[0]->info().uuid;
     options.random = CountedSecrets();
@@ -155,9 +160,73 @@ TEST_F(BrokerRestoreTest, MemoryThatADeviceRefusesIsTold) {
 }
 
 TEST_F(BrokerRestoreTest, AJournalThatCannotBeginIsAnError) {
-  NoContinuity continuity;
+  FakeContinuity continuity;
+  continuity.begins = absl::InternalError("disk full");
   Start(&continuity);
   EXPECT_EQ(broker_->Restore(Left(1)).status(), absl::InternalError("disk full"));
+}
+
+// A segment of kind driver has no memory that could outlive the earlier daemon.
+TEST_F(BrokerRestoreTest, SegmentsWithoutMemoryAreRestoredForTheirLeases) {
+  Start();
+  Inheritance left = Left(2);
+  left.image.segments[SegmentId{2}].kind = Kind::kDriver;
+  left.memory.erase(SegmentId{2});
+  left.image.leases[LeaseId{3}] = {
+      .id = LeaseId{3}, .session = kSession, .segment = SegmentId{9}};  // it is not there
+  left.image.counters.lease = 3;
+  const auto restored = broker_->Restore(std::move(left));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_THAT(restored->refused, IsEmpty());
+  EXPECT_EQ(restored->leases, 2u);
+  EXPECT_EQ(broker_->views().Devices(false)[0].charged, 2 * kGranule);
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
+}
+
+// The store that keeps metadata over a restart is not trusted.
+TEST_F(BrokerRestoreTest, MetadataThatIsTooShortIsAnErrorOfEachReader) {
+  Start();
+  Inheritance left = Left(1);
+  const PublicationId id{1};
+  left.image.publications[id] = {.id = id,
+                                 .version = 1,
+                                 .persistent = true,
+                                 .metadata_bytes = 100,
+                                 .tenant = "a",
+                                 .name = "w"};
+  left.image.publication_items[{id, 0}] = {.publication = id, .index = 0, .segment = SegmentId{1}};
+  left.image.counters.publication = 1;
+  const auto metadata = Metadata::Make("short");
+  ASSERT_TRUE(metadata.ok()) << metadata.status();
+  left.metadata[id] = gpumem::UniqueFd(dup(metadata->fd()));
+  ASSERT_TRUE(broker_->Restore(std::move(left)).ok());
+  ASSERT_TRUE(broker_->Resume(Token(), peer_).ok());
+  ASSERT_TRUE(broker_->Reconcile(Token(), {LeaseId{1}}, {}).ok());
+  EXPECT_EQ(broker_->views().GetPublication("a/w").status().code(), StatusCode::kInternal);
+  const auto call = broker_->Authenticate(Token());
+  ASSERT_TRUE(call.ok()) << call.status();
+  auto attachment = std::make_shared<Broker::Attachment>();
+  attachment->session = kSession;
+  attachment->spec = {.name = "w"};
+  const auto attached = broker_->Advance(attachment, /*may_block=*/true).attached;
+  EXPECT_EQ(attached.status().code(), StatusCode::kInternal) << attached.status();
+  EXPECT_THAT(broker_->views().ListHolders(std::nullopt).leases, SizeIs(1));
+  EXPECT_EQ(broker_->views().ListPublications("")->at(0).attached, 0u);
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
+}
+
+// Its leases are for the next daemon to end.
+TEST_F(BrokerRestoreTest, ASessionThatEndsAfterTheFreezeIsLeftAsItIs) {
+  FakeContinuity continuity;
+  Start(&continuity, {.leases_at_once = 2});
+  ASSERT_TRUE(broker_->Restore(Left(6)).ok());
+  broker_->Freeze();
+  const int written = continuity.written;
+  broker_->SocketClosed(kSession);
+  EXPECT_THAT(broker_->views().ListHolders(std::nullopt).leases, SizeIs(4));
+  EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(continuity.written, written);
+  broker_.reset();
 }
 
 }  // namespace restore_test

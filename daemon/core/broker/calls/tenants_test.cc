@@ -5,9 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "daemon/core/broker/views.h"
 #include "daemon/core/quota/testing/change.h"
 #include "daemon/device/host_device.h"
+#include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
 namespace tenants_test {
@@ -46,7 +49,12 @@ class BrokerTenantsTest : public testing::TestWithParam<bool> {
  protected:
   BrokerTenantsTest() {
     BrokerOptions options;
-    options.devices.push_back(*MakeHostDevice({.capacity_bytes = 64 * kMiB}));
+    options.devices.push_back(
+        InjectFaults(*MakeHostDevice({.capacity_bytes = 64 * kMiB}), [this](const DeviceOp& op) {
+          Gate* const gate = op.type == DeviceOp::Type::kDestroy ? destroys_.load() : nullptr;
+          if (gate != nullptr) gate->Pass();
+          return absl::OkStatus();
+        }));
     uuid_ = options.devices[0]->info().uuid;
     options.random = CountedSecrets();
     if (GetParam()) options.observer = &observer_;
@@ -95,6 +103,7 @@ class BrokerTenantsTest : public testing::TestWithParam<bool> {
     return all;
   }
 
+  std::atomic<Gate*> destroys_ = nullptr;  // holds up the disposal of memory
   Observer observer_;
   AuditRing audit_;
   uint64_t next_ = 1;
@@ -177,6 +186,12 @@ TEST_P(BrokerTenantsTest, EndOfAChildSaysWhatItHolds) {
   const auto in_it = broker_->tenants().CreateChild(member, "sub", {});
   EXPECT_EQ(in_it.status().code(), StatusCode::kFailedPrecondition);
   broker_->ProcessGone(member.session());
+  const std::string idle = Child(call, "idle", /*lasting=*/true);
+  const Broker::Call without_memory = Begin(idle);
+  const auto held_by_idle = broker_->tenants().EndChild(call, idle);
+  ASSERT_TRUE(held_by_idle.ok()) << held_by_idle.status();
+  EXPECT_EQ(held_by_idle->session_count, 1u);
+  EXPECT_THAT(held_by_idle->by_device, IsEmpty());
 }
 
 TEST_P(BrokerTenantsTest, OperatorsEndTenantsWithTheirMembers) {
@@ -228,6 +243,35 @@ TEST_P(BrokerTenantsTest, EndAwaitsMemoryWithoutSessions) {
   }
   EXPECT_TRUE(End("job", absl::InfiniteDuration())->gone);
   EXPECT_FALSE(broker_->views().GetTenant("job").ok());
+}
+
+TEST_P(BrokerTenantsTest, EndSaysWhatTheDriverHasNotTakenBack) {
+  ASSERT_TRUE(broker_->tenants().Create({.tenant = "job", .owner = "slurm"}).ok());
+  Gate gate;
+  destroys_ = &gate;
+  {
+    const Broker::Call call = Begin("job");
+    Acquire(call, 2 * kMiB);
+    broker_->ProcessGone(call.session());
+  }
+  const auto held = End("job");
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_FALSE(held->gone);
+  EXPECT_EQ(held->session_count, 0u);
+  EXPECT_THAT(held->sessions, IsEmpty());
+  EXPECT_THAT(held->by_device, ElementsAre(Pair(uuid_, 2 * kMiB)));
+  gate.Open();
+  while (broker_->views().GetTenant("job").ok()) std::this_thread::yield();
+  destroys_ = nullptr;
+}
+
+TEST_P(BrokerTenantsTest, EndCountsAllSessionsAndNamesSomeOfMany) {
+  ASSERT_TRUE(broker_->tenants().Create({.tenant = "job", .owner = "slurm"}).ok());
+  for (int i = 0; i < 300; ++i) Begin("job");
+  const auto held = End("job");
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_EQ(held->session_count, 300u);
+  EXPECT_THAT(held->sessions, SizeIs(256));
 }
 
 // A tenant of the configuration goes on, without what was made.

@@ -15,9 +15,12 @@
 
 namespace gpumemd {
 
-// For BrokerOptions::random: the n-th secret begins with n, up to 255.
+// For BrokerOptions::random: the n-th secret begins with n, up to 65535, the lower byte first.
 inline std::function<Secret()> CountedSecrets() {
-  return [n = uint8_t{0}]() mutable { return Secret{++n}; };
+  return [n = uint16_t{0}]() mutable {
+    ++n;
+    return Secret{static_cast<uint8_t>(n), static_cast<uint8_t>(n >> 8)};
+  };
 }
 
 // Returns the token as a client sends it; valid as long as the session.
