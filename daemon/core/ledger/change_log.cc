@@ -152,9 +152,10 @@ std::optional<journal::Publication> RecordOf(const LedgerState& state, Publicati
       .name = publication.name};
 }
 
+// Requires that the publication has a content id, or has ended.
 std::optional<journal::PublicationContent> ContentOf(const LedgerState& state, PublicationId id) {
   auto it = state.publications.find(id);
-  if (it == state.publications.end() || it->second.content_id.empty()) return std::nullopt;
+  if (it == state.publications.end()) return std::nullopt;
   return journal::PublicationContent{.publication = id, .content_id = it->second.content_id};
 }
 

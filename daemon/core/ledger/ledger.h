@@ -104,7 +104,6 @@ class Ledger {
   const Tenants& tenants() const { return tenants_; }
   MadeTenants& made_tenants() { return made_tenants_; }
   Sessions& sessions() { return sessions_; }
-  const Sessions& sessions() const { return sessions_; }
   Publications& publications() { return publications_; }
   const Publications& publications() const { return publications_; }
   Leases& leases() { return leases_; }

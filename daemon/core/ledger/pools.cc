@@ -35,7 +35,8 @@ void Segments::Unimport(SessionId id, Session& session, size_t device, bool all)
 
 void Segments::EndImport(SessionId id, Session& session, size_t device, size_t& steps) {
   Pool& pool = session.tenant->pools[device];
-  const bool is_last = pool.importers.size() == 1 && pool.importers.contains(id);
+  // The session is one of the importers: the device is in session.imported.
+  const bool is_last = pool.importers.size() == 1;
   const size_t released = is_last ? pool.idle.size() + pool.lost.size() : 0;
   if (released <= steps) {
     steps -= std::min(steps, released + 1);

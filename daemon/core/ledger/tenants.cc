@@ -177,14 +177,12 @@ void Tenants::Configure(const std::map<std::string, Quota>& tenants, const Quota
   ComputeMadeQuotas();
   for (auto& [name, tenant] : state_.tenants) Link(*tenant);
   for (auto& [name, tenant] : state_.tenants) ApplyQuota(*tenant, Quota(tenant->quota));
-  // By name: forgetting one may forget those above it.
-  std::vector<std::string> idle;
+  // Forgetting one may forget tenants above it. Those have a child, so they are not in this list.
+  std::vector<Tenant*> idle;
   for (Tenant* tenant : unconfigured) {
-    if (!IsInUse(*tenant)) idle.push_back(tenant->name);
+    if (!IsInUse(*tenant)) idle.push_back(tenant);
   }
-  for (const std::string& name : idle) {
-    if (Tenant* tenant = state_.FindTenant(name)) ForgetIfIdle(*tenant);
-  }
+  for (Tenant* tenant : idle) ForgetIfIdle(*tenant);
 }
 
 }  // namespace gpumemd
