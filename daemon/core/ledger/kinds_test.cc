@@ -108,6 +108,15 @@ TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
   EXPECT_EQ(ledger_.look().GetTenant("a")->charged, kGranule);
 }
 
+TEST_F(LedgerKindsTest, AQuotaThatNamesHostMemoryAsADeviceIsToldItsLimit) {
+  const auto refusal = [&](const Quota& quota) {
+    return std::string(ledger_.tenants().CheckDevices(quota).message());
+  };
+  EXPECT_THAT(refusal({.device_limits = {{"TIER-0", 1}}}), HasSubstr("set tier_limit_bytes"));
+  EXPECT_THAT(refusal({.device_limits = {{"PINNED-0", 1}}}), HasSubstr("set pinned_limit_bytes"));
+  EXPECT_THAT(refusal({.device_guarantees = {{"TIER-0", 1}}}), HasSubstr("cannot be guaranteed"));
+}
+
 TEST_F(LedgerKindsTest, APoolIsNotSharedAcrossTenants) {
   const LeaseId lease = Acquire({.bytes = 1, .kind = Kind::kMempool})->items[0].lease;
   const auto refused = ledger_.leases().Share(session_, lease, TicketScope::kAny, Secret{7});

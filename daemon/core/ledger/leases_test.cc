@@ -82,10 +82,13 @@ TEST_F(LeasesTest, RetainedSegmentIsReusedByTenantDeviceAndSize) {
 TEST_F(LeasesTest, SegmentThatWasGivenAwayIsNotReused) {
   const SessionId session = OpenSession("team");
   const auto item = AcquireOne(session, kGranule);
-  ASSERT_TRUE(ledger.leases()
-                  .Share(session, item.lease, TicketScope::kTenant, NewSecret(),
-                         /*given_away=*/true)
-                  .ok());
+  const auto give_away = [&] {
+    return ledger.leases().Share(session, item.lease, TicketScope::kTenant, NewSecret(),
+                                 /*given_away=*/true);
+  };
+  const absl::StatusOr<Secret> ticket = give_away();
+  ASSERT_TRUE(ticket.ok()) << ticket.status();
+  EXPECT_EQ(*give_away(), *ticket) << "given to another process";
   Release(session, {item});
   EXPECT_EQ(StateOf(item), SegmentState::kReleasing);
   EXPECT_FALSE(AcquireOne(session, kGranule).reused);

@@ -67,6 +67,16 @@ TEST_F(SessionsTest, ACallInFlightKeepsItsSession) {
   EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(session));
 }
 
+TEST_F(SessionsTest, AnOperationUnderWayIsACall) {
+  const SessionId session = OpenSession("team");
+  EXPECT_FALSE(ledger.sessions().HasCalls(SessionId{99}));
+  EXPECT_FALSE(ledger.sessions().HasCalls(session));
+  const Operation operation = Begin(session, kGranule);
+  EXPECT_TRUE(ledger.sessions().HasCalls(session));
+  Finish(operation);
+  EXPECT_FALSE(ledger.sessions().HasCalls(session));
+}
+
 TEST_F(SessionsTest, LingeringSessionsCount) {
   ledger.tenants().Configure({{"team", {.max_sessions = 1}}}, {});
   const SessionId session = OpenSession("team");

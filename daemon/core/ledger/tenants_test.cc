@@ -50,6 +50,13 @@ TEST_F(TenantsTest, UnknownTenantsAndDevicesAreNotFound) {
   EXPECT_TRUE(absl::IsNotFound(ledger.look().ListSegments("team", "GPU-9").status()));
 }
 
+TEST_F(TenantsTest, AQuotaWhoseParentIsAMemberHasNoParent) {
+  ledger.tenants().Configure({{"a", {}}, {"b", {.parent = "a"}}}, {});
+  ledger.tenants().OverrideQuota("a", {.parent = "b"});
+  EXPECT_THAT(ledger.look().GetTenant("a")->above, IsEmpty());
+  EXPECT_THAT(ledger.look().GetTenant("b")->above, ElementsAre("a"));
+}
+
 // --- Giving memory back ----------------------------------------------------------------
 
 TEST_F(TenantsTest, TrimKeepsTheYoungest) {

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the inspector says of sessions and segments that have ended, and of lists that are read in
-// parts.
+// parts. Audit records of many leases.
 #include <optional>
+#include <utility>
 #include <vector>
 
+#include "daemon/core/audit/audit.h"
 #include "daemon/core/ledger/testing/fixture.h"
 
 namespace gpumemd {
@@ -86,6 +88,50 @@ TEST_F(InspectorTest, LeasesOfAnEndedSessionAreNotReleased) {
   EXPECT_EQ(ledger.leases().Check(kNone, {item.lease}).code(), StatusCode::kAborted);
   ledger.endings().SocketClosed(session);
   EXPECT_EQ(ledger.leases().Check(session, {item.lease}).code(), StatusCode::kAborted);
+}
+
+// --- The audit
+
+class Sink : public AuditSink {
+ public:
+  void Record(AuditRecord record) override { records.push_back(std::move(record)); }
+  std::vector<AuditRecord> records;
+};
+
+TEST_F(InspectorTest, ARecordOfManyLeasesCountsAllAndNamesTheFirst) {
+  const SessionId session = OpenSession("a");
+  std::vector<Operation::Item> items = Acquire(session, kGranule, kMaxSegmentsPerCall);
+  items.push_back(AcquireOne(session, kGranule));
+  Sink sink;
+  ledger.SetAudit(&sink);
+  Release(session, items);
+  ledger.SetAudit(nullptr);
+  ASSERT_THAT(sink.records, SizeIs(1));
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kReleased);
+  EXPECT_EQ(sink.records[0].count, kMaxAuditIds + 1);
+  EXPECT_EQ(sink.records[0].bytes, (kMaxAuditIds + 1) * kGranule);
+  EXPECT_THAT(sink.records[0].leases, SizeIs(kMaxAuditIds));
+  EXPECT_THAT(sink.records[0].segments, SizeIs(kMaxAuditIds));
+}
+
+// Leases become live in parts.
+TEST_F(InspectorTest, ALeaseThatIsReleasedDuringItsRequestIsNotRecordedAsGranted) {
+  const SessionId session = OpenSession("a");
+  const Operation operation = Begin(session, kGranule, 2);
+  Make(operation);
+  size_t next = 0;
+  EXPECT_FALSE(ledger.operations().Commit(operation, next, /*steps=*/1).value());
+  Release(session, {operation.items[0]});
+  ASSERT_TRUE(ledger.segments().Trim("", "", 0).ok());
+  EXPECT_THAT(DestroyDoomed(), ElementsAre(operation.items[0].segment));
+  Sink sink;
+  ledger.SetAudit(&sink);
+  EXPECT_TRUE(ledger.operations().Commit(operation, next, /*steps=*/1).value());
+  ledger.SetAudit(nullptr);
+  ASSERT_THAT(sink.records, SizeIs(1));
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kGranted);
+  EXPECT_EQ(sink.records[0].count, 1u);
+  EXPECT_THAT(sink.records[0].leases, ElementsAre(operation.items[1].lease));
 }
 
 }  // namespace inspector_test

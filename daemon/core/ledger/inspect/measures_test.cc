@@ -71,6 +71,17 @@ TEST_F(LedgerMeasuresTest, WaitersAndDenials) {
   ledger.admission().EndWait(*waits->waiter, /*expired=*/false).IgnoreError();
 }
 
+TEST_F(LedgerMeasuresTest, ARequestForMemoryOnItsWayBackIsNoWaiter) {
+  const SessionId owner = OpenSession("b"), session = OpenSession("a");
+  Release(owner, Acquire(owner, kCapacity));
+  const auto soon =
+      ledger.admission().BeginAcquire(session, {.device_uuid = "GPU-1", .bytes = kCapacity});
+  ASSERT_TRUE(soon.ok() && soon->waiter) << soon.status();
+  EXPECT_EQ(Of("a").devices[0].waiting, 0);
+  EXPECT_EQ(Of("a").devices[0].waited_for, 0);
+  ledger.admission().EndWait(*soon->waiter, /*expired=*/false).IgnoreError();
+}
+
 TEST_F(LedgerMeasuresTest, WhatAProcessLeavesIsReclaimedOnceNobodyHasIt) {
   const SessionId one = OpenSession("t");
   const SessionId other = OpenSession("t");

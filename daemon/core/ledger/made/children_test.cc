@@ -189,6 +189,19 @@ TEST_F(MadeChildrenTest, AUserMakesSoManyAndNoMore) {
   EXPECT_TRUE(ledger.made_tenants().Create({.tenant = "job"}).ok()) << "operators have room";
 }
 
+TEST_F(MadeChildrenTest, TheDaemonsBoundCountsThoseOfOperators) {
+  std::destroy_at(&ledger);
+  std::construct_at(&ledger, std::vector<DeviceInfo>{Device("GPU-1", {Kind::kVmm})},
+                    Bounds{.max_made_tenants = 2}, [this] { return now; });
+  ASSERT_TRUE(ledger.made_tenants().Create({.tenant = "job"}).ok());
+  const SessionId session = Connect("team", 5);
+  ASSERT_TRUE(Create(session, "a").ok());
+  const absl::Status more = Create(session, "b").status();
+  EXPECT_TRUE(absl::IsResourceExhausted(more)) << more;
+  ASSERT_TRUE(ledger.made_tenants().End("job", std::nullopt).ok());
+  EXPECT_TRUE(Create(session, "b").ok());
+}
+
 TEST_F(MadeChildrenTest, ALastingOneOutlivesItsMakerAndIsItsUsers) {
   const SessionId maker = Connect("user-5", 5), other = Connect("user-5", 6);
   const std::string child = *Create(maker, "kept", Limit(2 * kGranule), /*lasting=*/true);

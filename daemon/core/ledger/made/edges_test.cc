@@ -105,6 +105,34 @@ TEST_F(MadeEdgesTest, WithTheirMakersThoseUnderThemEndAfterARestart) {
   EXPECT_EQ(Made(below), nullptr);
 }
 
+TEST_F(MadeEdgesTest, AnOverrideIsInForceAfterARestart) {
+  ASSERT_EQ(Create({.tenant = "a", .quota = Guarantee(kGranule)}), StatusCode::kOk);
+  Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
+  next.tenants().Configure({}, {}, {{"a", {.limit_bytes = 3 * kGranule}}});
+  EXPECT_THAT(next.Restore(ledger.Image(), {}).without_guarantees, IsEmpty());
+  EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
+  const records::Tenant* const restored = next.state().FindTenant("a");
+  ASSERT_NE(restored, nullptr);
+  EXPECT_TRUE(restored->made.has_value());
+  EXPECT_EQ(restored->quota.limit_bytes, 3 * kGranule);
+}
+
+TEST_F(MadeEdgesTest, AnEndThatTheDaemonBeforeBeganIsComplete) {
+  ASSERT_EQ(Create({.tenant = "z"}), StatusCode::kOk);
+  ASSERT_EQ(Create({.tenant = "b", .parent = "z"}), StatusCode::kOk);
+  OpenSession("b");
+  ASSERT_TRUE(ledger.made_tenants().End("z", std::nullopt).ok());
+  ASSERT_NE(Made("z"), nullptr) << "the tenant under it has a session";
+  Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
+  next.tenants().Configure({}, {}, {{"z", {.limit_bytes = kGranule}}});
+  next.Restore(ledger.Image(), {});
+  EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
+  EXPECT_EQ(next.state().FindTenant("b"), nullptr);
+  const records::Tenant* const kept = next.state().FindTenant("z");
+  ASSERT_NE(kept, nullptr) << "its override keeps the name";
+  EXPECT_FALSE(kept->made.has_value());
+}
+
 // A record of a tenant's quota or of its use may be missing: the journal was cut short.
 TEST_F(MadeEdgesTest, RecordsThatAreMissingAreNotNeeded) {
   ASSERT_EQ(Create({.tenant = "a", .quota = Limit(kGranule)}), StatusCode::kOk);
@@ -189,6 +217,14 @@ TEST_F(MadeEdgesTest, OnceMoreItIsTheSameRequestOnlyForTheSameUser) {
   EXPECT_EQ(Create({.tenant = "b", .user = 5}), StatusCode::kOk);
 }
 
+TEST_F(MadeEdgesTest, WithOtherFieldsClearedItIsAnotherRequest) {
+  QuotaOverride one, other;
+  one.clear = {"max_sessions"};
+  other.clear = {"limit_bytes"};
+  EXPECT_EQ(Create({.tenant = "a", .quota = one}), StatusCode::kOk);
+  EXPECT_EQ(Create({.tenant = "a", .quota = other}), StatusCode::kAlreadyExists);
+}
+
 TEST_F(MadeEdgesTest, ASessionsTenantIsNoOperators) {
   const SessionId session = Connect("team", 5);
   const std::string child = CreateChild(session, "c").value();
@@ -197,6 +233,7 @@ TEST_F(MadeEdgesTest, ASessionsTenantIsNoOperators) {
   EXPECT_FALSE(ledger.made_tenants().IsMadeByOperator("unknown"));
   ASSERT_EQ(Create({.tenant = "job"}), StatusCode::kOk);
   EXPECT_EQ(ledger.made_tenants().RuledBy("job", 5), std::nullopt);
+  EXPECT_EQ(ledger.made_tenants().RuledBy(CreateChild(Connect("job", 5), "c").value(), 5), "job");
   // Nor is it one of another session, though of the same user.
   EXPECT_EQ(CreateChild(Connect("team", 5), "c").status().code(), StatusCode::kAlreadyExists);
 }
@@ -208,6 +245,15 @@ TEST_F(MadeEdgesTest, TenantsAreNotTheirOwnParents) {
   Configure({{"a", {}}});
   ASSERT_TRUE(ledger.made_tenants().End("a", std::nullopt).ok());
   EXPECT_EQ(Create({.tenant = "b", .parent = "b"}), StatusCode::kAlreadyExists);
+}
+
+TEST_F(MadeEdgesTest, ATenantIsNotPutUnderOneThatIsUnderIt) {
+  Configure({{"a", {}}});
+  ASSERT_EQ(Create({.tenant = "b", .parent = "a"}), StatusCode::kOk);
+  Configure({});
+  ASSERT_EQ(ledger.state().FindTenant("b")->parent, ledger.state().FindTenant("a"));
+  EXPECT_EQ(Create({.tenant = "a", .parent = "b"}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Create({.tenant = "a"}), StatusCode::kOk);
 }
 
 TEST_F(MadeEdgesTest, LevelsOfSessionsAreBounded) {
@@ -240,6 +286,30 @@ TEST_F(MadeEdgesTest, WhatIsMadeGivesWayToTheConfigurationAndOverrides) {
   SetQuota("a", {.limit_bytes = 5 * kGranule});
   ASSERT_TRUE(ledger.made_tenants().Update("a", std::nullopt, Limit(4 * kGranule)).ok());
   EXPECT_EQ(QuotaOf("a").limit_bytes, 5 * kGranule);
+}
+
+TEST_F(MadeEdgesTest, ConfiguredMembersOutliveTheMadePartOfTheirParent) {
+  ASSERT_EQ(Create({.tenant = "a"}), StatusCode::kOk);
+  Configure({{"a", {}}, {"member", {.parent = "a"}}});
+  const SessionId session = OpenSession("member");
+  ASSERT_TRUE(ledger.made_tenants().End("a", std::nullopt).ok());
+  EXPECT_EQ(Made("a"), nullptr);
+  AcquireOne(session, kGranule);
+  EXPECT_EQ(Usage("a").leased, kGranule);
+}
+
+TEST_F(MadeEdgesTest, AnOverrideOfASessionsTenantIsForTheNextOfItsName) {
+  Configure({{"team", {}}});
+  const SessionId session = Connect("team", 5);
+  const std::string child = CreateChild(session, "c").value();
+  SetQuota(child, {.limit_bytes = 2 * kGranule, .parent = "team"});
+  SetQuota("team", {.limit_bytes = 9 * kGranule, .priority = -1});
+  EXPECT_EQ(QuotaOf(child).priority, 0) << "a change of the parent leaves it";
+  ASSERT_TRUE(ledger.made_tenants().EndChild(session, child).ok());
+  ASSERT_EQ(Made(child), nullptr);
+  ASSERT_TRUE(CreateChild(session, "c", Limit(5 * kGranule)).ok());
+  ASSERT_NE(Made(child), nullptr);
+  EXPECT_EQ(QuotaOf(child).limit_bytes, 2 * kGranule);
 }
 
 }  // namespace made_edges_test

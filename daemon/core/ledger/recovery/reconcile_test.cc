@@ -224,6 +224,21 @@ TEST_F(LedgerReconcileTest, LeasesOfUnnamedRequestsEnd) {
   EXPECT_EQ(StateOf(kept[0].segment), SegmentState::kLeased);
 }
 
+TEST_F(LedgerReconcileTest, RequestsAreGivenUpInParts) {
+  const SessionId session = OpenSession("a");
+  AcquireBy(session, 5, 3);
+  AcquireBy(session, 6, 1);
+  Restart();
+  const auto leases = [&] { return ledger.look().ListSessions("a")->at(0).leases; };
+  Reconciliation& reconciliation = ledger.reconciliation();
+  EXPECT_EQ(reconciliation.DropRegrants(session, {5, 9, 6}, /*steps=*/2), 0u);
+  EXPECT_EQ(leases(), 2u) << "one of the first request, and one of the last";
+  EXPECT_EQ(reconciliation.DropRegrants(session, {5, 9, 6}, /*steps=*/1), 1u);
+  EXPECT_EQ(leases(), 1u);
+  EXPECT_EQ(reconciliation.DropRegrants(session, {9, 6}, /*steps=*/2), 2u);
+  EXPECT_EQ(leases(), 0u);
+}
+
 TEST_F(LedgerReconcileTest, UnknownLeasesAreNamedAndUnnamedOnesEnd) {
   const SessionId session = OpenSession("a"), other = OpenSession("a");
   const Operation::Item kept = AcquireOne(session, kGranule), ended = AcquireOne(session, kGranule);
@@ -239,6 +254,7 @@ TEST_F(LedgerReconcileTest, UnknownLeasesAreNamedAndUnnamedOnesEnd) {
   ledger.endings().SocketClosed(session);
   EXPECT_EQ(ledger.reconciliation().Reconcile(session, {}, {}).status().code(),
             StatusCode::kAborted);
+  EXPECT_EQ(ledger.reconciliation().Begin(session).code(), StatusCode::kAborted);
 }
 
 TEST_F(LedgerReconcileTest, LeasesOfNamedRequestsStayAndNoOthers) {

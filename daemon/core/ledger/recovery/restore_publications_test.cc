@@ -186,6 +186,22 @@ TEST_F(LedgerRestorePublicationsTest, ARetryIsAnsweredTheSame) {
   EXPECT_THAT(image.answers, IsEmpty());
 }
 
+TEST_F(LedgerRestorePublicationsTest, TheOldestAnswersAreForgotten) {
+  const SessionId session = OpenSession("a");
+  const LeaseId lease = AcquireOne(session, kGranule).lease;
+  const auto publish = [&](uint64_t request) {
+    return Publish(session, {.name = "x", .leases = {lease}, .request = request});
+  };
+  for (uint64_t request = 1; request <= 65; ++request) {
+    EXPECT_EQ(publish(request).version, request);
+  }
+  ExpectRecorded();
+  EXPECT_EQ(image.answers.size(), 64u);
+  EXPECT_EQ(publish(2).version, 2u);
+  EXPECT_EQ(publish(1).version, 66u) << "it counts as another request";
+  ExpectRecorded();
+}
+
 TEST_F(LedgerRestorePublicationsTest, AnUnpublishIsAnsweredTheSame) {
   const SessionId session = OpenSession("a"), other = OpenSession("a");
   const PublishSpec spec = {.name = "x", .leases = {AcquireOne(session, kGranule).lease}};
@@ -228,6 +244,18 @@ TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePu
   EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 5));
   EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 6));
   EXPECT_EQ(ledger.look().ListSessions("a")->at(1).leases, 2u);
+}
+
+TEST_F(LedgerRestorePublicationsTest, AnAttachmentOfWhichAPartWasReleasedEnds) {
+  const SessionId publisher = OpenSession("a"), reader = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(publisher, kGranule, 2);
+  Publish(publisher, {.name = "x", .leases = {items[0].lease, items[1].lease}});
+  const Operation attached = Attach(reader, {.name = "x", .request_id = 4});
+  Restart();
+  Release(reader, {attached.items.at(0)});
+  EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 4));
+  EXPECT_EQ(ledger.look().ListSessions("a")->at(1).leases, 0u);
+  EXPECT_EQ(ledger.look().ListPublications("a")->at(0).attached, 0u);
 }
 
 }  // namespace

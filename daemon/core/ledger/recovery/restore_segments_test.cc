@@ -97,6 +97,16 @@ TEST_F(RestoreSegmentsTest, MemoryOfAMissingDeviceIsLost) {
               ElementsAre(gone.lease));
 }
 
+TEST_F(RestoreSegmentsTest, PoolOfAMissingDeviceIsForgotten) {
+  const SessionId session = OpenSession("a");
+  AcquireKind(session, Kind::kMempool);
+  Record();
+  ASSERT_EQ(image.pool_imports.size(), 1u);
+  EXPECT_EQ(Restart({.gone = {"GPU-1"}}).lost.size(), 1u);
+  EXPECT_THAT(image.pool_imports, IsEmpty());
+  EXPECT_THAT(ledger.state().sessions.at(session)->imported, IsEmpty());
+}
+
 TEST_F(RestoreSegmentsTest, SegmentThatWasNeverMadeIsForgotten) {
   const SessionId session = OpenSession("a");
   const Operation operation = Begin(session, kGranule);

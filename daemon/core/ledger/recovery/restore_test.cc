@@ -213,6 +213,34 @@ TEST_F(LedgerRestoreTest, SessionOfARepeatedHelloEnds) {
   ASSERT_TRUE(ledger.sessions().Resume(nameless, {.pid = 42, .start_time = 7}).ok());
 }
 
+TEST_F(LedgerRestoreTest, ARepeatedHelloHasTheRoomOfTheSessionThatEnds) {
+  Configure({{"a", {.max_sessions = 1}}});
+  const SessionDetails process = {.peer = {.pid = 42, .start_time = 7}, .connect_id = 5};
+  SessionDetails another = process;
+  another.connect_id = 6;
+  const SessionId unheard = ledger.OpenSession("a", process, NewSecret()).value();
+  Restart();
+  EXPECT_EQ(ledger.sessions().CheckRoom("a", another).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(ledger.sessions().CheckRoom("a", process), absl::OkStatus());
+  const SessionId again = ledger.OpenSession("a", process, NewSecret()).value();
+  EXPECT_NE(again, unheard);
+  Restart();
+  // The session may also have ended by itself.
+  ledger.endings().SocketClosed(again);
+  EXPECT_TRUE(ledger.state().sessions.empty());
+  EXPECT_TRUE(ledger.OpenSession("a", process, NewSecret()).ok());
+}
+
+// Processes of sessions without a record are ignored.
+TEST_F(LedgerRestoreTest, OnlyRecordedSessionsAreRestored) {
+  const SessionId session = OpenSession("a");
+  Survivors survivors;
+  for (SessionId id : {session, SessionId{99}}) survivors.sessions[id].peer.pid = 42;
+  Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
+  EXPECT_EQ(next.Restore(ledger.Image(), survivors).sessions, 1u);
+  EXPECT_FALSE(next.state().sessions.contains(SessionId{99}));
+}
+
 TEST_F(LedgerRestoreTest, RepeatedEventRegistrationGetsTheSameAnswer) {
   const SessionId session = OpenSession("a");
   const Operation::Item item = AcquireOne(session, kGranule);
