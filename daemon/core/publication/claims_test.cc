@@ -125,6 +125,7 @@ TEST_F(ClaimsTest, PublishingWithoutTheClaimLeavesIt) {
   EXPECT_THAT(Woken(), ElementsAre(waits));
   EXPECT_TRUE(Attaches(second, 1));
   EXPECT_EQ(ClaimsOf(first), 1u);
+  EXPECT_TRUE(Claims(first, 1)) << "the request once more";
   EXPECT_EQ(Publish(first, "v1"), 2u);
   EXPECT_EQ(ClaimsOf(first), 0u);
 }
@@ -171,6 +172,16 @@ TEST_F(ClaimsTest, AReleasedRequestGetsNoClaimLater) {
   ledger.publications().claims().Refused(first, 2);
   EXPECT_EQ(ClaimsOf(first), 0u);
   EXPECT_TRUE(Claims(first, 2));
+}
+
+TEST_F(ClaimsTest, TheOldestReleasedRequestsAreForgotten) {
+  const SessionId session = OpenSession("a");
+  for (uint64_t request = 1; request <= 65; ++request) {
+    ledger.publications().claims().Release(session, request);
+  }
+  EXPECT_EQ(CodeOf(session, 2), StatusCode::kCancelled);
+  EXPECT_EQ(CodeOf(session, 65), StatusCode::kCancelled);
+  EXPECT_TRUE(Claims(session, 1)) << "it counts as a new request";
 }
 
 TEST_F(ClaimsTest, WaitsEnd) {

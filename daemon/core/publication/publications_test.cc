@@ -249,5 +249,30 @@ TEST_F(LedgerPublicationsTest, WaitsAreCountedAndEndWhileDraining) {
             absl::StatusCode::kUnavailable);
 }
 
+TEST_F(LedgerPublicationsTest, APublicationWithLostMemoryIsNotAttachedTo) {
+  const SessionId session = OpenSession("ml");
+  const auto items = Acquire(session, kGranule, 2);
+  Publish(session, "w", items);
+  ledger.segments().MarkLost({items[1].segment});
+  EXPECT_EQ(ledger.operations().BeginAttach(session, {.name = "w"}).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(ledger.look().ListPublications("")->at(0).attached, 0u);
+}
+
+// An attachment of many segments is made in parts.
+TEST_F(LedgerPublicationsTest, AnAttachmentUnderWayStopsWhenItsSessionEnds) {
+  const SessionId session = OpenSession("ml"), reader = OpenSession("ml");
+  Publish(session, "w", Acquire(session, kGranule, 3));
+  const auto admission = ledger.operations().BeginAttach(reader, {.name = "w"}, /*steps=*/1);
+  ASSERT_TRUE(admission.ok() && admission->operation) << admission.status();
+  Operation operation = *admission->operation;
+  EXPECT_EQ(ledger.operations().Expose(operation, /*steps=*/1), absl::OkStatus());
+  ledger.endings().SocketClosed(reader);
+  EXPECT_TRUE(absl::IsAborted(ledger.operations().Expose(operation, /*steps=*/1)));
+  EXPECT_EQ(operation.exposed, 2u);
+  ledger.operations().Abort(operation, /*handed_over=*/false);
+  EXPECT_THAT(Drain(ledger.effects().forgotten), ElementsAre(reader)) << "it maps nothing";
+}
+
 }  // namespace
 }  // namespace gpumemd

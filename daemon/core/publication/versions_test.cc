@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Versions of publications: how they are numbered, and which version a name stands for.
+#include "daemon/core/publication/versions.h"
+
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/ledger/records.h"
 #include "daemon/core/publication/testing/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -85,6 +88,25 @@ TEST_F(PublicationVersionsTest, VersionNumbersGrowAfterTheNameWasForgotten) {
   EXPECT_EQ(Publish(session, "unheard-of-either", items), 6u);
   const SessionId fresh = OpenSession("fresh");
   EXPECT_EQ(Publish(fresh, "w", Acquire(fresh, kGranule)), 1u);
+}
+
+TEST(ForgottenVersionsTest, BeyondSoManyTenantsTheirHighestVersionIsKept) {
+  Versions versions;
+  const auto forget = [&](const std::string& name, uint64_t version) {
+    records::Tenant tenant;
+    tenant.name = name;
+    versions.Ended(tenant, "w", version);
+    versions.Keep(tenant);
+  };
+  const auto first_version = [&] {
+    records::Tenant tenant;
+    return versions.TakeNext(tenant, "w");
+  };
+  forget("first", 7);
+  for (int i = 1; i < 4096; ++i) forget(absl::StrCat("tenant-", i), 1);
+  EXPECT_EQ(first_version(), 1u) << "each is remembered";
+  forget("last", 1);
+  EXPECT_EQ(first_version(), 8u) << "it may be the first tenant, made anew";
 }
 
 TEST_F(PublicationVersionsTest, ARetryMakesNoSecondVersion) {
