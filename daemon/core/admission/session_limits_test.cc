@@ -150,5 +150,24 @@ TEST_F(FewWatches, WatchDoesNotCountAsACallInFlight) {
   EXPECT_EQ(Drain(ledger.effects().forgotten), std::vector<SessionId>{session});
 }
 
+class FewWatchesOfATenant : public LedgerFixture {
+ protected:
+  FewWatchesOfATenant() : LedgerFixture({.max_watches_per_tenant = 2}) {}
+};
+
+TEST_F(FewWatchesOfATenant, OneMoreIsDeniedAndItsCallGoesOn) {
+  const SessionId one = OpenSession("team"), other = OpenSession("team");
+  for (SessionId session : {one, other}) {
+    ASSERT_TRUE(ledger.sessions().BeginCall(session).ok());
+    ASSERT_TRUE(ledger.sessions().BecomeWatch(session).ok());
+  }
+  ASSERT_TRUE(ledger.sessions().BeginCall(one).ok());
+  ExpectDenial(ledger.sessions().BecomeWatch(one), Denial::Cause::kDaemonLimit, "team", "", 1, 2,
+               2);
+  EXPECT_EQ(ledger.look().GetTenant("team")->in_flight, 1u);
+  ledger.sessions().EndWatch(other);
+  EXPECT_TRUE(ledger.sessions().BecomeWatch(one).ok());
+}
+
 }  // namespace
 }  // namespace gpumemd

@@ -105,6 +105,15 @@ TEST_F(LedgerDriverTest, NoClientReleasesAnOverhead) {
   EXPECT_EQ(Usage("a").charged, 2 * kGranule);
 }
 
+TEST_F(LedgerDriverTest, AClientThatReconnectsNeedNotKnowItsOverhead) {
+  const SessionId session = OpenSession("a");
+  const LeaseId lease = AcquireDriver(session, kGranule).lease;
+  ledger.overheads().Set({session, "GPU-1", 2 * kGranule});
+  ASSERT_TRUE(ledger.reconciliation().Reconcile(session, {lease}, {}).ok());
+  DestroyDoomed();
+  EXPECT_EQ(Usage("a").charged, 3 * kGranule);
+}
+
 TEST_F(LedgerDriverTest, AnOverheadIsNeverMoreThanTheDeviceHasLeft) {
   const SessionId session = OpenSession("a");
   AcquireDriver(session, kCapacity - 2 * kGranule);
