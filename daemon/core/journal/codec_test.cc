@@ -232,6 +232,7 @@ TEST(JournalCodec, ARecordNamesTheVersionThatItNeeds) {
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kVmm, .scratch = true}), 3);
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kTier, .scratch = true}), 3);
   EXPECT_EQ(VersionOf(Segment{.kind = Kind::kHost}), 4);
+  EXPECT_EQ(VersionOf(Segment{.kind = Kind::kDriver}), 6);
   EXPECT_EQ(VersionOf(PublicationContent{}), 5);
   EXPECT_EQ(VersionOf(journal::Claim{}), 5);
   EXPECT_EQ(VersionOf(journal::MadeTenant{}), 6);

@@ -32,6 +32,7 @@ std::vector<journal::Change> WholeState() {
       Put(journal::PublicationItem{PublicationId{4}, 1, SegmentId{2}}),
       Put(journal::IpcEvent{.id = IpcEventId{5}, .session = SessionId{1}, .lease = LeaseId{3}}),
       Put(journal::Answer{SessionId{1}, 9, 4}),
+      Put(journal::TierExtent{SegmentId{2}, 0, 0, 4096}),
       Put(journal::PublicationContent{PublicationId{4}, "id"}),
       Put(journal::Claim{SessionId{1}, 9, "weights", "id"}),
       Put(journal::MadeTenant{.id = MadeTenantId{6}, .name = "job"}),
@@ -60,7 +61,7 @@ TEST(JournalText, KeepsTextThatFits) {
 
 TEST(JournalImage, PutReplacesAndEraseEnds) {
   JournalImage image = ImageOf(WholeState());
-  EXPECT_EQ(image.size(), 17u);
+  EXPECT_EQ(image.size(), 18u);
   image.Apply(Put(journal::Exposure{SessionId{1}, SegmentId{2}, 7}));
   EXPECT_EQ(image.exposures.size(), 1u);
   EXPECT_EQ((image.exposures.at({SessionId{1}, SegmentId{2}}).count), 7u);
@@ -70,7 +71,7 @@ TEST(JournalImage, PutReplacesAndEraseEnds) {
   image.Apply(Erase<journal::Lease>(LeaseId{3}));
   EXPECT_TRUE(image.exposures.empty());
   EXPECT_TRUE(image.leases.empty());
-  EXPECT_EQ(image.size(), 15u);
+  EXPECT_EQ(image.size(), 16u);
 }
 
 TEST(JournalImage, NoNumberIsForgotten) {
@@ -81,6 +82,13 @@ TEST(JournalImage, NoNumberIsForgotten) {
   EXPECT_EQ(image.counters.lease, 3u);
   image.Apply(Put(journal::Counters{.session = 8, .lease = 2}));
   EXPECT_EQ(image.counters, (journal::Counters{8, 2, 3, 4, 5, 0, 6}));
+}
+
+TEST(JournalImage, OnlyObjectsWithNumbersOfTheirOwnAreCounted) {
+  journal::Counters counters;
+  EXPECT_EQ(counters.Of(journal::Type::kLease), &counters.lease);
+  EXPECT_EQ(counters.Of(journal::Type::kExposure), nullptr);
+  EXPECT_EQ(counters.Of(journal::Type::kTierExtent), nullptr);
 }
 
 TEST(JournalImage, ForEachMakesTheSameAgain) {
@@ -143,6 +151,8 @@ TEST(JournalImage, ReferencesThatDangle) {
       {Put(journal::IpcEvent{.id = IpcEventId{5}, .session = SessionId{1}, .lease = LeaseId{9}}),
        "event 5 refers to lease 9"},
       {Put(journal::Answer{SessionId{9}, 9, 4}), "the answer to request 9 refers to session 9"},
+      {Put(journal::TierExtent{SegmentId{9}, 1, 0, 4096}),
+       "extent 1 of segment 9 refers to segment 9"},
       {Put(journal::PublicationContent{PublicationId{9}, "id"}),
        "the content id of publication 9 refers to publication 9"},
       {Put(journal::Claim{SessionId{9}, 9, "weights", "id"}),

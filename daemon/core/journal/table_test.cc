@@ -48,6 +48,27 @@ TEST(JournalTable, ReadsWhatWasAppended) {
   EXPECT_EQ(read->unapplied, 0u);
   EXPECT_EQ(journal.table.objects(), 2u);
   EXPECT_EQ(journal.table.free_slots(), 14u);
+  EXPECT_EQ(journal.table.staged(), 1u) << "of the last batch";
+}
+
+TEST(JournalTable, AFileThatIsNotCompleteIsNotReadBeforeItsFirstState) {
+  Bytes bytes(9 * kJournalPageBytes);
+  JournalTable table = JournalTable::Create(absl::MakeSpan(bytes), kIdentity,
+                                            {.page = 1, .stage_pages = 1, .slot_pages = 1},
+                                            /*complete=*/false);
+  const absl::StatusOr<JournalHeader> header = ReadJournalHeader(bytes);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_FALSE(header->complete);
+  ExpectRefused(bytes, absl::StatusCode::kDataLoss, "the journal was never complete");
+  JournalImage image;
+  image.Apply(PutExposure(1, 1));
+  const JournalArea area = table.Place(1, 1);
+  ASSERT_EQ(area.end(), bytes.size());
+  table.Rewrite(area, image);
+  const absl::StatusOr<JournalContents> read = ReadJournal(bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->header.complete);
+  EXPECT_TRUE(read->image == image);
 }
 
 TEST(JournalTable, LastChangeOfAnObjectInABatchCounts) {
@@ -92,8 +113,29 @@ TEST(JournalTable, ABatchThatDoesNotFitChangesNothing) {
   EXPECT_EQ(journal.Image().exposures.size(), 16u);
 }
 
+// The slots of objects are found through many maps. One that was large gives memory back.
+TEST(JournalTable, ErasedObjectsOfOneMapLeaveTheOthersInTheirSlots) {
+  Journal journal(1, 7);
+  // The sum of the two numbers selects the map.
+  const auto exposure = [](uint64_t i, uint32_t count) {
+    return journal::Exposure{SessionId{i}, SegmentId{1000 - i}, count};
+  };
+  for (uint64_t i = 1; i <= 100; ++i) ASSERT_TRUE(journal.table.Append({Put(exposure(i, 1))}));
+  for (uint64_t i = 1; i <= 95; ++i) {
+    ASSERT_TRUE(journal.table.Append({Erase<journal::Exposure>(exposure(i, 1).key())}));
+  }
+  EXPECT_EQ(journal.table.objects(), 5u);
+  for (uint64_t i = 96; i <= 100; ++i) ASSERT_TRUE(journal.table.Append({Put(exposure(i, 2))}));
+  EXPECT_EQ(journal.table.objects(), 5u);
+  const JournalImage image = journal.Image();
+  EXPECT_EQ(image.exposures.size(), 5u);
+  for (const auto& [key, read] : image.exposures) EXPECT_EQ(read.count, 2u);
+}
+
 TEST(JournalTable, GrowsAndShrinks) {
   Journal journal(1);
+  EXPECT_TRUE(journal.table.IsFree(1));
+  EXPECT_FALSE(journal.table.IsFree(2)) << "it has one";
   JournalImage model;
   const auto append = [&](const Change& change) {
     model.Apply(change);

@@ -2,7 +2,9 @@
 // Journals of other forms, and of later versions of this form.
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstring>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/version.h"
@@ -31,14 +33,27 @@ TEST(JournalVersions, OtherFormsAreRefused) {
   ExpectRefused(other, absl::StatusCode::kDataLoss, "its records have 384 bytes, and not 256");
 }
 
+// The form is checked before the checksum: the name of the writer can be any bytes.
+TEST(JournalVersions, AWriterNameWithoutAnEndIsReadToItsLastByte) {
+  Bytes bytes = Journal(1).bytes;
+  bytes[kFormAt] = 3;
+  constexpr size_t kAt = offsetof(journal::FileHead, writer), kSize = sizeof(journal::Writer);
+  std::memset(&bytes[kAt], 'x', kSize);
+  ExpectRefused(bytes, absl::StatusCode::kFailedPrecondition,
+                absl::StrCat("which gpumemd ", std::string(kSize, 'x'), " wrote, and"));
+  bytes[kAt] = '\n';
+  ExpectRefused(bytes, absl::StatusCode::kFailedPrecondition, "which another gpumemd wrote, and");
+}
+
 constexpr uint8_t kNext = journal::kVersion + 1;
 
-// Writes as a daemon of the next version does, which has one more field and one more type.
+// Writes and reads as a daemon of the next version does, which has one more field and one more
+// type.
 class NextVersion {
  public:
   explicit NextVersion(uint8_t flags) {
     flags_ = flags;
-    journal::dialect = {.version = kNext, .write = Write, .more_records = 3};
+    journal::dialect = {.version = kNext, .write = Write, .read = Read, .more_records = 3};
   }
   ~NextVersion() { journal::dialect = {}; }
 
@@ -47,13 +62,18 @@ class NextVersion {
     if (head.type == static_cast<uint8_t>(journal::Type::kLease)) {
       payload[journal::kPayloadBytes - 1] = 7;
     } else if (head.type == static_cast<uint8_t>(journal::Type::kCounters)) {
-      head.type = 200;
+      head.type = kNextType;
     } else {
       return;  // as this version writes it
     }
     head.version = kNext;
     head.flags = flags_;
   }
+  static bool Read(journal::RecordHead& head, absl::Span<uint8_t> payload) {
+    if (head.version == kNext) payload[journal::kPayloadBytes - 1] = 0;
+    return head.type == kNextType;
+  }
+  static constexpr uint8_t kNextType = 200;
   static uint8_t flags_;
 };
 uint8_t NextVersion::flags_ = 0;
@@ -65,6 +85,17 @@ JournalImage SomeImage() {
   image.Apply(
       Put(journal::Lease{.id = LeaseId{7}, .session = SessionId{5}, .segment = SegmentId{6}}));
   return image;
+}
+
+TEST(JournalVersions, ANewerDaemonReadsItsOwnRecords) {
+  Journal journal(1);
+  const NextVersion next(0);
+  journal.table.Rewrite(journal.Place(1, 1), SomeImage());
+  const absl::StatusOr<JournalContents> read = ReadJournal(journal.bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->image == SomeImage());
+  EXPECT_EQ(read->passed, 0u);
+  EXPECT_EQ(read->objects, 6u);
 }
 
 TEST(JournalVersions, SkippableRecordsOfANewerVersionAreSkipped) {
