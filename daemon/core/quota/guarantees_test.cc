@@ -84,6 +84,18 @@ TEST(Guarantees, MembersDrawOnThatOfTheTenantTheyAreUnder) {
             "limit");
 }
 
+TEST(Guarantees, OfSeveralProblemsTheFirstTenantsIsTold) {
+  const Tenants tenants = {{"a", {.limit_bytes = 10 * kGiB}},
+                           {"a1", {.guarantee_bytes = 11 * kGiB, .parent = "a"}},
+                           {"b", {.limit_bytes = 10 * kGiB}},
+                           {"b1", {.guarantee_bytes = 12 * kGiB, .parent = "b"}}};
+  const std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(tenants, Devices());
+  ASSERT_TRUE(problem);
+  EXPECT_EQ(problem->what, What::kMembersAboveLimit);
+  EXPECT_EQ(problem->tenant, "a");
+  EXPECT_EQ(problem->needed, 11 * kGiB);
+}
+
 TEST(Guarantees, ThoseOnAllDevicesAreWithinTheTotalLimit) {
   Tenants tenants = {{"team", {.total_limit_bytes = 30 * kGiB}},
                      {"a", {.guarantee_bytes = 15 * kGiB, .parent = "team"}}};

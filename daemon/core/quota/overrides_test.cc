@@ -99,6 +99,23 @@ TEST(Overrides, RefuseWhatMakesNoSense) {
             "a priority is from -1000 to 1000, not -1001");
 }
 
+// They come from a file that an operator may have edited.
+TEST(Overrides, RememberedOnesAreChecked) {
+  EXPECT_EQ(CheckRemembered("a", EveryField()), absl::OkStatus());
+  EXPECT_EQ(CheckRemembered("a", {.clear = {"limit_bytes"}}), absl::OkStatus());
+  const auto refused = [](absl::string_view tenant, const QuotaOverride& override) {
+    const absl::Status status = CheckRemembered(tenant, override);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(refused("", EveryField()), "an override without a tenant");
+  EXPECT_EQ(refused("a", {.set = {"parent"}, .values = {.parent = "team"}}),
+            "a parent cannot be overridden (tenant \"a\")");
+  EXPECT_EQ(refused("a", {.clear = {"limits"}}), "a quota has no field \"limits\" (tenant \"a\")");
+  EXPECT_EQ(refused("a", {.set = {"priority"}, .values = {.priority = 1001}}),
+            "a priority is from -1000 to 1000, not 1001 (tenant \"a\")");
+}
+
 TEST(Overrides, AreRemovedByNameOrAllTogether) {
   QuotaOverride override;
   Merge({.set = {"limit_bytes", "scrub"}, .values = {.limit_bytes = 1}, .clear = {"max_segments"}},
