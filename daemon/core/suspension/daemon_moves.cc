@@ -17,12 +17,10 @@ std::optional<Suspensions::Move> Suspensions::BeginLater(size_t steps) {
   for (; steps > 0 && !state_.to_move.empty(); --steps) {
     const SegmentId id = *state_.to_move.begin();
     state_.to_move.erase(state_.to_move.begin());
-    auto segment = state_.segments.find(id);
-    if (segment == state_.segments.end() || !Segments::IsMovable(*segment->second) || !HasTier()) {
-      continue;
-    }
+    const Segment& segment = *state_.segments.at(id);
+    if (!Segments::IsMovable(segment) || !HasTier()) continue;
     std::vector<records::TierRoom> rooms;
-    if (Reserve(*segment->second->tenant, {id}, rooms, /*asked=*/false).ok()) {
+    if (Reserve(*segment.tenant, {id}, rooms, /*asked=*/false).ok()) {
       return BeginMove(rooms.front());
     }
     state_.without_room.insert(id);

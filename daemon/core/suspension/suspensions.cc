@@ -319,7 +319,7 @@ void Suspensions::Audit(SessionId session, absl::Span<const LeaseId> leases, con
 size_t Suspensions::MoveHolders(SegmentId from_id, SegmentId to_id) {
   Segment& from = *state_.segments.at(from_id);
   Segment& to = *state_.segments.at(to_id);
-  if (from.published && from.publications > 0) {
+  if (from.published) {
     const auto& [id, index] = *from.published;
     records::Publication& publication = state_.publications.at(id);
     publication.segments[index] = to_id;
