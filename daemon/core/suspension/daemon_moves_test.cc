@@ -11,6 +11,7 @@
 namespace gpumemd {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class DaemonMovesTest : public SuspensionsFixture {
@@ -93,6 +94,28 @@ TEST_F(DaemonMovesTest, FullTierIsTriedAgainWhenASegmentLeavesIt) {
   DestroyDoomed();
   EXPECT_EQ(MoveLater(), kGranule);
   ExpectContents();
+}
+
+TEST_F(DaemonMovesTest, SegmentsWithoutRoomTakeTurns) {
+  const LeaseId large = AcquireFilled(first, kTierCapacity - kGranule).lease;
+  const LeaseId small = AcquireFilled(first, kGranule).lease;
+  EXPECT_EQ(Suspend(first, {large, small}), kTierCapacity);
+  DestroyDoomed();
+  std::vector<SegmentId> waits;
+  while (waits.size() <= kMovesRetried) {
+    const auto [suspended, mapped] = SharedWithOneUser(2 * kGranule);
+    ASSERT_TRUE(ledger.leases().Release(second, {mapped}).ok());
+    waits.push_back(SegmentOf(suspended));
+  }
+  EXPECT_EQ(MoveLater(), 0u);
+  ASSERT_TRUE(ledger.leases().Release(first, {small}).ok());
+  DestroyDoomed();
+  EXPECT_THAT(ledger.state().without_room, ElementsAre(waits.back()));
+  EXPECT_EQ(MoveLater(), 0u) << "one granule is not enough";
+  ASSERT_TRUE(ledger.leases().Release(first, {large}).ok());
+  DestroyDoomed();
+  EXPECT_THAT(ledger.state().without_room, ElementsAre(waits[kMovesRetried - 1]));
+  EXPECT_EQ(MoveLater(), kTierCapacity);
 }
 
 TEST_F(DaemonMovesTest, FailedCopyIsNotRepeated) {

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suspensions, and requests for them, of leases and sessions that are lost, ended or under way.
+// Their audit records.
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "daemon/core/audit/audit.h"
 #include "daemon/core/suspension/testing/fixture.h"
 
 namespace gpumemd {
 namespace suspension_edges_test {
 
 using absl::StatusCode;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using Action = SuspensionRequests::Action;
 
 class SuspensionEdgesTest : public SuspensionsFixture {
@@ -115,6 +121,94 @@ TEST_F(SuspensionEdgesTest, AWaiterForAPublicationThatHasMovedIsRefused) {
   EXPECT_EQ(admitted[0].operation.status().code(), StatusCode::kUnavailable);
 }
 
+TEST_F(SuspensionEdgesTest, ASessionThatEndsDuringItsResumeGetsNothing) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const Operation::Item moved = AcquireFilled(session, kGranule);
+  const Operation::Item stays = AcquireFilled(session, kGranule);
+  OpenTicket(other, Share(session, stays.lease));
+  EXPECT_EQ(Suspend(session, {moved.lease, stays.lease}), kGranule);
+  auto back = AskResume(session, {moved.lease, stays.lease});
+  ASSERT_TRUE(Granted(back)) << back.status();
+  FillFrom(**back);
+  ledger.endings().ProcessGone(session);
+  EXPECT_EQ(ledger.operations().Commit(**back).code(), StatusCode::kAborted);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("a"), 0u);
+  EXPECT_EQ(Usage("a").leased, kGranule) << "of the other session";
+  EXPECT_FALSE(ledger.state().sessions.contains(session));
+}
+
+TEST_F(SuspensionEdgesTest, APublicationComesBackThoughTheSessionThatAskedHasEnded) {
+  const SessionId session = OpenSession("a"), reader = OpenSession("b");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const PublicationId id = Publish(session, "w", {item.lease}, /*to_any=*/true);
+  Release(session, {item});
+  EXPECT_EQ(SuspendPublication(id), kGranule);
+  auto back = Ask(reader, {.publication = id});
+  ASSERT_TRUE(Granted(back)) << back.status();
+  ledger.endings().ProcessGone(reader);
+  Complete(**back);
+  EXPECT_EQ(ledger.state().publications.at(id).in_tier, 0u);
+  EXPECT_FALSE(ledger.state().sessions.contains(reader));
+  ExpectContents();
+}
+
+TEST_F(SuspensionEdgesTest, AnAbortedResumeOfTwoLeasesOfASegmentLeavesBothSuspended) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item one = AcquireFilled(session, kGranule);
+  const Operation::Item other = OpenTicket(session, Share(session, one.lease));
+  expected[other.lease] = expected.at(one.lease);
+  EXPECT_EQ(Suspend(session, {one.lease, other.lease}), kGranule);
+  DestroyDoomed();
+  auto back = AskResume(session, {one.lease, other.lease});
+  ASSERT_TRUE(Granted(back)) << back.status();
+  ledger.operations().Abort(**back, /*handed_over=*/false);
+  EXPECT_THAT(DestroyDoomed(), ElementsAre((*back)->items.at(0).segment));
+  EXPECT_EQ(InTier("a"), kGranule);
+  Resume(session, {one.lease, other.lease});
+  ExpectContents();
+}
+
+TEST_F(SuspensionEdgesTest, ARepeatedRequestEndsItsSuspendedLeases) {
+  const SessionId session = OpenSession("a");
+  auto granted = Ask(session, {.device_uuid = "GPU-1", .bytes = kGranule, .request_id = 5});
+  ASSERT_TRUE(Granted(granted)) << granted.status();
+  Finish(**granted);
+  const Operation::Item item = (*granted)->items.at(0);
+  contents[item.segment] = ++numbers;
+  EXPECT_EQ(Suspend(session, {item.lease}), kGranule);
+  DestroyDoomed();
+  Restart();
+  EXPECT_FALSE(ledger.reconciliation().Regrant(session, 5, 1)) << "its client has had the answer";
+  EXPECT_EQ(ledger.state().leases.Find(item.lease), nullptr);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("a"), 0u);
+}
+
+// --- Other uses of suspended memory
+
+TEST_F(SuspensionEdgesTest, ASuspendedLeaseIsNotPublished) {
+  const SessionId session = OpenSession("a");
+  const LeaseId lease = AcquireFilled(session, kGranule).lease;
+  Suspend(session, {lease});
+  EXPECT_EQ(
+      ledger.publications().Publish(session, {.name = "w", .leases = {lease}}).status().code(),
+      StatusCode::kFailedPrecondition);
+  Resume(session, {lease});
+  Publish(session, "w", {lease});
+}
+
+TEST_F(SuspensionEdgesTest, LostMemoryIsNotMovedOnceItsLastUserIsGone) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const Operation::Item opened = OpenTicket(other, Share(session, item.lease));
+  EXPECT_EQ(Suspend(session, {item.lease}), 0u);
+  ledger.segments().MarkLost({item.segment});
+  Release(other, {opened});
+  EXPECT_THAT(ledger.state().to_move, IsEmpty());
+  EXPECT_EQ(Usage("a").leased, kGranule) << "the suspended lease has it";
+}
+
 // --- Requests to a session
 
 TEST_F(SuspensionEdgesTest, AnEndedSessionIsNotAsked) {
@@ -172,6 +266,128 @@ TEST_F(SuspensionEdgesTest, OnlyWhatASessionHasForItselfIsDemoted) {
   ASSERT_TRUE(Granted(revocable)) << revocable.status();
   Finish(**revocable);
   EXPECT_TRUE(Due((*revocable)->session, Action::kDemote).empty());
+}
+
+// --- The audit
+
+class Sink : public AuditSink {
+ public:
+  void Record(AuditRecord record) override { records.push_back(std::move(record)); }
+  bool LeavesOut(AuditEvent, absl::string_view, uint64_t, absl::Time) override { return full; }
+
+  std::vector<AuditRecord> records;
+  bool full = false;
+};
+
+TEST_F(SuspensionEdgesTest, ThatAPublicationIsBackIsRecordedUnlessItHasEnded) {
+  const SessionId owner = OpenSession("a"), reader = OpenSession("b");
+  Sink sink;
+  for (const bool ends : {false, true}) {
+    const Operation::Item item = AcquireFilled(owner, kGranule);
+    const PublicationId id = Publish(owner, "w", {item.lease}, /*to_any=*/true);
+    Release(owner, {item});
+    EXPECT_EQ(SuspendPublication(id), kGranule);
+    auto back = Ask(reader, {.publication = id});
+    ASSERT_TRUE(Granted(back)) << back.status();
+    if (ends) ledger.publications().End(id);
+    ledger.SetAudit(&sink);
+    Complete(**back);
+    ledger.SetAudit(nullptr);
+    DestroyDoomed();
+  }
+  ASSERT_THAT(sink.records, SizeIs(1));
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kPublicationResumed);
+  EXPECT_EQ(sink.records[0].tenant, "b");
+  EXPECT_EQ(sink.records[0].owner, "a");
+  EXPECT_EQ(sink.records[0].publication, "a/w");
+  EXPECT_EQ(sink.records[0].bytes, kGranule);
+}
+
+TEST_F(SuspensionEdgesTest, AMoveOfTheDaemonIsRecordedThoughItHasFailed) {
+  const SessionId session = OpenSession("a"), other = OpenSession("a");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const Operation::Item opened = OpenTicket(other, Share(session, item.lease));
+  Suspend(session, {item.lease});
+  Release(other, {opened});
+  const std::optional<Move> move = ledger.suspensions().BeginLater(/*steps=*/1);
+  ASSERT_TRUE(move.has_value());
+  Carry({*move}, /*copied=*/false);
+  Sink sink;
+  ledger.SetAudit(&sink);
+  ledger.suspensions().AuditLater(*move, absl::InternalError("no memory"));
+  sink.full = true;
+  ledger.suspensions().AuditLater(*move, absl::InternalError("no memory"));
+  ledger.SetAudit(nullptr);
+  ASSERT_THAT(sink.records, SizeIs(1)) << "the second is left out";
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kMoved);
+  EXPECT_EQ(sink.records[0].device, "GPU-1");
+  EXPECT_EQ(sink.records[0].bytes, 0u);
+  EXPECT_EQ(sink.records[0].count, 0u);
+  EXPECT_EQ(sink.records[0].why, "no memory");
+  EXPECT_THAT(sink.records[0].segments, IsEmpty());
+}
+
+// Leases come back in parts.
+TEST_F(SuspensionEdgesTest, AResumeIsRecordedWithoutWhatWasReleasedMeanwhile) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item gone = AcquireFilled(session, kGranule);
+  const Operation::Item scratch = AcquireFilled(session, 2 * kGranule, "GPU-1", /*scratch=*/true);
+  Suspend(session, {gone.lease, scratch.lease});
+  auto back = AskResume(session, {gone.lease, scratch.lease});
+  ASSERT_TRUE(Granted(back)) << back.status();
+  FillFrom(**back);
+  size_t next = 0;
+  EXPECT_FALSE(ledger.operations().Commit(**back, next, /*steps=*/1).value());
+  Release(session, {gone});
+  ASSERT_TRUE(ledger.segments().Trim("", "", 0).ok());
+  DestroyDoomed();
+  Sink sink;
+  ledger.SetAudit(&sink);
+  EXPECT_TRUE(ledger.operations().Commit(**back, next, /*steps=*/1).value());
+  ledger.SetAudit(nullptr);
+  ASSERT_THAT(sink.records, SizeIs(1));
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kResumed);
+  EXPECT_EQ(sink.records[0].count, 1u);
+  EXPECT_EQ(sink.records[0].bytes, 0u) << "scratch memory comes back without its bytes";
+  EXPECT_THAT(sink.records[0].segments, ElementsAre((*back)->items.at(1).segment));
+}
+
+TEST_F(SuspensionEdgesTest, AResumeInPlaceIsRecordedThoughItsLeaseHasEnded) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  OpenTicket(OpenSession("a"), Share(session, item.lease));
+  EXPECT_EQ(Suspend(session, {item.lease}), 0u);
+  auto back = AskResume(session, {item.lease});
+  ASSERT_TRUE(Granted(back)) << back.status();
+  Release(session, {item});
+  Sink sink;
+  ledger.SetAudit(&sink);
+  Complete(**back);
+  ledger.SetAudit(nullptr);
+  ASSERT_THAT(sink.records, SizeIs(1));
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kResumed);
+  EXPECT_EQ(sink.records[0].bytes, 0u);
+  EXPECT_THAT(sink.records[0].leases, ElementsAre(item.lease));
+}
+
+TEST_F(SuspensionEdgesTest, ARecordOfManyMovesCountsAllAndNamesTheFirst) {
+  const SessionId session = OpenSession("a");
+  std::vector<LeaseId> leases;
+  while (leases.size() <= kMaxAuditIds) {
+    leases.push_back(AcquireFilled(session, kGranule, "GPU-1", /*scratch=*/true).lease);
+  }
+  auto begun = ledger.suspensions().Begin(session, leases, /*reservation=*/0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  Carry(*begun);
+  Sink sink;
+  ledger.SetAudit(&sink);
+  ledger.suspensions().Audit(session, leases, *begun, absl::OkStatus());
+  ledger.SetAudit(nullptr);
+  ASSERT_THAT(sink.records, SizeIs(1));
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kSuspended);
+  EXPECT_EQ(sink.records[0].count, kMaxAuditIds + 1);
+  EXPECT_THAT(sink.records[0].segments, SizeIs(kMaxAuditIds));
+  EXPECT_THAT(sink.records[0].leases, SizeIs(kMaxAuditIds));
 }
 
 }  // namespace suspension_edges_test

@@ -276,6 +276,30 @@ TEST_F(ExchangesTest, ANewDaemonKnowsWhatIsDemoted) {
   ExpectContents();
 }
 
+TEST_F(ExchangesTest, WithoutItsDeviceDemotedMemoryIsKeptAndSuspendedMemoryIsLost) {
+  const SessionId session = OpenSession("team");
+  const LeaseId demoted = AcquireFilled(session, kGranule, "GPU-2").lease,
+                spare = AcquireHost(session).lease,
+                suspended = AcquireFilled(session, kGranule, "GPU-2").lease;
+  ASSERT_TRUE(Exchange(session, demoted, spare).ok());
+  ASSERT_TRUE(ledger.leases().Release(session, {spare}).ok());
+  EXPECT_EQ(Suspend(session, {suspended}), kGranule);
+  const JournalImage left = ledger.Image();
+  Survivors survivors;
+  survivors.sessions[session].peer.pid = pids;
+  for (const auto& [id, segment] : left.segments) survivors.memory.insert(id);
+  std::vector<DeviceInfo> devices = ledger.state().devices;
+  std::erase_if(devices, [](const DeviceInfo& info) { return info.uuid == "GPU-2"; });
+  Ledger next(devices, Bounds{}, [this] { return now; });
+  const Restored restored = next.Restore(left, survivors);
+  EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
+  ASSERT_EQ(restored.lost.size(), 1u);
+  EXPECT_EQ(restored.lost[0].segment, SegmentOf(suspended));
+  EXPECT_EQ(next.state().leases.Find(suspended), nullptr);
+  ASSERT_NE(next.state().leases.Find(demoted), nullptr);
+  EXPECT_FALSE(next.state().segments.at(SegmentOf(demoted))->demoted()) << "it has no other home";
+}
+
 // Random demotions, promotions, suspensions, releases and restarts: each lease keeps its bytes.
 TEST_F(ExchangesTest, RandomStepsKeepTheContents) {
   for (uint32_t seed = 0; seed < 40; ++seed) {

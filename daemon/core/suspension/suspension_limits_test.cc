@@ -72,6 +72,24 @@ TEST_F(SuspensionLimitsTest, SegmentWithTooManyLeasesStays) {
   EXPECT_EQ(Suspend(session, leases), kGranule);
 }
 
+TEST_F(SuspensionLimitsTest, SegmentWithTooManySuspendedLeasesMovesOnceSomeHaveEnded) {
+  const SessionId first = OpenSession("team"), second = OpenSession("team");
+  const Operation::Item item = AcquireFilled(first, kGranule);
+  const Secret ticket = Share(first, item.lease);
+  std::vector<LeaseId> leases = {item.lease};
+  while (leases.size() < kMaxLeasesMoved) leases.push_back(OpenTicket(first, ticket).lease);
+  const Operation::Item last = OpenTicket(second, ticket), mapped = OpenTicket(second, ticket);
+  EXPECT_EQ(Suspend(first, leases), 0u);
+  EXPECT_EQ(Suspend(second, {last.lease}), 0u);
+  Release(second, {mapped});
+  EXPECT_EQ(MoveLater(), 0u);
+  const SegmentView view = Segment(item.segment);
+  EXPECT_EQ(view.suspended, kMaxLeasesMoved + 1);
+  EXPECT_EQ(view.sessions, std::vector<SessionId>{first}) << "lists leave out later leases";
+  Release(second, {last});
+  EXPECT_EQ(MoveLater(), kGranule);
+}
+
 TEST_F(SuspensionLimitsTest, LeasesMoveInParts) {
   const SessionId session = OpenSession("team");
   std::vector<LeaseId> firsts;

@@ -59,6 +59,16 @@ TEST_F(SmallTierTest, TheRoomOfThoseThatAreAskedIsTaken) {
   EXPECT_THAT(Asked(), IsEmpty()) << "the tier has room for one of the two";
 }
 
+TEST_F(SmallTierTest, ATenantWhoseReleasesAreNotTrustedIsNotAsked) {
+  Quota quota = Swappable();
+  quota.release = ReleasePolicy::kOnExit;
+  SetQuota("a", quota);
+  OpenHolding("a", 4);
+  ASSERT_TRUE(Wait(OpenSession("b"), 8));
+  EXPECT_THAT(Asked(), IsEmpty()) << "its memory would stay charged";
+  EXPECT_FALSE(ledger.look().ListSessions("a")->at(0).swappable);
+}
+
 class SwapRoomTest : public SwapFixture {
  protected:
   SwapRoomTest() : SwapFixture(/*granules=*/SwapPolicy::kLooks + 11, /*tier_granules=*/1000) {}
