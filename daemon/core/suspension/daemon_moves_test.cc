@@ -143,6 +143,18 @@ TEST_F(DaemonMovesTest, NextDaemonMovesIt) {
   ExpectContents();
 }
 
+TEST_F(DaemonMovesTest, NextDaemonWithoutATierMovesNothing) {
+  const auto [suspended, mapped] = SharedWithOneUser();
+  Restart({Device("GPU-1", {Kind::kVmm, Kind::kMempool}), Device("GPU-2", {Kind::kVmm})});
+  ASSERT_TRUE(ledger.leases().Release(second, {mapped}).ok());
+  ASSERT_FALSE(ledger.state().to_move.empty());
+  EXPECT_EQ(MoveLater(), 0u);
+  EXPECT_TRUE(ledger.state().to_move.empty()) << "it would be tried for ever";
+  Resume(first, {suspended});
+  EXPECT_EQ(Usage("team").charged, kGranule);
+  ExpectContents();
+}
+
 TEST_F(DaemonMovesTest, SuspendNamesWhatOthersAreCopying) {
   const auto [suspended, mapped] = SharedWithOneUser();
   ASSERT_TRUE(ledger.leases().Release(second, {mapped}).ok());

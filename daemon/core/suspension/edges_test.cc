@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suspensions, and requests for them, of leases and sessions that are lost, ended or under way.
-// Their audit records.
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "daemon/core/audit/audit.h"
 #include "daemon/core/suspension/testing/fixture.h"
 
 namespace gpumemd {
@@ -15,7 +13,6 @@ namespace suspension_edges_test {
 using absl::StatusCode;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-using ::testing::SizeIs;
 using Action = SuspensionRequests::Action;
 
 class SuspensionEdgesTest : public SuspensionsFixture {
@@ -260,134 +257,17 @@ TEST_F(SuspensionEdgesTest, OnlyWhatASessionHasForItselfIsDemoted) {
   SetQuota("a", {});
   const Operation::Item suspended = AcquireFilled(session, kGranule);
   Suspend(session, {suspended.lease});
+  // Suspended, too, and still on its device.
+  const Operation::Item uncopied = AcquireFilled(session, kGranule);
+  const auto begun = ledger.suspensions().Begin(session, {uncopied.lease}, /*reservation=*/0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  Carry(*begun, /*copied=*/false);
   EXPECT_EQ(Due(session, Action::kDemote), std::vector{own.lease});
   auto revocable =
       Ask(OpenListening("b"), {.device_uuid = "GPU-1", .bytes = kGranule, .revocable = true});
   ASSERT_TRUE(Granted(revocable)) << revocable.status();
   Finish(**revocable);
   EXPECT_TRUE(Due((*revocable)->session, Action::kDemote).empty());
-}
-
-// --- The audit
-
-class Sink : public AuditSink {
- public:
-  void Record(AuditRecord record) override { records.push_back(std::move(record)); }
-  bool LeavesOut(AuditEvent, absl::string_view, uint64_t, absl::Time) override { return full; }
-
-  std::vector<AuditRecord> records;
-  bool full = false;
-};
-
-TEST_F(SuspensionEdgesTest, ThatAPublicationIsBackIsRecordedUnlessItHasEnded) {
-  const SessionId owner = OpenSession("a"), reader = OpenSession("b");
-  Sink sink;
-  for (const bool ends : {false, true}) {
-    const Operation::Item item = AcquireFilled(owner, kGranule);
-    const PublicationId id = Publish(owner, "w", {item.lease}, /*to_any=*/true);
-    Release(owner, {item});
-    EXPECT_EQ(SuspendPublication(id), kGranule);
-    auto back = Ask(reader, {.publication = id});
-    ASSERT_TRUE(Granted(back)) << back.status();
-    if (ends) ledger.publications().End(id);
-    ledger.SetAudit(&sink);
-    Complete(**back);
-    ledger.SetAudit(nullptr);
-    DestroyDoomed();
-  }
-  ASSERT_THAT(sink.records, SizeIs(1));
-  EXPECT_EQ(sink.records[0].event, AuditEvent::kPublicationResumed);
-  EXPECT_EQ(sink.records[0].tenant, "b");
-  EXPECT_EQ(sink.records[0].owner, "a");
-  EXPECT_EQ(sink.records[0].publication, "a/w");
-  EXPECT_EQ(sink.records[0].bytes, kGranule);
-}
-
-TEST_F(SuspensionEdgesTest, AMoveOfTheDaemonIsRecordedThoughItHasFailed) {
-  const SessionId session = OpenSession("a"), other = OpenSession("a");
-  const Operation::Item item = AcquireFilled(session, kGranule);
-  const Operation::Item opened = OpenTicket(other, Share(session, item.lease));
-  Suspend(session, {item.lease});
-  Release(other, {opened});
-  const std::optional<Move> move = ledger.suspensions().BeginLater(/*steps=*/1);
-  ASSERT_TRUE(move.has_value());
-  Carry({*move}, /*copied=*/false);
-  Sink sink;
-  ledger.SetAudit(&sink);
-  ledger.suspensions().AuditLater(*move, absl::InternalError("no memory"));
-  sink.full = true;
-  ledger.suspensions().AuditLater(*move, absl::InternalError("no memory"));
-  ledger.SetAudit(nullptr);
-  ASSERT_THAT(sink.records, SizeIs(1)) << "the second is left out";
-  EXPECT_EQ(sink.records[0].event, AuditEvent::kMoved);
-  EXPECT_EQ(sink.records[0].device, "GPU-1");
-  EXPECT_EQ(sink.records[0].bytes, 0u);
-  EXPECT_EQ(sink.records[0].count, 0u);
-  EXPECT_EQ(sink.records[0].why, "no memory");
-  EXPECT_THAT(sink.records[0].segments, IsEmpty());
-}
-
-// Leases come back in parts.
-TEST_F(SuspensionEdgesTest, AResumeIsRecordedWithoutWhatWasReleasedMeanwhile) {
-  const SessionId session = OpenSession("a");
-  const Operation::Item gone = AcquireFilled(session, kGranule);
-  const Operation::Item scratch = AcquireFilled(session, 2 * kGranule, "GPU-1", /*scratch=*/true);
-  Suspend(session, {gone.lease, scratch.lease});
-  auto back = AskResume(session, {gone.lease, scratch.lease});
-  ASSERT_TRUE(Granted(back)) << back.status();
-  FillFrom(**back);
-  size_t next = 0;
-  EXPECT_FALSE(ledger.operations().Commit(**back, next, /*steps=*/1).value());
-  Release(session, {gone});
-  ASSERT_TRUE(ledger.segments().Trim("", "", 0).ok());
-  DestroyDoomed();
-  Sink sink;
-  ledger.SetAudit(&sink);
-  EXPECT_TRUE(ledger.operations().Commit(**back, next, /*steps=*/1).value());
-  ledger.SetAudit(nullptr);
-  ASSERT_THAT(sink.records, SizeIs(1));
-  EXPECT_EQ(sink.records[0].event, AuditEvent::kResumed);
-  EXPECT_EQ(sink.records[0].count, 1u);
-  EXPECT_EQ(sink.records[0].bytes, 0u) << "scratch memory comes back without its bytes";
-  EXPECT_THAT(sink.records[0].segments, ElementsAre((*back)->items.at(1).segment));
-}
-
-TEST_F(SuspensionEdgesTest, AResumeInPlaceIsRecordedThoughItsLeaseHasEnded) {
-  const SessionId session = OpenSession("a");
-  const Operation::Item item = AcquireFilled(session, kGranule);
-  OpenTicket(OpenSession("a"), Share(session, item.lease));
-  EXPECT_EQ(Suspend(session, {item.lease}), 0u);
-  auto back = AskResume(session, {item.lease});
-  ASSERT_TRUE(Granted(back)) << back.status();
-  Release(session, {item});
-  Sink sink;
-  ledger.SetAudit(&sink);
-  Complete(**back);
-  ledger.SetAudit(nullptr);
-  ASSERT_THAT(sink.records, SizeIs(1));
-  EXPECT_EQ(sink.records[0].event, AuditEvent::kResumed);
-  EXPECT_EQ(sink.records[0].bytes, 0u);
-  EXPECT_THAT(sink.records[0].leases, ElementsAre(item.lease));
-}
-
-TEST_F(SuspensionEdgesTest, ARecordOfManyMovesCountsAllAndNamesTheFirst) {
-  const SessionId session = OpenSession("a");
-  std::vector<LeaseId> leases;
-  while (leases.size() <= kMaxAuditIds) {
-    leases.push_back(AcquireFilled(session, kGranule, "GPU-1", /*scratch=*/true).lease);
-  }
-  auto begun = ledger.suspensions().Begin(session, leases, /*reservation=*/0);
-  ASSERT_TRUE(begun.ok()) << begun.status();
-  Carry(*begun);
-  Sink sink;
-  ledger.SetAudit(&sink);
-  ledger.suspensions().Audit(session, leases, *begun, absl::OkStatus());
-  ledger.SetAudit(nullptr);
-  ASSERT_THAT(sink.records, SizeIs(1));
-  EXPECT_EQ(sink.records[0].event, AuditEvent::kSuspended);
-  EXPECT_EQ(sink.records[0].count, kMaxAuditIds + 1);
-  EXPECT_THAT(sink.records[0].segments, SizeIs(kMaxAuditIds));
-  EXPECT_THAT(sink.records[0].leases, SizeIs(kMaxAuditIds));
 }
 
 }  // namespace suspension_edges_test

@@ -171,6 +171,10 @@ TEST_F(ExchangesTest, WhatCannotBeExchanged) {
   EXPECT_EQ(CodeOf(session, PairOf((*pinned)->items.at(0).lease, spare)),
             StatusCode::kUnimplemented);
 
+  const LeaseId lost = AcquireFilled(session, kGranule).lease;
+  ledger.segments().MarkLost({SegmentOf(lost)});
+  EXPECT_EQ(CodeOf(session, PairOf(lost, spare)), StatusCode::kFailedPrecondition);
+
   auto published = ledger.publications().Publish(session, {.name = "w", .leases = {another}});
   ASSERT_TRUE(published.ok());
   published_numbers[published->id] = {expected.at(another)};

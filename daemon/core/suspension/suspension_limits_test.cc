@@ -90,6 +90,23 @@ TEST_F(SuspensionLimitsTest, SegmentWithTooManySuspendedLeasesMovesOnceSomeHaveE
   EXPECT_EQ(MoveLater(), kGranule);
 }
 
+TEST_F(SuspensionLimitsTest, PublicationWithTooManyLeasesStays) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const PublicationId weights = Publish(session, "weights", {item.lease});
+  const Secret ticket = Share(session, item.lease);
+  std::vector<LeaseId> leases = {item.lease};
+  while (leases.size() < kMaxLeasesMoved) leases.push_back(OpenTicket(session, ticket).lease);
+  const LeaseId last = OpenTicket(session, ticket).lease;
+  EXPECT_EQ(Suspend(session, leases), 0u);
+  EXPECT_EQ(Suspend(session, {last}), 0u);
+  EXPECT_EQ(ledger.suspensions().BeginPublication(weights).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(ledger.leases().Release(session, {last}).ok());
+  EXPECT_EQ(SuspendPublication(weights), kGranule);
+  ExpectContents();
+}
+
 TEST_F(SuspensionLimitsTest, LeasesMoveInParts) {
   const SessionId session = OpenSession("team");
   std::vector<LeaseId> firsts;
@@ -260,6 +277,25 @@ TEST_F(SuspensionLimitsTest, ReservationForOtherLeasesIsGivenBack) {
   Carry(*begun);
   DestroyDoomed();
   ExpectContents();
+}
+
+TEST_F(SuspensionLimitsTest, ReservationThatWasReplacedIsNotUsed) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const auto replaced = ledger.suspensions().Prepare(session, {item.lease});
+  const auto reserved = ledger.suspensions().Prepare(session, {item.lease});
+  ASSERT_TRUE(replaced.ok() && reserved.ok());
+  EXPECT_EQ(InTier("team"), kGranule);
+  const auto begun = ledger.suspensions().Begin(session, {item.lease}, replaced->id);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  EXPECT_EQ(InTier("team"), 2 * kGranule) << "other room";
+  ledger.suspensions().Cancel(session, reserved->id);
+  EXPECT_EQ(InTier("team"), kGranule);
+  Carry(*begun);
+  DestroyDoomed();
+  ExpectContents();
+  EXPECT_EQ(ledger.suspensions().Begin(SessionId{99}, {item.lease}, reserved->id).status().code(),
+            absl::StatusCode::kAborted);
 }
 
 // What an operator reads after a restart.

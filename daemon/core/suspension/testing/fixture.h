@@ -152,8 +152,8 @@ class SuspensionsFixture : public LedgerFixture {
     }
   }
   // The daemon is killed, and another one goes on. All processes live, and all memory but
-  // `lost_with_daemon`.
-  Restored Restart() {
+  // `lost_with_daemon`. `devices`: of the new daemon; none: as before.
+  Restored Restart(std::vector<DeviceInfo> devices = {}) {
     for (const journal::Change& change : ledger.TakeChanges()) image.Apply(change);
     EXPECT_TRUE(image == ledger.Image()) << "what was recorded is not what there is";
     EXPECT_TRUE(image.CheckReferences().ok()) << image.CheckReferences();
@@ -167,7 +167,7 @@ class SuspensionsFixture : public LedgerFixture {
       if (!dropped && !lost_with_daemon.contains(id)) survivors.memory.insert(id);
     }
     for (const auto& [id, publication] : image.publications) survivors.metadata.insert(id);
-    const std::vector<DeviceInfo> devices = ledger.state().devices;
+    if (devices.empty()) devices = ledger.state().devices;
     std::destroy_at(&ledger);
     std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
     Restored restored = ledger.Restore(image, survivors);
