@@ -3,9 +3,12 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -39,6 +42,15 @@ absl::StatusOr<std::unique_ptr<KeptDaemon>> KeptDaemon::Start(const Options& opt
   it->runtime_dir_ = absl::StrCat(dir, "/run");
   std::ofstream(it->dir_ + "/gpumemd.toml") << options.config;
   if (absl::Status placed = it->Replace(options.program); !placed.ok()) return placed;
+  {
+    const std::string path = it->dir_ + "/failpoint.allocation";
+    const UniqueFd fd(open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+    constexpr size_t kSize = sizeof(*it->allocations_);
+    if (!fd.valid() || ftruncate(fd.get(), kSize) != 0) return absl::ErrnoToStatus(errno, path);
+    void* shared = mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    if (shared == MAP_FAILED) return absl::ErrnoToStatus(errno, path);
+    it->allocations_ = static_cast<std::atomic<int64_t>*>(shared);
+  }
   const UniqueFd saved(fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10));
   const UniqueFd log(
       open((it->dir_ + "/log").c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600));
@@ -63,6 +75,7 @@ KeptDaemon::~KeptDaemon() {
     keeper_.Signal(SIGTERM);  // it ends the daemon
     keeper_.Wait();
   }
+  if (allocations_ != nullptr) munmap(allocations_, sizeof(*allocations_));
   Eventually([this] {
     std::error_code error;
     std::filesystem::remove_all(dir_, error);
@@ -136,6 +149,11 @@ bool KeptDaemon::IsTargetArmed() const {
 }
 
 void KeptDaemon::DisarmTarget() { std::filesystem::remove(dir_ + "/failpoint.target"); }
+
+void KeptDaemon::FailAllocation(int64_t n) { *allocations_ = n; }
+
+// Threads that count at the same time may go below 0.
+int64_t KeptDaemon::AllocationsLeft() const { return std::max<int64_t>(*allocations_, 0); }
 
 int KeptDaemon::generations() const {
   const std::string log = Log();

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -61,6 +62,11 @@ class KeptDaemon {
   void ArmTarget(const std::string& name, int passes, pid_t pid);
   bool IsTargetArmed() const;  // false: it has died, or is just about to
   void DisarmTarget();
+  // The n-th allocation (malloc, operator new) from now on of a daemon fails, and no other; 0:
+  // none (failing_malloc.cc).
+  void FailAllocation(int64_t n);
+  // Returns how many allocations are left until the one that fails; 0: it has failed.
+  int64_t AllocationsLeft() const;
   // How many daemons have begun to serve.
   int generations() const;
   // Waits for more of them.
@@ -71,6 +77,7 @@ class KeptDaemon {
   KeptDaemon() = default;
 
   std::string dir_, runtime_dir_;
+  std::atomic<int64_t>* allocations_ = nullptr;  // shared with the daemons; null: not with them
   Child keeper_;
 };
 
