@@ -82,21 +82,20 @@ constexpr int kInputsOfADaemon = 200;
 // How long the daemon may take to see that a client has gone.
 constexpr absl::Duration kEndTime = absl::Seconds(10);
 
-std::string* LastFolder() {
-  static auto* const folder = new std::string;
-  return folder;
-}
+FuzzDaemon* current = nullptr;
 
 }  // namespace
 
 FuzzDaemon& FuzzDaemon::ForInput() {
-  static FuzzDaemon* daemon = nullptr;
   static int inputs = 0;
   if (inputs++ % kInputsOfADaemon == 0) {
-    delete std::exchange(daemon, nullptr);
-    daemon = new FuzzDaemon();
+    const bool first = current == nullptr;
+    delete std::exchange(current, nullptr);
+    current = new FuzzDaemon();
+    // Before the process destroys what the daemon's threads use: the log, for one.
+    if (first) std::atexit([] { delete std::exchange(current, nullptr); });
   }
-  return *daemon;
+  return *current;
 }
 
 FuzzDaemon::FuzzDaemon() {
@@ -109,12 +108,6 @@ FuzzDaemon::FuzzDaemon() {
   char dir[] = "/tmp/gpumem-fuzz-XXXXXX";
   FUZZ_CHECK(mkdtemp(dir) != nullptr);
   dir_ = dir;
-  // The last daemon lives as long as the process.
-  static std::string* const last = [] {
-    std::atexit([] { std::filesystem::remove_all(*LastFolder()); });
-    return LastFolder();
-  }();
-  *last = dir_;
   absl::StatusOr<gpumemd::Config> config =
       gpumemd::ParseConfig(kConfig, "fuzz.toml", gpumemd::SystemNames());
   FUZZ_CHECK_OK(config);
