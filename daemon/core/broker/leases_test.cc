@@ -382,8 +382,8 @@ TEST_F(ManyLeases, AMillionLeasesDoNotDelayOthers) {
   // A thread may be suspended while it holds the mutex. Work of the broker for each of a million
   // leases would take longer than that, or take long again and again.
   const Measures measures = broker_->views().Measure();
-  EXPECT_LE(LongHolds(), measures.lock_holds.count() / 100);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they slow it down
+  EXPECT_LE(LongHolds(), measures.lock_holds.count() / 100);
   EXPECT_LE(measures.longest_lock_hold, absl::Milliseconds(250));
 #endif
 }
