@@ -73,11 +73,12 @@ void Tenants::PutUnder(Tenant& tenant, Tenant* parent) {
 }
 
 void Tenants::Link(Tenant& tenant) {
-  Tenant* parent = tenant.quota.parent.empty() ? nullptr : state_.FindTenant(tenant.quota.parent);
   // The configuration has no cycles, and only parents that it configures. A made tenant has the
-  // parent with which it was made.
-  const bool fixed =
-      tenant.made && !tenant.configured && tenant.made->parent == tenant.quota.parent;
+  // parent with which it was made. An override may have been computed before the tenant was made,
+  // from a quota without that parent.
+  const bool fixed = tenant.made && !tenant.configured && !tenant.made->parent.empty();
+  if (fixed) tenant.quota.parent = tenant.made->parent;
+  Tenant* parent = tenant.quota.parent.empty() ? nullptr : state_.FindTenant(tenant.quota.parent);
   if (parent != nullptr && (!(parent->configured || fixed) || state_.IsUnder(*parent, tenant)))
     parent = nullptr;
   PutUnder(tenant, parent);

@@ -60,6 +60,9 @@ class Tenants {
   Quota QuotaOf(const records::MadeTenant& made) const;
   // Sets the quota of a made tenant, and of those under it that follow it.
   void ApplyMadeQuota(records::Tenant& tenant);
+  // Puts a tenant that has got its made part under its parent, and sets its quota. An override, or
+  // the configuration, takes precedence over the quota.
+  void PlaceMade(records::Tenant& tenant);
   // Returns the names and quotas of made tenants that the configuration does not name, as they
   // would be with these defaults.
   std::map<std::string, Quota> MadeQuotas(const Quota& defaults) const;
@@ -100,7 +103,7 @@ class Tenants {
   static bool IsInUse(const Tenant& tenant);
   // Gives the tenant's charges in RevocableCharges the rank of its present priority.
   void RankCharges(const Tenant& tenant);
-  // Puts the tenant under the one that its quota names.
+  // Puts the tenant under the one that its quota names, or under which it was made.
   void Link(Tenant& tenant);
   void PutUnder(Tenant& tenant, Tenant* parent);
 

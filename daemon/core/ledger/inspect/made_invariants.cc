@@ -26,6 +26,10 @@ absl::Status CheckMadeTenants(const LedgerState& state) {
       continue;
     }
     ++by_sessions;
+    if (!tenant->configured && (tenant->parent == nullptr || tenant->parent->name != made.parent ||
+                                tenant->parent->books != tenant->books)) {
+      return wrong("tenant ", name, " is not under the tenant that it was made under");
+    }
     LedgerState::MadeOfUid& own = of_uid[made.uid.value_or(0)];
     own.ids.insert(made.id);
     const auto maker = state.sessions.find(made.session);

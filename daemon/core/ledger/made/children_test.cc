@@ -300,6 +300,41 @@ TEST_F(MadeChildrenTest, LastingOnesAreFewerAndLeaveRoomForTheOthers) {
   EXPECT_TRUE(Create(far, "b", {}, true).ok());
 }
 
+// The next daemon knows the override before it knows the made tenant, and so without its parent.
+TEST_F(MadeChildrenTest, AnOverriddenOneIsUnderItsParentAfterARestart) {
+  const SessionId maker = Connect("user-5", 5);
+  const std::string run = *Create(maker, "run");
+  const std::string kept = *Create(maker, "kept", {}, true);
+  SetQuota(kept, {.limit_bytes = 2 * kGranule, .parent = "user-5"});
+  overridden = {{kept, {.limit_bytes = 2 * kGranule}}};
+  Restart({.dead = {maker}});
+  EXPECT_FALSE(Exists(run));
+  ASSERT_TRUE(Exists("user-5")) << "a tenant is under it";
+  EXPECT_EQ(ledger.made_tenants().RuledBy(kept, 5), "user-5");
+  EXPECT_EQ(Usage(kept).limit, 2 * kGranule);
+  const SessionId inside = Connect(kept, 5);
+  EXPECT_TRUE(ledger.sessions().BeginCall(inside).ok());
+  ledger.sessions().EndCall(inside);
+  AcquireOne(inside, kGranule);
+  EXPECT_EQ(Usage("user-5").leased, kGranule) << "the parent's limits count it";
+  const SessionId user = Connect("user-5", 5);
+  EXPECT_TRUE(ledger.made_tenants().UpdateChild(user, kept, Limit(kGranule)).ok());
+  EXPECT_TRUE(ledger.made_tenants().End(kept, std::nullopt).ok());
+}
+
+TEST_F(MadeChildrenTest, OneThatIsMadeAgainAfterAReloadIsUnderItsParentDespiteAnOverride) {
+  const SessionId maker = Connect("user-5", 5);
+  const std::string child = *Create(maker, "c");
+  SetQuota(child, {.limit_bytes = 2 * kGranule, .parent = "user-5"});
+  ASSERT_TRUE(ledger.made_tenants().EndChild(maker, child).ok());
+  ledger.tenants().Configure({}, {}, {{child, {.limit_bytes = 2 * kGranule}}});
+  ASSERT_EQ(*Create(maker, "c", {}, true), child);
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  EXPECT_EQ(ledger.made_tenants().RuledBy(child, 5), "user-5");
+  ledger.endings().ProcessGone(maker);
+  EXPECT_TRUE(Exists("user-5"));
+}
+
 TEST_F(MadeChildrenTest, AfterARestartThoseOfDeadMakersHaveEnded) {
   const SessionId lives = Connect("a", 5), dies = Connect("b", 5);
   const std::string kept = *Create(lives, "run", Limit(2 * kGranule));

@@ -130,7 +130,7 @@ records::Tenant& MadeTenants::Make(absl::string_view name, MadeTenant made,
   state_.made_by_id.emplace(tenant.made->id, &tenant);
   tenants_.CountMade(tenant, 1);
   changes_.TouchMade(tenant.made->id, DevicesOf(tenant.made->quota).size());
-  if (!tenant.configured && !tenant.quota_set) tenants_.ApplyMadeQuota(tenant);
+  tenants_.PlaceMade(tenant);
   std::vector<std::string> changes = QuotaChanges(Quota(), tenant.made->quota.values);
   if (!tenant.made->owner.empty()) {
     changes.insert(changes.begin(), absl::StrCat("owner: none -> ", tenant.made->owner));

@@ -75,6 +75,11 @@ Quota Tenants::QuotaOf(const records::MadeTenant& made) const {
 
 void Tenants::ApplyMadeQuota(Tenant& tenant) { ApplyWithMembers(tenant, QuotaOf(*tenant.made)); }
 
+void Tenants::PlaceMade(Tenant& tenant) {
+  if (tenant.configured) return;
+  ApplyWithMembers(tenant, tenant.quota_set ? Quota(tenant.quota) : QuotaOf(*tenant.made));
+}
+
 void Tenants::ComputeMadeQuotas() {
   std::vector<Tenant*> made;
   for (auto& [name, tenant] : state_.tenants) {

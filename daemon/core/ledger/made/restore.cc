@@ -167,9 +167,7 @@ std::vector<std::string> MadeTenants::Restore(const JournalImage& image) {
     if (tenant.made->ending) state_.ended_tenants.insert(tenant.name);
     restored.push_back(&tenant);
   }
-  for (Tenant* tenant : restored) {
-    if (!tenant->configured && !tenant->quota_set) tenants_.ApplyMadeQuota(*tenant);
-  }
+  for (Tenant* tenant : restored) tenants_.PlaceMade(*tenant);
   return GiveUpGuarantees(restored);
 }
 

@@ -58,7 +58,7 @@ class LedgerRestartFixture : public LedgerFixture {
     std::erase_if(devices, [&](const DeviceInfo& info) { return fate.gone.contains(info.uuid); });
     std::destroy_at(&ledger);
     std::construct_at(&ledger, devices, Bounds{}, [this] { return now; });
-    ledger.tenants().Configure(tenants, Quota{});
+    ledger.tenants().Configure(tenants, Quota{}, overridden);
     Restored restored = ledger.Restore(image, survivors);
     EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
     image = ledger.Image();
@@ -101,7 +101,8 @@ class LedgerRestartFixture : public LedgerFixture {
   }
 
   std::map<std::string, Quota> tenants;
-  JournalImage image;  // the journal's state
+  std::map<std::string, Quota> overridden;  // for the next daemon
+  JournalImage image;                       // the journal's state
 };
 
 }  // namespace gpumemd
