@@ -381,32 +381,5 @@ TEST_F(DaemonMovesTest, AnOperatorsResumeTakesNothingThatAWaiterWaitsFor) {
   ExpectContents();
 }
 
-class PinnedPublicationTest : public SuspensionsFixture {
- protected:
-  PinnedPublicationTest()
-      : SuspensionsFixture({}, {{.uuid = "PINNED-0",
-                                 .capacity_bytes = 8 * kGranule,
-                                 .granularity_bytes = kGranule,
-                                 .kinds = {Kind::kPinned}}}) {}
-};
-
-TEST_F(PinnedPublicationTest, PinnedSegmentsStay) {
-  const SessionId session = OpenSession("team");
-  const Operation::Item weights = AcquireFilled(session, kGranule);
-  const Operation::Item pinned = AcquireFilled(session, kGranule, "PINNED-0");
-  const PublicationId both = Publish(session, "both", {weights.lease, pinned.lease});
-  const PublicationId alone =
-      Publish(session, "alone", {AcquireFilled(session, kGranule, "PINNED-0").lease});
-  ASSERT_TRUE(ledger.leases().Release(session, {weights.lease, pinned.lease}).ok());
-  EXPECT_EQ(SuspendPublication(both), kGranule);
-  DestroyDoomed();
-  EXPECT_EQ(InTier("team"), kGranule);
-  EXPECT_EQ(ledger.state().publications.at(both).in_tier, 1u);
-  EXPECT_EQ(Usage("team", 3).charged, 2 * kGranule);
-  ExpectContents();
-  EXPECT_EQ(ledger.suspensions().BeginPublication(alone).status().code(),
-            absl::StatusCode::kFailedPrecondition);
-}
-
 }  // namespace
 }  // namespace gpumemd

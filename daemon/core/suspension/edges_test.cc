@@ -95,6 +95,41 @@ TEST_F(SuspensionEdgesTest, MemoryPastTheBrokerKeepsAPublicationInTheTier) {
   ExpectContents();
 }
 
+TEST_F(SuspensionEdgesTest, PinnedSegmentsOfAPublicationStay) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item weights = AcquireFilled(session, kGranule);
+  const Operation::Item pinned = AcquireFilled(session, kGranule, "HOST-P");
+  const PublicationId both = Publish(session, "both", {weights.lease, pinned.lease});
+  const PublicationId alone =
+      Publish(session, "alone", {AcquireFilled(session, kGranule, "HOST-P").lease});
+  ASSERT_TRUE(ledger.leases().Release(session, {weights.lease, pinned.lease}).ok());
+  EXPECT_EQ(SuspendPublication(both), kGranule);
+  DestroyDoomed();
+  EXPECT_EQ(InTier("team"), kGranule);
+  EXPECT_EQ(ledger.state().publications.at(both).in_tier, 1u);
+  EXPECT_EQ(Usage("team", 3).charged, 2 * kGranule);
+  ExpectContents();
+  EXPECT_EQ(ledger.suspensions().BeginPublication(alone).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(SuspensionEdgesTest, PublicationWithTooManyLeasesStays) {
+  const SessionId session = OpenSession("team");
+  const Operation::Item item = AcquireFilled(session, kGranule);
+  const PublicationId weights = Publish(session, "weights", {item.lease});
+  const Secret ticket = Share(session, item.lease);
+  std::vector<LeaseId> leases = {item.lease};
+  while (leases.size() < kMaxLeasesMoved) leases.push_back(OpenTicket(session, ticket).lease);
+  const LeaseId last = OpenTicket(session, ticket).lease;
+  EXPECT_EQ(Suspend(session, leases), 0u);
+  EXPECT_EQ(Suspend(session, {last}), 0u);
+  EXPECT_EQ(ledger.suspensions().BeginPublication(weights).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(ledger.leases().Release(session, {last}).ok());
+  EXPECT_EQ(SuspendPublication(weights), kGranule);
+  ExpectContents();
+}
+
 // As much memory as before is in the tier, and belongs to another device.
 TEST_F(SuspensionEdgesTest, AWaiterForAPublicationThatHasMovedIsRefused) {
   const SessionId session = OpenSession("a"), reader = OpenSession("a"), full = OpenSession("b");

@@ -90,23 +90,6 @@ TEST_F(SuspensionLimitsTest, SegmentWithTooManySuspendedLeasesMovesOnceSomeHaveE
   EXPECT_EQ(MoveLater(), kGranule);
 }
 
-TEST_F(SuspensionLimitsTest, PublicationWithTooManyLeasesStays) {
-  const SessionId session = OpenSession("team");
-  const Operation::Item item = AcquireFilled(session, kGranule);
-  const PublicationId weights = Publish(session, "weights", {item.lease});
-  const Secret ticket = Share(session, item.lease);
-  std::vector<LeaseId> leases = {item.lease};
-  while (leases.size() < kMaxLeasesMoved) leases.push_back(OpenTicket(session, ticket).lease);
-  const LeaseId last = OpenTicket(session, ticket).lease;
-  EXPECT_EQ(Suspend(session, leases), 0u);
-  EXPECT_EQ(Suspend(session, {last}), 0u);
-  EXPECT_EQ(ledger.suspensions().BeginPublication(weights).status().code(),
-            absl::StatusCode::kFailedPrecondition);
-  ASSERT_TRUE(ledger.leases().Release(session, {last}).ok());
-  EXPECT_EQ(SuspendPublication(weights), kGranule);
-  ExpectContents();
-}
-
 TEST_F(SuspensionLimitsTest, LeasesMoveInParts) {
   const SessionId session = OpenSession("team");
   std::vector<LeaseId> firsts;
