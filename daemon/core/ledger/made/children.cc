@@ -23,9 +23,12 @@ absl::Status MadeTenants::CheckCounts(Tenant& parent, uid_t uid, bool lasting) c
                 "the user is at the limit of tenants made by sessions; end those that are not "
                 "needed");
   }
-  if (state_.made_by_sessions >= most.max_made_by_sessions ||
-      state_.made_tenants >= most.max_made_tenants) {
+  if (state_.made_by_sessions >= most.max_made_by_sessions) {
     return deny(state_.made_by_sessions, most.max_made_by_sessions,
+                "the daemon is at its limit of tenants made by sessions; try again later");
+  }
+  if (state_.made_tenants >= most.max_made_tenants) {
+    return deny(state_.made_tenants, most.max_made_tenants,
                 "the daemon is at its limit of tenants made at run time; try again later");
   }
   if (!lasting) return absl::OkStatus();
