@@ -114,6 +114,7 @@ TEST_F(SuspensionAuditTest, AResumeInPlaceIsRecordedThoughItsLeaseHasEnded) {
   ledger.SetAudit(nullptr);
   ASSERT_THAT(sink.records, SizeIs(1));
   EXPECT_EQ(sink.records[0].event, AuditEvent::kResumed);
+  EXPECT_EQ(sink.records[0].device, "GPU-1") << "every record of a resume has a device";
   EXPECT_EQ(sink.records[0].bytes, 0u);
   EXPECT_THAT(sink.records[0].leases, ElementsAre(item.lease));
 }

@@ -158,7 +158,8 @@ void Auditor::Resumed(const Operation& operation) const {
   }
   uint64_t resident_bytes = 0;
   for (const auto& [segment, bytes] : resident) resident_bytes += bytes;
-  Moves(AuditEvent::kResumed, operation.session, leases, moved, resident_bytes);
+  Moves(AuditEvent::kResumed, operation.session, leases, moved, resident_bytes, /*why=*/"",
+        operation.device);
 }
 
 void Auditor::Exchanged(SessionId session, absl::Span<const LeaseId> leases) const {
@@ -177,7 +178,7 @@ void Auditor::Exchanged(SessionId session, absl::Span<const LeaseId> leases) con
 
 void Auditor::Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
                     absl::Span<const Moved> moved, std::optional<uint64_t> resident,
-                    absl::string_view why) const {
+                    absl::string_view why, std::optional<size_t> device) const {
   if (sink_ == nullptr) return;
   uint64_t bytes = 0;
   for (const Moved& each : moved) bytes += each.bytes;
@@ -200,12 +201,12 @@ void Auditor::Moves(AuditEvent event, SessionId session, absl::Span<const LeaseI
     const Lease* const first = state_.leases.Find(leases.front());
     if (first != nullptr) {
       const Segment& segment = *state_.segments.at(first->segment);
-      about.device =
-          state_.devices[segment.kind == Kind::kTier ? segment.home : segment.device].uuid;
+      device = segment.kind == Kind::kTier ? segment.home : segment.device;
     }
+    if (device) about.device = state_.devices[*device].uuid;
     Record(std::move(about));
   }
-  for (auto& [device, record] : records) {
+  for (auto& [index, record] : records) {
     record.resident = resident;
     if (resident) resident = 0;  // once
     Record(std::move(record));
