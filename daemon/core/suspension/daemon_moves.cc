@@ -42,12 +42,13 @@ void Suspensions::AuditLater(const Move& move, const absl::Status& copied) const
 }
 
 absl::Status Suspensions::CheckIdle(const records::Publication& publication) const {
-  size_t leased = 0, mapped = 0, shared = 0, busy = 0;
+  size_t leased = 0, many = 0, mapped = 0, shared = 0, busy = 0;
   for (SegmentId id : publication.segments) {
     const Segment& segment = *state_.segments.at(id);
     if (absl::Status still = CheckStill(id, segment); !still.ok()) return still;
     if (segment.kind == Kind::kTier || !TraitsOf(segment.kind).suspendable) continue;
-    leased += segment.leases > segment.suspended.size() || segment.leases > kMaxLeasesMoved ? 1 : 0;
+    leased += segment.leases > segment.suspended.size() ? 1 : 0;
+    many += segment.leases > kMaxLeasesMoved ? 1 : 0;
     mapped += segment.exposures.empty() ? 0 : 1;
     shared += segment.publications > 1 ? 1 : 0;
     busy += segment.pins > 0 ? 1 : 0;
@@ -58,6 +59,8 @@ absl::Status Suspensions::CheckIdle(const records::Publication& publication) con
   };
   add(publication.attached.size(), "sessions are attached to it");
   add(leased, "of its segments have leases that are not suspended");
+  add(many,
+      absl::StrCat("have more than ", kMaxLeasesMoved, " leases, the most that move at once"));
   add(mapped, "may still be mapped by processes");
   add(shared, "are in other publications as well");
   add(busy, "are just being opened");

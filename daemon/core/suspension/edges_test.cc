@@ -12,6 +12,7 @@ namespace suspension_edges_test {
 
 using absl::StatusCode;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::IsEmpty;
 using Action = SuspensionRequests::Action;
 
@@ -123,8 +124,11 @@ TEST_F(SuspensionEdgesTest, PublicationWithTooManyLeasesStays) {
   const LeaseId last = OpenTicket(session, ticket).lease;
   EXPECT_EQ(Suspend(session, leases), 0u);
   EXPECT_EQ(Suspend(session, {last}), 0u);
-  EXPECT_EQ(ledger.suspensions().BeginPublication(weights).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  const absl::Status refused = ledger.suspensions().BeginPublication(weights).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), EndsWith("in use: 1 have more than 1024 leases, the "
+                                                       "most that move at once"))
+      << "all of them are suspended";
   ASSERT_TRUE(ledger.leases().Release(session, {last}).ok());
   EXPECT_EQ(SuspendPublication(weights), kGranule);
   ExpectContents();
