@@ -49,7 +49,11 @@ absl::Status Engine::Grow(uint64_t bytes, const Timeline* timeline) {
       FillPlace(place);
     }
     grown = LeaseFor(place, bytes, /*wish=*/!is_short);
-    if (is_short || !absl::IsResourceExhausted(grown)) break;
+    // A daemon refuses a segment above the device's capacity as invalid. The whole units of the
+    // place may be above it, though the block is not.
+    const bool too_much = absl::IsResourceExhausted(grown) ||
+                          (absl::IsInvalidArgument(grown) && place.missing > bytes);
+    if (is_short || !too_much) break;
     LeaseNoSpares();
   }
   if (grown.ok()) needed_peak_ = std::max(needed_peak_, needed);

@@ -226,6 +226,8 @@ TEST_F(EngineTest, WhereTheDaemonGivesNotSoMuchAtOnceTheNeedIsLeased) {
                                      PoolOptions{.grow_bytes = 32 * kMiB});
   Allocate(4 * kMiB);
   EXPECT_EQ(source_->leased_bytes(), 4 * kMiB);
+  Allocate(2 * kMiB);
+  EXPECT_EQ(source_->leased_bytes(), 6 * kMiB) << "behind the first segment as well";
   EXPECT_EQ(engine_->Allocate(6 * kMiB, nullptr).status().code(), StatusCode::kInvalidArgument);
 }
 
