@@ -89,6 +89,11 @@ absl::StatusOr<DeviceInfo> ChooseDevice(Client& client, const v1::Welcome& welco
   if (!uuid.ok()) return uuid.status();
   for (DeviceInfo& device : *devices) {
     if (device.uuid != *uuid) continue;
+    if (device.kinds.empty()) {
+      return absl::UnimplementedError(
+          absl::StrCat("this library knows no kind of the segments that device ", device.uuid,
+                       " makes: the daemon is newer; update the library"));
+    }
     device.backend = internal::MappingBackend(welcome, options.kind, device.backend);
     if (Makes(device, options.kind)) return std::move(device);
     return absl::UnimplementedError(

@@ -23,11 +23,15 @@ namespace pool_test {
 
 using internal::FakeDaemon;
 
-std::unique_ptr<Pool> MakePool(const FakeDaemon& daemon, const PoolOptions& options) {
+std::shared_ptr<Client> ConnectTo(const FakeDaemon& daemon) {
   auto client =
       Client::Connect({.runtime_dir = daemon.runtime_dir(), .timeout = absl::Seconds(20)});
   EXPECT_TRUE(client.ok()) << client.status();
-  auto pool = Pool::Create(std::shared_ptr<Client>(*std::move(client)), options);
+  return *std::move(client);
+}
+
+std::unique_ptr<Pool> MakePool(const FakeDaemon& daemon, const PoolOptions& options) {
+  auto pool = Pool::Create(ConnectTo(daemon), options);
   EXPECT_TRUE(pool.ok()) << pool.status();
   return *std::move(pool);
 }
@@ -280,9 +284,7 @@ TEST(PoolTest, LeasesAreRevocableOnlyInARevocablePool) {
 // Before anything is leased, and also in a process that sees no GPU.
 TEST(PoolTest, MapsForGpusAlone) {
   FakeDaemon daemon;
-  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});
-  ASSERT_TRUE(client.ok()) << client.status();
-  const std::shared_ptr<Client> shared = *std::move(client);
+  const std::shared_ptr<Client> shared = ConnectTo(daemon);
   EXPECT_EQ(Pool::Create(shared, {.map_devices = {FakeDaemon::kDevice}}).status().code(),
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Pool::Create(shared, {.map_devices = {"GPU-1"}}).status().code(),
@@ -291,9 +293,7 @@ TEST(PoolTest, MapsForGpusAlone) {
 
 TEST(PoolTest, GrowsByOneTebibyteAtMost) {
   FakeDaemon daemon;
-  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});
-  ASSERT_TRUE(client.ok()) << client.status();
-  const std::shared_ptr<Client> shared = *std::move(client);
+  const std::shared_ptr<Client> shared = ConnectTo(daemon);
   for (uint64_t bytes : {(uint64_t{1} << 40) + 1, UINT64_MAX - 255, UINT64_MAX}) {
     EXPECT_EQ(Pool::Create(shared, {.grow_bytes = bytes}).status().code(),
               absl::StatusCode::kInvalidArgument);
@@ -303,12 +303,8 @@ TEST(PoolTest, GrowsByOneTebibyteAtMost) {
 
 TEST(PoolTest, OfKindMempoolIsNotRevocable) {
   FakeDaemon daemon;
-  auto client = Client::Connect({.runtime_dir = daemon.runtime_dir()});
-  ASSERT_TRUE(client.ok()) << client.status();
-  EXPECT_EQ(Pool::Create(std::shared_ptr<Client>(*std::move(client)),
-                         {.kind = Kind::kMempool, .revocable = true})
-                .status()
-                .code(),
+  const PoolOptions options = {.kind = Kind::kMempool, .revocable = true};
+  EXPECT_EQ(Pool::Create(ConnectTo(daemon), options).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -365,6 +361,17 @@ TEST_F(MostFreePoolTest, PinnedMemoryIsNotChosenForTheDefaultKind) {
   EXPECT_EQ(MakePool(daemon, {.device = "most-free"})->device_uuid(), "HOST-1");
   EXPECT_EQ(MakePool(daemon, {.device = "most-free", .kind = Kind::kPinned})->device_uuid(),
             "PINNED-0");
+}
+
+// As those of a newer daemon.
+TEST_F(MostFreePoolTest, ADeviceOfUnknownKindsMakesNoPool) {
+  devices_[0].set_kinds(0, static_cast<v1::Kind>(99));
+  FakeDaemon daemon({.devices = devices_, .device_usages = usages_});
+  for (const PoolOptions& options : {PoolOptions(), PoolOptions{.device = "HOST-0"}}) {
+    EXPECT_EQ(Pool::Create(ConnectTo(daemon), options).status().code(),
+              absl::StatusCode::kUnimplemented);
+  }
+  EXPECT_EQ(MakePool(daemon, {.device = "HOST-1"})->kind(), Kind::kVmm);
 }
 
 TEST_F(MostFreePoolTest, ADeviceWithoutObtainableBytesIsNotChosen) {

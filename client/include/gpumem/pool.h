@@ -170,7 +170,8 @@ class Pool {
  public:
   // Creates a pool; leases nothing yet. Shares ownership of the client.
   //   INVALID_ARGUMENT   the options are invalid, or ask for a revocable pool of kind mempool
-  //   NOT_FOUND, UNIMPLEMENTED  as Client::Acquire, of the device and kind
+  //   NOT_FOUND, UNIMPLEMENTED  as Client::Acquire, of the device and kind; UNIMPLEMENTED also if
+  //                             this library knows no kind that the device makes (a newer daemon)
   //   UNAVAILABLE        this process has no usable CUDA driver, or the daemon is gone
   static absl::StatusOr<std::unique_ptr<Pool>> Create(std::shared_ptr<Client> client,
                                                       const PoolOptions& options);
