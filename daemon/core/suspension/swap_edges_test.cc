@@ -96,6 +96,23 @@ TEST_F(ManySessionsTest, WaitersHaveAFewAskedAtATime) {
   EXPECT_EQ(Asked().size(), 1u);
 }
 
+TEST_F(ManySessionsTest, ForALargeRequestTheyAreAskedInParts) {
+  SetQuota("a", Swappable());
+  for (size_t i = 0; i <= SwapPolicy::kMostAsked; ++i) OpenHolding("a", 1);
+  const std::optional<WaiterId> waiter = Wait(OpenSession("b"), SwapPolicy::kMostAsked + 1);
+  ASSERT_TRUE(waiter);
+  const std::vector<SessionId> first = Asked();
+  ASSERT_EQ(first.size(), SwapPolicy::kMostAsked);
+  Pass(SwapPolicy::kPause);
+  EXPECT_THAT(Asked(), IsEmpty()) << "before one of them has answered";
+  for (SessionId each : first) Suspend(each);
+  Pass(SwapPolicy::kPause);
+  const std::vector<SessionId> rest = Asked();
+  ASSERT_EQ(rest.size(), 1u);
+  Suspend(rest.front());
+  EXPECT_THAT(granted, ElementsAre(*waiter));
+}
+
 // --- Ends of requests
 
 TEST_F(SwapEdgesTest, ASessionThatSuspendsAPartIsStillAsked) {

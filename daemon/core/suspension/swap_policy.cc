@@ -128,7 +128,6 @@ std::vector<SessionId> SwapPolicy::Select(SessionId asker, const Request& reques
   for (const SwapCandidate& each : index_.CandidatesOn(request.device)) {
     if (left.Covered()) break;
     if (!guaranteed && each.priority > request.tenant->quota.priority) break;
-    if (asked_on_[request.device].size() + chosen.size() >= kMostAsked) break;
     if (looks++ == kLooks) {
       for (SessionId id : without_room) {
         state_.sessions.at(id)->swap_after = state_.now() + times_.back_off;
@@ -158,6 +157,10 @@ std::vector<SessionId> SwapPolicy::Select(SessionId asker, const Request& reques
     rest.Free(*state_.sessions.at(it->first)->tenant, it->second);
     needed.push_back(it->first);
   }
+  // In parts, if they are too many: the first candidates, which are the last in `needed`.
+  const size_t most = kMostAsked - asked_on_[request.device].size();
+  if (needed.size() > most)
+    needed.erase(needed.begin(), needed.end() - static_cast<ptrdiff_t>(most));
   return needed;
 }
 
@@ -176,13 +179,17 @@ bool SwapPolicy::Ask(SessionId asker, const Request& request, const Decision& de
     }
   }
   if (!left.Covered()) {
-    const std::vector<SessionId> chosen = Select(asker, request, left);
+    // If sessions were asked for it before, it waits until others can be asked.
+    const bool full = asked_on_[request.device].size() >= kMostAsked;
+    const bool goes_on = full && deadline != absl::InfinitePast();
+    const std::vector<SessionId> chosen =
+        full ? std::vector<SessionId>() : Select(asker, request, left);
     for (SessionId id : chosen) {
       Begin(id, Cause::kWaiter,
             absl::StrCat("tenant ", request.tenant->name, " waits for ",
                          gpumem::FormatBytes(request.bytes * request.count)));
     }
-    if (chosen.empty()) return false;
+    if (chosen.empty() && !goes_on) return false;
   }
   if (over) return false;
   if (deadline == absl::InfinitePast()) deadline = RoundUp(now + times_.grace, kPause);

@@ -18,9 +18,11 @@
 // leases, whatever sessions do. So sessions that ignore requests, however many, delay a waiter for
 // one such time.
 //
-// Bounds: one look considers kLooks sessions, and kMostAsked sessions of a device are
-// asked at one time. An index orders the sessions, and each change of a session costs the logarithm
-// of their number. Waiters are checked again for new candidates every kPause at most.
+// Bounds: one look considers kLooks sessions, and a request that needs more than it finds there has
+// none asked. kMostAsked sessions of a device are asked at one time. A request that needs more of
+// them has them asked in parts, the next ones as others answer. An index orders the sessions, and
+// each change of a session costs the logarithm of their number. Waiters are checked again for new
+// candidates every kPause at most.
 //
 // Calls about leases count as activity, and clients report more of it (Reported). A report within
 // kActivityGrain of the last activity changes nothing.
@@ -84,8 +86,9 @@ class SwapPolicy {
   void Refused(SessionId session);
 
   // Asks sessions to suspend for the request, unless those that are asked already suffice. True if
-  // the request fits once they have, and its deadline has not passed: nothing is to be revoked for
-  // it. `deadline` is the waiter's; infinite past: not set yet.
+  // the request fits once they have, or once others have that are to be asked after them, and its
+  // deadline has not passed: nothing is to be revoked for it. `deadline` is the waiter's; infinite
+  // past: not set yet.
   bool Ask(SessionId asker, const records::Request& request, const Decision& decision,
            const Claims& claims, absl::Time& deadline);
 
@@ -121,9 +124,10 @@ class SwapPolicy {
   static uint64_t TierNeedOf(const Session& session);
   // Adds bytes of a tenant to what will come into the tier.
   void AddComing(const Tenant& tenant, uint64_t bytes, Room::Coming& coming) const;
-  // Returns the sessions to ask, so that `left` is covered; none if that is not possible. If there
-  // are more than kLooks, those without room in the tier are passed over for a while, as if they
-  // had been refused: so later calls come to the others.
+  // Returns the sessions to ask now, at most as many as kMostAsked leaves: all or the first of
+  // those that cover `left`; none if none do. Requires that fewer than kMostAsked are asked. If
+  // there are more than kLooks, those without room in the tier are passed over for a while, as if
+  // they had been refused: so later calls come to the others.
   std::vector<SessionId> Select(SessionId asker, const Request& request, Shortfall& left);
   void Begin(SessionId id, Cause cause, absl::string_view why);
   void Finish(SessionId id, End end);
