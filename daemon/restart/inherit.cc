@@ -10,10 +10,33 @@
 #include "daemon/transport/peer/peer_socket.h"
 
 namespace gpumemd {
+namespace {
+
+// Tenants that were made at run time, by name. The image outlives them.
+using MadeByName = std::map<absl::string_view, const journal::MadeTenant*>;
+
+// Returns the tenant that the rules decide about for sessions in `tenant`: the nearest one above it
+// that no session has made, or itself. Ends also where a damaged image has a cycle.
+absl::string_view RuledTenant(const MadeByName& made, absl::string_view tenant) {
+  for (size_t left = made.size(); left > 0; --left) {
+    const auto found = made.find(tenant);
+    if (found == made.end() || found->second->session == SessionId{}) break;
+    tenant = found->second->parent.view();
+  }
+  return tenant;
+}
+
+}  // namespace
 
 std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
                                             absl::Span<const Rule> rules) {
   std::map<SessionId, Survivor> survivors;
+  MadeByName made;
+  for (const auto& [id, tenant] : image.made_tenants) made.emplace(tenant.name.view(), &tenant);
+  const auto is_made = [&made](absl::string_view tenant) {
+    const auto found = made.find(tenant);
+    return found != made.end() && found->second->session == SessionId{};
+  };
   for (const auto& [id, session] : image.sessions) {
     absl::StatusOr<Peer> peer = FindPeer(session.pid, session.start_time);
     if (!peer.ok()) continue;
@@ -22,14 +45,16 @@ std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
     survivor.peer.identity.gid = session.gid;
     survivor.peer.certain = session.certain;
     const std::string tenant(session.tenant.view());
-    const absl::StatusOr<TenantMatch> match = MatchTenant(rules, survivor.peer.identity, tenant);
-    if (match.ok() && match->tenant == tenant) {
+    const absl::string_view ruled = RuledTenant(made, tenant);
+    const absl::StatusOr<TenantMatch> match =
+        MatchTenant(rules, survivor.peer.identity, ruled, is_made);
+    if (match.ok() && match->tenant == ruled) {
       survivor.match = *match;
       survivor.match.rule = Printable(match->rule);
     } else {
-      survivor.match.tenant = tenant;
       survivor.match.rule = "the rule that applied when it connected to a previous daemon";
     }
+    survivor.match.tenant = tenant;
     survivor.details = {.peer = survivor.peer.identity,
                         .client_name = std::string(session.client_name.view()),
                         .command = std::string(session.command.view()),

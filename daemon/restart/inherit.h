@@ -22,7 +22,9 @@ struct Survivor {
   SessionDetails details;
 };
 
-// Returns those of the image's sessions whose processes live: same pid, same start time.
+// Returns those of the image's sessions whose processes live: same pid, same start time. Each has
+// the rule that gives it its tenant now. A rule that asks for facts of pods is not found: the
+// daemon has not been told of any pod yet.
 std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
                                             absl::Span<const Rule> rules);
 
