@@ -300,11 +300,21 @@ bool AdmissionControl::IsBlocked(WaiterId id) const {
          Fit::kBlocked;
 }
 
+Denial AdmissionControl::Explain(const Waiter& waiter, const Decision& decision) const {
+  Denial denial = room_.Explain(waiter.request, decision);
+  if (decision.fit == Fit::kRevoked && state_.now() < waiter.swap_until) {
+    denial.help =
+        "sessions were asked to suspend for this request, and revocable leases are taken back if "
+        "they do not; wait for it";
+  }
+  return denial;
+}
+
 std::vector<absl::Status> AdmissionControl::EndExpiredWaits(absl::Span<const WaiterId> waiters) {
   std::vector<Denial> denials;
   for (WaiterId id : waiters) {
-    const Request& request = state_.waiters.at(id).request;
-    denials.push_back(room_.Explain(request, room_.Check(request, 0, queue_.ClaimsBefore(id))));
+    const Waiter& waiter = state_.waiters.at(id);
+    denials.push_back(Explain(waiter, room_.Check(waiter.request, 0, queue_.ClaimsBefore(id))));
   }
   std::vector<absl::Status> ends;
   for (size_t i = 0; i < waiters.size(); ++i) {
@@ -344,7 +354,7 @@ absl::StatusOr<std::vector<WaiterView>> AdmissionControl::ListWaiting(
                      .asked_to = waiter.asked_to,
                      .position = position,
                      .age = state_.now() - waiter.since,
-                     .blocked_by = room_.Explain(request, decision)});
+                     .blocked_by = Explain(waiter, decision)});
   });
   std::stable_sort(views.begin(), views.end(), [this](const WaiterView& a, const WaiterView& b) {
     return *state_.FindDevice(a.device_uuid) < *state_.FindDevice(b.device_uuid);

@@ -15,6 +15,7 @@ namespace swap_edges_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 using Action = SuspensionRequests::Action;
 using Cause = records::SuspensionCause;
 
@@ -76,6 +77,27 @@ TEST_F(SwapEdgesTest, SessionsAreAskedWhereARevocationMakesUpTheRest) {
   Suspend(swaps);
   Pass(SwapPolicy::kPause);
   EXPECT_THAT(ledger.effects().revoked, ElementsAre(lends));
+}
+
+TEST_F(SwapEdgesTest, AWaiterIsToldThatSessionsAreAskedBeforeAnythingIsRevoked) {
+  SetQuota("swaps", Swappable());
+  SetQuota("lends", {.priority = -1});
+  SetQuota("first", {.priority = 1});
+  OpenHolding("swaps", 5);
+  auto borrowed =
+      Ask(OpenSession("lends"), {.device_uuid = "GPU-1", .bytes = 5 * kGranule, .revocable = true});
+  ASSERT_TRUE(Granted(borrowed)) << borrowed.status();
+  Finish(**borrowed);
+  const std::optional<WaiterId> waiter = Wait(OpenSession("first"), 5);
+  ASSERT_TRUE(waiter);
+  ASSERT_EQ(Asked().size(), 1u);
+  const auto waiting = ledger.admission().ListWaiting("first", "");
+  ASSERT_TRUE(waiting.ok() && waiting->size() == 1) << waiting.status();
+  EXPECT_THAT(waiting->at(0).blocked_by.help,
+              StartsWith("sessions were asked to suspend for this request"));
+  EXPECT_THAT(ledger.effects().revoked, IsEmpty());
+  EXPECT_THAT(HelpOf(ledger.admission().EndWait(*waiter, /*expired=*/true)),
+              StartsWith("sessions were asked to suspend for this request"));
 }
 
 class ManySessionsTest : public SwapEdgesTest {
