@@ -203,7 +203,7 @@ TEST_F(EngineTest, ItWaitsForWhatOthersFree) {
   other.join();
 }
 
-// A daemon that refuses requests of more than `most` bytes with a status of its own.
+// A daemon that refuses requests of more than `most` bytes with a given status.
 class RefusingSegments : public FakeSegments {
  public:
   RefusingSegments(uint64_t most, absl::Status refusal)

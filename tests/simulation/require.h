@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends the program, with a status of its own, if the simulation itself is wrong.
+// Ends the program, with status kSimulationIsWrong, if the simulation itself is wrong.
 #pragma once
 
 #include <unistd.h>

@@ -28,7 +28,7 @@ using absl::StatusCode;
 constexpr uint64_t kGranule = 2 << 20;
 constexpr SessionId kSession{1};
 
-// Counts what is written to it.
+// Counts the calls of Write.
 class FakeContinuity : public Continuity {
  public:
   absl::Status Begin(const JournalImage&) override { return begins; }
