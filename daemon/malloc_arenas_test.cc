@@ -29,6 +29,7 @@ int Arenas() {
 }
 
 TEST(MallocArenasTest, ManyThreadsShareTwo) {
+  setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 1);  // another parameter
   LimitMallocArenas();
   constexpr int kThreads = 16;
   auto* const all_have_some = new absl::Barrier(kThreads);
