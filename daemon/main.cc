@@ -235,6 +235,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   gpumemd::LimitMallocArenas();
+  gpumemd::LimitMallocTrimThreshold();
   // Abseil may have been built without NDEBUG, as Debian's is: then every lock of every mutex, of
   // gRPC's too, first takes one that the whole process shares, to look for cycles. With 64 clients
   // on 16 cores that takes nearly half of the daemon's throughput (docs/benchmarks.md).

@@ -24,4 +24,13 @@ void LimitMallocArenas() {
   mallopt(M_ARENA_MAX, kArenas);
 }
 
+void LimitMallocTrimThreshold() {
+  if (IsSet("MALLOC_TRIM_THRESHOLD_", "glibc.malloc.trim_threshold") ||
+      IsSet("MALLOC_MMAP_THRESHOLD_", "glibc.malloc.mmap_threshold")) {
+    return;
+  }
+  mallopt(M_TRIM_THRESHOLD, 4 << 20);
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+}
+
 }  // namespace gpumemd

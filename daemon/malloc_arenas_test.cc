@@ -4,7 +4,10 @@
 #include <malloc.h>
 #include <stdio.h>
 
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,6 +49,38 @@ TEST(MallocArenasTest, ManyThreadsShareTwo) {
   EXPECT_GE(Arenas(), 1);
   EXPECT_LE(Arenas(), 2);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they replace malloc(3)
+// Returns the private memory of this process.
+uint64_t AnonymousBytes() {
+  std::ifstream rollup("/proc/self/smaps_rollup");
+  std::string word;
+  uint64_t kib = 0;
+  while (rollup >> word) {
+    if (word == "Anonymous:" && rollup >> kib) return kib * 1024;
+  }
+  ADD_FAILURE() << "no Anonymous: in smaps_rollup";
+  return 0;
+}
+
+TEST(MallocArenasTest, EndOfAnArenaIsGivenBackAfterALargeBlockWasFreed) {
+  LimitMallocArenas();
+  LimitMallocTrimThreshold();
+  constexpr uint64_t kBurst = 20 << 20;
+  constexpr size_t kPiece = 500;
+  const uint64_t before = AnonymousBytes();
+  // In an arena other than the main thread's.
+  std::thread([] {
+    void* volatile large = std::malloc(kBurst);  // mapped alone; its end raises the threshold
+    std::free(large);
+    std::vector<void*> pieces(kBurst / kPiece);
+    for (void*& piece : pieces) piece = std::memset(std::malloc(kPiece), 1, kPiece);
+    for (void* const piece : pieces) std::free(piece);
+  }).join();
+  malloc_trim(0);
+  EXPECT_LT(AnonymousBytes(), before + kBurst / 2);
+}
+#endif
 
 }  // namespace
 }  // namespace gpumemd
