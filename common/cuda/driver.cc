@@ -2,6 +2,7 @@
 #include "common/cuda/driver.h"
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #if GPUMEM_WITH_CUDA
@@ -100,6 +101,10 @@ absl::Status CudaDriver::ListDevices() {
 absl::StatusOr<CUdevice> CudaDriver::FindDevice(absl::string_view uuid) const {
   for (const VisibleDevice& device : devices_) {
     if (device.uuid == uuid) return device.handle;
+  }
+  if (!absl::StartsWith(uuid, "GPU-") && !absl::StartsWith(uuid, "MIG-")) {
+    return absl::NotFoundError(
+        absl::StrCat("the device ", uuid, " is no GPU: CUDA does not know it"));
   }
   return absl::NotFoundError(
       absl::StrCat("this process does not see the device ", uuid,

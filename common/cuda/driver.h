@@ -154,7 +154,7 @@ class CudaDriver {
   // and reorders. At least one.
   absl::Span<const VisibleDevice> devices() const { return devices_; }
 
-  //   NOT_FOUND  this process does not see the device
+  //   NOT_FOUND  this process does not see the device, or it is no GPU
   absl::StatusOr<CUdevice> FindDevice(absl::string_view uuid) const;
 
   // Converts a driver result; OK for CUDA_SUCCESS. Other messages have `what` (the operation) and

@@ -106,6 +106,8 @@ TEST(FakeCudaTest, HasDevicesAsTheDriverTellsThem) {
   ASSERT_EQ(driver->devices().size(), 2u);
   EXPECT_EQ(driver->devices()[0].uuid, "GPU-66616b65-2d63-7564-612d-6770752d3030");
   EXPECT_EQ(driver->FindDevice("GPU-66616b65-2d63-7564-612d-6770752d3031").value(), 1);
+  EXPECT_EQ(driver->FindDevice("PINNED-0").status(),
+            absl::NotFoundError("the device PINNED-0 is no GPU: CUDA does not know it"));
 }
 
 TEST(FakeCudaTest, CountsMemory) {
