@@ -56,6 +56,14 @@ std::vector<std::string> Remapping::DevicesOf(absl::Span<State* const> states) {
   return {devices.begin(), devices.end()};
 }
 
+std::string Remapping::GpuOf(const Segment& segment) {
+  const State& state = *segment.state_;
+  const absl::Span<const std::string> gpus = state.reserved.has_value()
+                                                 ? state.reserved->options.device_uuids
+                                                 : state.mapped.mapping->device_uuids();
+  return gpus.empty() ? state.mapped.lease.device_uuid() : gpus.front();
+}
+
 absl::Status Remapping::Unmap(State* state) {
   state->fd.reset();
   absl::StatusOr<Reserved> reserved = Detach(state->mapped.mapping);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Segments whose memory is replaced at their addresses: what suspending and demoting share.
+// Segments whose memory is replaced at their addresses: what suspending and demoting share. And the
+// GPU that a segment is mapped for.
 #pragma once
 
 #include <memory>
@@ -35,6 +36,11 @@ class Remapping {
 
   // Returns the GPUs that mapped segments are mapped for, each once.
   static std::vector<std::string> DevicesOf(absl::Span<State* const> states);
+
+  // Returns the GPU of this process that uses a valid segment of the CUDA backend: the first that
+  // it is mapped for. That may be another one than the segment's device, and memory of kind host is
+  // of no GPU.
+  static std::string GpuOf(const Segment& segment);
 
   // Unmaps a segment, and keeps its addresses reserved. Closes its descriptor, which would keep the
   // memory.

@@ -25,6 +25,7 @@
 #include "tests/gpu/gpu_work.h"
 #include "tests/support/daemon_process.h"
 #include "tests/support/expect_status.h"
+#include "tests/support/pattern.h"
 
 namespace gpumem {
 namespace demote_test {
@@ -213,6 +214,23 @@ TEST_F(DemoteOnGpuTest, SomeSegmentsOfAListAreInHostMemory) {
   ASSERT_OK(client_->Promote(some));
   LaunchWalk();
   ExpectSum();
+}
+
+TEST_F(DemoteOnGpuTest, ASegmentIsOpenedWhileItIsDemoted) {
+  ASSERT_OK(testing::Fill(testing::MemoryOf(segments_[0]), 5));
+  const auto ticket = segments_[0].Share();
+  ASSERT_OK(ticket);
+  Segment* const some[] = {&segments_[0]};
+  ASSERT_OK(client_->Demote(some));
+  auto opened = client_->Open(ticket->value, {.read_only = true});
+  ASSERT_OK(opened);
+  EXPECT_EQ(opened->kind(), Kind::kHost);
+  EXPECT_OK(testing::Check(testing::MemoryOf(*opened), 5));
+  EXPECT_OK(testing::Check(testing::MemoryOf(segments_[0]), 5));
+  EXPECT_EQ(client_->Promote(some).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_OK(opened->Release());
+  EXPECT_OK(client_->Promote(some));
+  EXPECT_OK(testing::Check(testing::MemoryOf(segments_[0]), 5));
 }
 
 TEST_F(DemoteOnGpuTest, KernelsGoOnBetweenTheSwitches) {

@@ -141,8 +141,7 @@ void Mixed::Hold(absl::StatusOr<Segment> segment, const std::string& what) {
 void Mixed::Release(size_t which) {
   std::swap(held_[which], held_.back());
   Held& last = held_.back();
-  if (!last.segment.suspended() && last.segment.kind() != Kind::kDriver &&
-      !(last.segment.demoted() && last.segment.backend() == Backend::kCuda)) {
+  if (!last.segment.suspended() && last.segment.kind() != Kind::kDriver) {
     const absl::Status same = CheckBeginning(last.segment, last.seed);
     if (!same.ok()) tally_.Wrong(absl::StrCat("memory of a lease: ", same.ToString()));
     tally_.Add("check");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "client/mapping/remapping.h"
 #include "common/cuda/device_copy.h"
 
 namespace gpumem::testing {
@@ -72,8 +73,9 @@ absl::Status CheckWords(const Memory& memory, const WordFn& word_at) {
 }  // namespace
 
 Memory MemoryOf(const Segment& segment) {
+  const bool cuda = segment.valid() && segment.backend() == Backend::kCuda;
   return {.backend = segment.backend(),
-          .device_uuid = segment.device_uuid(),
+          .device_uuid = cuda ? internal::Remapping::GpuOf(segment) : segment.device_uuid(),
           .data = segment.data(),
           .size = segment.size()};
 }

@@ -14,7 +14,7 @@ namespace gpumem::testing {
 // Mapped memory, of whatever origin. Borrows it.
 struct Memory {
   Backend backend = Backend::kHost;  // the backend that can use `data`: kHost for kind pinned
-  std::string device_uuid;
+  std::string device_uuid;           // with kCuda, a GPU that `data` is mapped for
   void* data = nullptr;
   uint64_t size = 0;  // a multiple of 8
 };
