@@ -32,6 +32,7 @@
 #include "client/cli/text/table.h"
 #include "client/cli/views/device_list.h"
 #include "client/mapping/kind.h"
+#include "client/mapping/remapping.h"
 #include "common/cuda/device_copy.h"
 #include "common/unique_fd.h"
 #include "gpumem/client.h"
@@ -48,7 +49,7 @@ constexpr uint8_t kFillByte = 0xA5;
 absl::Status Fill(const Segment& segment) {
   std::unique_ptr<DeviceCopier> copier = DeviceCopier::ForHost();
   if (segment.backend() == Backend::kCuda) {
-    auto cuda = DeviceCopier::ForCuda(segment.device_uuid());
+    auto cuda = DeviceCopier::ForCuda(internal::Remapping::GpuOf(segment));
     if (!cuda.ok()) return cuda.status();
     copier = *std::move(cuda);
   }
