@@ -50,8 +50,12 @@ def ordinals() -> Dict[str, int]:
 def ordinal_of(device_uuid: str) -> int:
     """Returns the ordinal of a device in this process.
 
-    Raises NotFoundError if the process does not see the device (CUDA_VISIBLE_DEVICES).
+    Raises NotFoundError if the process does not see the device (CUDA_VISIBLE_DEVICES), and for the
+    device of host memory, which is no GPU.
     """
+    if not device_uuid.startswith(("GPU-", "MIG-")):
+        raise NotFoundError(f"device {device_uuid} is no GPU: gpumem does not know which GPU uses "
+                            "its memory")
     found = ordinals().get(device_uuid)
     if found is None:
         raise NotFoundError(

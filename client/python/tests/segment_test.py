@@ -284,3 +284,8 @@ def test_limits_and_numbers_of_a_pool(client):
         pool.set_reuse(["never"])
     assert pool.c_pool > 0
     pool.close()
+
+
+def test_the_device_of_host_memory_has_no_ordinal():
+    with pytest.raises(gpumem.NotFoundError, match="PINNED-0 is no GPU"):
+        gpumem._cuda.ordinal_of("PINNED-0")
