@@ -8,7 +8,7 @@ readonly COVERAGE_TARGETS=(//daemon/core/... //client/pool/... //tests/simulatio
 
 run_coverage() {
   local listed=$TOOLS/uncovered.txt
-  (($# == 0)) || [[ $* == --list ]] || die "coverage: no option but --list"
+  (($# == 0)) || die "coverage takes no arguments"
   setup "${CLANG_PACKAGES[@]}"
   command -v llvm-cov-14 >/dev/null || die "no llvm-cov-14 here (${CLANG_PACKAGES[*]})"
   ensure_home
@@ -30,5 +30,5 @@ run_coverage() {
   local -a programs
   mapfile -t programs < <(sed "s|^//|$bin/|; s|:|/|" <<<"$labels")
   llvm-profdata-14 merge -o "$counts/profdata" "$counts"/*.profraw
-  "$TOOLS/coverage.py" "$@" "$ROOT" "$root" "$counts/profdata" "$listed" "${programs[@]}"
+  "$TOOLS/coverage.py" "$ROOT" "$root" "$counts/profdata" "$listed" "${programs[@]}"
 }
