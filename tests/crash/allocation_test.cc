@@ -166,7 +166,7 @@ class AllocationTest : public ::testing::Test {
 };
 
 TEST_F(AllocationTest, OneOfTheCallsFails) {
-  UseEachCall();  // what is allocated once only
+  UseEachCall();  // makes the allocations that are made once only
   ExpectOnlyTheHolder(0);
   const int64_t stride = Stride(97);
   int64_t n = 1;

@@ -140,7 +140,7 @@ class AdmissionControl {
   bool AwaitsSuspensions(const Asker& asker, const Claims& claims, Decision& decision);
   // Checks one waiter, and grants it, refuses it or lets it wait. True if it was granted.
   bool CheckOne(const QueuePlace& place, std::vector<Admitted>& admitted);
-  // Returns what is in the way of a waiter, as Room::Explain, and that sessions are asked to
+  // Returns the limits in the way of a waiter, as Room::Explain, and that sessions are asked to
   // suspend for it before anything is revoked.
   Denial Explain(const Waiter& waiter, const Decision& decision) const;
   // Visits each waiter and its decision in that order.
