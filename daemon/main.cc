@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <vector>
@@ -236,6 +237,14 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   gpumemd::LimitMallocArenas();
   gpumemd::LimitMallocTrimThreshold();
+  // An allocation that fails ends the process. gRPC catches what its callbacks throw, and the
+  // broker would journal a change of which a part is missing. The next daemon begins with the last
+  // whole one.
+  std::set_new_handler([] {
+    constexpr char kWhy[] = "gpumemd: out of memory\n";
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kWhy, sizeof(kWhy) - 1);
+    std::abort();
+  });
   // Abseil may have been built without NDEBUG, as Debian's is: then every lock of every mutex, of
   // gRPC's too, first takes one that the whole process shares, to look for cycles. With 64 clients
   // on 16 cores that takes nearly half of the daemon's throughput (docs/benchmarks.md).
