@@ -77,14 +77,16 @@ absl::Status Soak::Start() {
   if (has_heap) {
     setenv("GPUMEM_SOAK_HEAP", (folder_ + "/heap").c_str(), 1);
     setenv("LD_PRELOAD", heap.c_str(), 1);
-    // What malloc(3) keeps for each thread, up to 235 KiB, would count as in use.
-    setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 0);
   }
+  // What malloc(3) keeps for each thread, up to 235 KiB, would count as in use. Tunables
+  // of the caller stay, for the workers, too.
+  const bool tunes = std::getenv("GLIBC_TUNABLES") == nullptr;
+  if (tunes) setenv("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0", 1);
   auto daemon = KeptDaemon::Start({.backend = options_.backend,
                                    .config = Operator::ConfigOf(folder_, 0),
                                    .program = "gpumemd"});
   unsetenv("LD_PRELOAD");
-  unsetenv("GLIBC_TUNABLES");
+  if (tunes) unsetenv("GLIBC_TUNABLES");
   if (!daemon.ok()) return daemon.status();
   daemon_ = *std::move(daemon);
   admin_ = v1::Admin::NewStub(testing::ChannelTo(daemon_->runtime_dir() + "/admin.sock"));
