@@ -11,10 +11,10 @@ namespace gpumemd {
 void LimitMallocArenas();
 
 // Has each arena give the free memory at its end back to the kernel from 4 MiB. By default glibc
-// raises that threshold up to 64 MiB, to twice the largest block that was freed, and malloc_trim()
-// does not reach the end of an arena other than the first. A block of 1 MiB or more is mapped
-// alone: each time it is allocated, its pages are new. Call before other threads start. The
-// environment's parameters of both thresholds have precedence.
+// raises that threshold up to 64 MiB, to twice the largest mapped block that was freed, and
+// malloc_trim() does not reach the end of an arena other than the first. A block of 1 MiB or more
+// is mapped alone: each time it is allocated, its pages are new. Call before other threads start.
+// The environment's parameters of both thresholds have precedence.
 void LimitMallocTrimThreshold();
 
 }  // namespace gpumemd

@@ -23,8 +23,8 @@ struct Survivor {
 };
 
 // Returns those of the image's sessions whose processes live: same pid, same start time. Each has
-// the rule that gives it its tenant now. A rule that asks for facts of pods is not found: the
-// daemon has not been told of any pod yet.
+// the rule that gives it its tenant now. The daemon has not been told of any pod yet: for a process
+// in a pod, no rule is found from the first one on that asks for facts of pods.
 std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
                                             absl::Span<const Rule> rules);
 

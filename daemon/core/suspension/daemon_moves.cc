@@ -59,8 +59,8 @@ absl::Status Suspensions::CheckIdle(const records::Publication& publication) con
   };
   add(publication.attached.size(), "sessions are attached to it");
   add(leased, "of its segments have leases that are not suspended");
-  add(many,
-      absl::StrCat("have more than ", kMaxLeasesMoved, " leases, the most that move at once"));
+  add(many, absl::StrCat("of its segments have more than ", kMaxLeasesMoved,
+                         " leases, the most that move at once"));
   add(mapped, "may still be mapped by processes");
   add(shared, "are in other publications as well");
   add(busy, "are just being opened");

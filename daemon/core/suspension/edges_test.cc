@@ -126,8 +126,9 @@ TEST_F(SuspensionEdgesTest, PublicationWithTooManyLeasesStays) {
   EXPECT_EQ(Suspend(session, {last}), 0u);
   const absl::Status refused = ledger.suspensions().BeginPublication(weights).status();
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), EndsWith("in use: 1 have more than 1024 leases, the "
-                                                       "most that move at once"))
+  EXPECT_THAT(std::string(refused.message()),
+              EndsWith("in use: 1 of its segments have more than 1024 leases, the "
+                       "most that move at once"))
       << "all of them are suspended";
   ASSERT_TRUE(ledger.leases().Release(session, {last}).ok());
   EXPECT_EQ(SuspendPublication(weights), kGranule);

@@ -19,7 +19,7 @@
 // one such time.
 //
 // Bounds: one look considers kLooks sessions, and a request that needs more than it finds there has
-// none asked. kMostAsked sessions of a device are asked at one time. A request that needs more of
+// none asked. kMostAsked sessions are asked for a device at one time. A request that needs more of
 // them has them asked in parts, the next ones as others answer. An index orders the sessions, and
 // each change of a session costs the logarithm of their number. Waiters are checked again for new
 // candidates every kPause at most.
