@@ -114,6 +114,18 @@ TEST_F(LedgerDriverTest, AClientThatReconnectsNeedNotKnowItsOverhead) {
   EXPECT_EQ(Usage("a").charged, 3 * kGranule);
 }
 
+TEST_F(LedgerDriverTest, AnOverheadThatGrowsBetweenThePartsOfAReconcileStays) {
+  const SessionId session = OpenSession("a");
+  const LeaseId lease = AcquireDriver(session, kGranule).lease;
+  Reconciliation::Statement statement({lease}, {1});
+  ASSERT_FALSE(ledger.reconciliation().Reconcile(session, statement, /*steps=*/2).value());
+  EXPECT_EQ(ledger.overheads().Set({session, "GPU-1", 2 * kGranule}).size(), 1u);
+  ASSERT_TRUE(ledger.reconciliation().Reconcile(session, statement, SIZE_MAX).value());
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  DestroyDoomed();
+  EXPECT_EQ(Usage("a").charged, 3 * kGranule);
+}
+
 TEST_F(LedgerDriverTest, AnOverheadIsNeverMoreThanTheDeviceHasLeft) {
   const SessionId session = OpenSession("a");
   AcquireDriver(session, kCapacity - 2 * kGranule);

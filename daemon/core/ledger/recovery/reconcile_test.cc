@@ -310,6 +310,29 @@ TEST_F(LedgerReconcileTest, SegmentsThatNeverArrivedAreGivenUpIfClientsAreTruste
   DestroyDoomed();
 }
 
+TEST_F(LedgerReconcileTest, LeasesThatAreGrantedBetweenItsPartsKeepTheirMappings) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item kept = AcquireOne(session, kGranule);
+  Restart();
+  Reconciliation::Statement statement({kept.lease}, {1, 2, 3});
+  // The leases are passed, and the first of the requests.
+  ASSERT_FALSE(ledger.reconciliation().Reconcile(session, statement, /*steps=*/3).value());
+  const std::vector<Operation::Item> granted = AcquireBy(session, 9, 2);
+  while (!ledger.reconciliation().Reconcile(session, statement, /*steps=*/1).value()) {
+    EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  }
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  Record();
+  EXPECT_EQ(image.exposures.at({session, kept.segment}).count, 1u);
+  for (const Operation::Item& item : granted) {
+    EXPECT_TRUE(image.exposures.contains({session, item.segment}));
+  }
+  ASSERT_TRUE(ledger.reconciliation().Reconcile(session, {}, {9}).ok());
+  const std::optional<Operation> again = ledger.reconciliation().Regrant(session, 9, 2);
+  ASSERT_TRUE(again.has_value());
+  EXPECT_TRUE(ledger.operations().Commit(*again).ok());
+}
+
 TEST_F(LedgerReconcileTest, PendingOperationKeepsSegmentsThatDidNotArrive) {
   const SessionId session = OpenSession("a");
   AcquireBy(session, 5, 1);

@@ -27,9 +27,10 @@ std::optional<Operation> Reconciliation::Regrant(SessionId session_id, uint64_t 
     for (LeaseId lease : leases) leases_.End(lease, leases_.TrustsRelease(session, lease));
     return std::nullopt;
   }
+  const auto process = state_.processes.find(state_.ProcessOf(session));
   Operation operation{.id = OperationId{state_.next_operation++},
                       .session = session_id,
-                      .revocable = state_.processes.at(state_.ProcessOf(session)).revocable,
+                      .revocable = process != state_.processes.end() && process->second.revocable,
                       .regrant = true,
                       .request_id = request_id};
   for (LeaseId lease : leases) {
@@ -178,6 +179,14 @@ absl::StatusOr<bool> Reconciliation::Reconcile(SessionId session_id, Statement& 
     if (regrant == it.before_.end()) continue;
     it.after_.emplace(regrant->first, std::move(regrant->second));
     it.before_.erase(regrant);
+  }
+  if (it.stage_ == Stage::kMapped) {
+    // Leases granted since kHeld, as for the driver's overhead; none is suspended yet.
+    auto lease = session.leases.lower_bound(it.lease_);
+    for (; lease != session.leases.end() && steps > 0; ++lease, --steps) {
+      it.lease_ = LeaseId{ToInt(*lease) + 1};
+      ++it.mapped_[state_.leases.at(*lease).segment];
+    }
   }
   for (; it.stage_ == Stage::kMapped && steps > 0; --steps) {
     auto next = session.exposed.lower_bound(it.segment_);

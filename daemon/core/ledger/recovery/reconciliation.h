@@ -81,7 +81,7 @@ class Reconciliation {
       kDone,
     } stage_ = Stage::kNamed;
     size_t next_ = 0;                      // kNamed: index into leases_; kAsked: into requests_
-    LeaseId lease_{};                      // kHeld: next of the session's leases
+    LeaseId lease_{};                      // kHeld, kMapped: next of the session's leases
     SegmentId segment_{};                  // kMapped: next of the segments that the process may map
     std::optional<uint32_t> resumptions_;  // the session's at the first step; unset before
     std::vector<LeaseId> unknown_;         // stated leases that the session does not have
