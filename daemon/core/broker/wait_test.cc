@@ -236,5 +236,29 @@ TEST_F(BrokerWaitTest, LeasesThatAFailedRepeatEndsServeOthers) {
   }
 }
 
+// The second Reconcile ends the lease in its first part, before it has passed all requests.
+TEST_F(BrokerWaitTest, NoCallBeginsBetweenThePartsOfARepeatedReconcile) {
+  Client a = Open("team");
+  PeerIdentity peer;
+  peer.pid = pids_;
+  Client b = Open("team");
+  const std::vector<LeaseId> held = Hold(a, 10);
+  const absl::string_view token = TokenOf(a.session);
+  ASSERT_TRUE(broker_->Resume(token, peer).ok());
+  ASSERT_TRUE(broker_->Reconcile(token, held, {}).ok());
+  ASSERT_EQ(BeginQuietly(b, 10), State::kWaits);
+  absl::Status between;
+  b.acquisition->resume = [&] {
+    between = broker_->Authenticate(token).status();
+    b.resumed->Notify();
+  };
+  const std::vector<uint64_t> requests(5000, 77);
+  ASSERT_TRUE(broker_->Reconcile(token, {}, requests).ok());
+  const auto leases = End(b);
+  ASSERT_TRUE(leases.ok()) << leases.status();
+  EXPECT_TRUE(absl::IsUnauthenticated(between)) << between;
+  EXPECT_TRUE(broker_->Authenticate(token).ok());
+}
+
 }  // namespace wait_test
 }  // namespace gpumemd

@@ -172,6 +172,10 @@ TEST_F(SessionEndTest, ReconcileInParts) {
   ledger.sessions().EndCall(session);
   // The answer may be lost; once the session makes another call, it was not.
   EXPECT_TRUE(ledger.reconciliation().Begin(session).ok());
+  EXPECT_EQ(ledger.state().sessions.at(session)->presence, Presence::kReturning)
+      << "no other call may begin before it is complete";
+  EXPECT_TRUE(ledger.reconciliation().Reconcile(session, kept, {}).ok());
+  EXPECT_EQ(ledger.state().sessions.at(session)->presence, Presence::kHere);
   ledger.sessions().EndCall(session);
   EXPECT_TRUE(ledger.sessions().BeginCall(session).ok());
   ledger.sessions().EndCall(session);

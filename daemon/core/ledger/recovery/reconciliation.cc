@@ -108,9 +108,11 @@ absl::Status Reconciliation::Begin(SessionId id) {
         "calls of the session's earlier connection have yet to end; ask again");
   }
   absl::Status begun = sessions_.BeginCall(id);
-  // The client asks again if the answer is lost.
+  if (!begun.ok()) return begun;
+  // The client asks again if the answer is lost. No other call begins until this one is complete.
   (*session)->may_reconcile = true;
-  return begun;
+  (*session)->presence = Presence::kReturning;
+  return absl::OkStatus();
 }
 
 Reconciliation::Statement::Statement(absl::Span<const LeaseId> leases,

@@ -48,7 +48,8 @@ class Reconciliation {
   // As Regrant, for a request to attach: `count` is the number of the publication's segments.
   std::optional<Operation> RegrantAttach(SessionId session, uint64_t request_id);
 
-  // Begins a Reconcile, which counts as a call in flight. If OK, the caller ends it with
+  // Begins a Reconcile, which counts as a call in flight. If OK, the session is kReturning until
+  // Reconcile is complete, also if an earlier one was, and the caller ends the call with
   // Sessions::EndCall.
   //   ABORTED              the session has ended
   //   FAILED_PRECONDITION  it was not resumed, or has made calls since
