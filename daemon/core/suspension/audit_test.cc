@@ -119,6 +119,24 @@ TEST_F(SuspensionAuditTest, AResumeInPlaceIsRecordedThoughItsLeaseHasEnded) {
   EXPECT_THAT(sink.records[0].leases, ElementsAre(item.lease));
 }
 
+TEST_F(SuspensionAuditTest, ASuspensionIsRecordedWithItsDeviceThoughItsLeasesHaveEnded) {
+  const SessionId session = OpenSession("a");
+  const Operation::Item item = AcquireFilled(session, kGranule, "GPU-2");
+  auto begun = ledger.suspensions().Begin(session, {item.lease}, /*reservation=*/0);
+  ASSERT_TRUE(begun.ok()) << begun.status();
+  Release(session, {item});
+  Carry(*begun, /*copied=*/false);
+  Sink sink;
+  ledger.SetAudit(&sink);
+  ledger.suspensions().Audit(session, {item.lease}, *begun, absl::InternalError("no memory"));
+  ledger.SetAudit(nullptr);
+  ASSERT_THAT(sink.records, SizeIs(1));
+  EXPECT_EQ(sink.records[0].event, AuditEvent::kSuspended);
+  EXPECT_EQ(sink.records[0].device, "GPU-2") << "every record of a suspension has a device";
+  EXPECT_EQ(sink.records[0].bytes, 0u);
+  EXPECT_EQ(sink.records[0].why, "no memory");
+}
+
 TEST_F(SuspensionAuditTest, ARecordOfManyMovesCountsAllAndNamesTheFirst) {
   const SessionId session = OpenSession("a");
   std::vector<LeaseId> leases;

@@ -233,7 +233,8 @@ absl::StatusOr<Suspensions::Begun> Suspensions::Begin(SessionId id,
     return fits;
   }
 
-  Begun begun;
+  const Segment& first = *state_.segments.at(state_.leases.at(leases.front()).segment);
+  Begun begun{.device = first.kind == Kind::kTier ? first.home : first.device};
   for (LeaseId lease_id : leases) {
     Lease& lease = state_.leases.at(lease_id);
     if (lease.suspended) continue;
@@ -313,7 +314,8 @@ void Suspensions::Audit(SessionId session, absl::Span<const LeaseId> leases, con
       resident += move.bytes;
     }
   }
-  auditor_.Moves(AuditEvent::kSuspended, session, leases, moved, resident, copied.message());
+  auditor_.Moves(AuditEvent::kSuspended, session, leases, moved, begun.device, resident,
+                 copied.message());
 }
 
 size_t Suspensions::MoveHolders(SegmentId from_id, SegmentId to_id) {

@@ -85,6 +85,7 @@ class Suspensions {
   void Cancel(SessionId session, uint64_t reservation);
 
   struct Begun {
+    size_t device = 0;  // of the first lease; its home if it is in the tier
     std::vector<Move> moves;
     uint64_t resident_bytes = 0;     // of the leases' segments that do not move yet
     std::vector<SegmentId> copying;  // of these segments: to the tier, by others

@@ -158,8 +158,7 @@ void Auditor::Resumed(const Operation& operation) const {
   }
   uint64_t resident_bytes = 0;
   for (const auto& [segment, bytes] : resident) resident_bytes += bytes;
-  Moves(AuditEvent::kResumed, operation.session, leases, moved, resident_bytes, /*why=*/"",
-        operation.device);
+  Moves(AuditEvent::kResumed, operation.session, leases, moved, operation.device, resident_bytes);
 }
 
 void Auditor::Exchanged(SessionId session, absl::Span<const LeaseId> leases) const {
@@ -172,13 +171,17 @@ void Auditor::Exchanged(SessionId session, absl::Span<const LeaseId> leases) con
     (segment.demoted() ? demoted : promoted).push_back(lease);
     (segment.demoted() ? to_host : to_device).push_back({segment.home, id, segment.size()});
   }
-  if (!demoted.empty()) Moves(AuditEvent::kDemoted, session, demoted, to_host, std::nullopt);
-  if (!promoted.empty()) Moves(AuditEvent::kPromoted, session, promoted, to_device, std::nullopt);
+  const auto record = [&](AuditEvent event, absl::Span<const LeaseId> of,
+                          absl::Span<const Moved> moved) {
+    if (!of.empty()) Moves(event, session, of, moved, moved.front().device, std::nullopt);
+  };
+  record(AuditEvent::kDemoted, demoted, to_host);
+  record(AuditEvent::kPromoted, promoted, to_device);
 }
 
 void Auditor::Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
-                    absl::Span<const Moved> moved, std::optional<uint64_t> resident,
-                    absl::string_view why, std::optional<size_t> device) const {
+                    absl::Span<const Moved> moved, size_t device, std::optional<uint64_t> resident,
+                    absl::string_view why) const {
   if (sink_ == nullptr) return;
   uint64_t bytes = 0;
   for (const Moved& each : moved) bytes += each.bytes;
@@ -198,12 +201,7 @@ void Auditor::Moves(AuditEvent event, SessionId session, absl::Span<const LeaseI
     if (++*record.count <= kMaxAuditIds) record.segments.push_back(each.to);
   }
   if (records.empty()) {
-    const Lease* const first = state_.leases.Find(leases.front());
-    if (first != nullptr) {
-      const Segment& segment = *state_.segments.at(first->segment);
-      device = segment.kind == Kind::kTier ? segment.home : segment.device;
-    }
-    if (device) about.device = state_.devices[*device].uuid;
+    about.device = state_.devices[device].uuid;
     Record(std::move(about));
   }
   for (auto& [index, record] : records) {

@@ -37,10 +37,10 @@ class Auditor {
     uint64_t bytes = 0;  // 0: of scratch memory, which moves without its bytes
   };
   // Records leases that the session has suspended, resumed, demoted or promoted, and the segments
-  // that moved for it. `device`: of the record if nothing moved and its first lease has ended.
+  // that moved for it. `device`: of the record if nothing moved.
   void Moves(AuditEvent event, SessionId session, absl::Span<const LeaseId> leases,
-             absl::Span<const Moved> moved, std::optional<uint64_t> resident,
-             absl::string_view why = "", std::optional<size_t> device = std::nullopt) const;
+             absl::Span<const Moved> moved, size_t device, std::optional<uint64_t> resident,
+             absl::string_view why = "") const;
   // Records leases whose segments Exchanges::Exchange has changed.
   void Exchanged(SessionId session, absl::Span<const LeaseId> leases) const;
   void Resumed(const Operation& operation) const;
