@@ -279,7 +279,7 @@ void Suspensions::Made(const Move& move, std::vector<TierExtent> extents) {
   changes_.TouchExtents(move.to, segment.extents.size());
 }
 
-size_t Suspensions::Finish(const Move& move, bool copied) {
+std::optional<size_t> Suspensions::Finish(const Move& move, bool copied) {
   Segment& from = *state_.segments.at(move.from);
   Segment& to = *state_.segments.at(move.to);
   from.copying = false;
@@ -293,7 +293,7 @@ size_t Suspensions::Finish(const Move& move, bool copied) {
     segments_.Doom(move.to, to);
     segments_.Settle(move.from, from);
     state_.to_move.erase(move.from);  // a copy that failed is not made again until a holder changes
-    return 0;
+    return std::nullopt;
   }
   if (!move.dropped) state_.suspended[from.device] += move.bytes;
   const size_t moved = MoveHolders(move.from, move.to);

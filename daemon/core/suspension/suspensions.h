@@ -110,9 +110,11 @@ class Suspensions {
   // Records that the memory of move.to exists, and where. A dropped move has no extents.
   void Made(const Move& move, std::vector<TierExtent> extents);
   // Ends a move. `copied`: move.to has the contents now, or they may be dropped. Otherwise the
-  // leases stay with move.from, and move.to is doomed. Returns how many leases moved.
-  size_t Finish(const Move& move, bool copied);
+  // leases stay with move.from, and move.to is doomed. Returns how many leases moved; nothing if
+  // the contents did not, because they were not copied or all holders have ended.
+  std::optional<size_t> Finish(const Move& move, bool copied);
   // Audits what Begin has begun, once all its moves have ended. `copied`: why they moved nothing.
+  // If it is OK, begun.moves are those that moved.
   void Audit(SessionId session, absl::Span<const LeaseId> leases, const Begun& begun,
              const absl::Status& copied) const;
 

@@ -178,17 +178,16 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::SuspendPu
     if (!begun.ok()) return begun.status();
     moves = *std::move(begun);
   }
+  const std::vector<SegmentId> left = LeftBy(moves);
   if (absl::Status copied = Carry(moves); !copied.ok()) {
     return absl::UnavailableError(
         absl::StrCat("the publication stays as it was: its memory could not be copied to the host "
                      "tier: ",
                      copied.message()));
   }
-  std::vector<SegmentId> left;
   for (const Move& move : moves) {
     moved.bytes += move.bytes;
     ++moved.segments;
-    left.push_back(move.from);
   }
   if (!AwaitFree(left, broker_.now_() + Broker::kDisposalWait)) {
     return absl::DeadlineExceededError(

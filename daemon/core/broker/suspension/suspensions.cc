@@ -48,6 +48,7 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
     if (!result.ok()) return broker_.Denied(call.session(), "suspend", result.status());
     begun = *std::move(result);
   }
+  std::vector<SegmentId> left = LeftBy(begun.moves);
   const absl::Status copied = Carry(begun.moves);
   {
     Broker::Update update(&broker_);
@@ -62,12 +63,11 @@ absl::StatusOr<BrokerSuspensions::Suspended> BrokerSuspensions::Suspend(
                      copied.message()));
   }
   Suspended suspended{.resident_bytes = begun.resident_bytes + AwaitCopies(begun.copying)};
-  std::vector<SegmentId> moved = begun.copying;
   for (const Move& move : begun.moves) {
     (move.dropped ? suspended.dropped_bytes : suspended.moved_bytes) += move.bytes;
-    moved.push_back(move.from);
   }
-  if (!AwaitFree(moved, broker_.now_() + Broker::kDisposalWait)) {
+  left.insert(left.end(), begun.copying.begin(), begun.copying.end());
+  if (!AwaitFree(left, broker_.now_() + Broker::kDisposalWait)) {
     return absl::DeadlineExceededError(
         "the memory is in the host tier, and the driver has not yet taken that of the device back");
   }
@@ -95,15 +95,25 @@ std::optional<SuspensionRequests::Request> BrokerSuspensions::Requested(
   return *request;
 }
 
-absl::Status BrokerSuspensions::Carry(const std::vector<Move>& moves) {
+std::vector<SegmentId> BrokerSuspensions::LeftBy(const std::vector<Move>& moves) {
+  std::vector<SegmentId> left;
+  for (const Move& move : moves) left.push_back(move.from);
+  return left;
+}
+
+absl::Status BrokerSuspensions::Carry(std::vector<Move>& moves) {
   absl::Status copied = CopyOut(moves);
   Failpoint("suspend-copied");
+  std::vector<Move> moved;
   for (size_t next = 0; next < moves.size();) {
     Broker::Update update(&broker_);
     for (size_t steps = 0; next < moves.size() && steps < broker_.leases_at_once_; ++next) {
-      steps += 1 + broker_.ledger_.suspensions().Finish(moves[next], copied.ok());
+      const auto leases = broker_.ledger_.suspensions().Finish(moves[next], copied.ok());
+      if (leases) moved.push_back(moves[next]);
+      steps += 1 + leases.value_or(0);
     }
   }
+  if (copied.ok()) moves = std::move(moved);
   return copied;
 }
 
@@ -117,7 +127,8 @@ void BrokerSuspensions::MoveLater() {
     if (!move) return;
     ++broker_.calls_;  // the end of this daemon awaits it
   }
-  const absl::Status copied = Carry({*move});
+  std::vector<Move> moves = {*move};
+  const absl::Status copied = Carry(moves);
   Broker::Update update(&broker_);
   broker_.ledger_.suspensions().AuditLater(*move, copied);
   --broker_.calls_;

@@ -69,8 +69,11 @@ class BrokerSuspensions {
  private:
   using Move = Suspensions::Move;
 
-  // Copies the contents of all moves, and ends the moves. Returns why they moved nothing.
-  absl::Status Carry(const std::vector<Move>& moves);
+  // Copies the contents of all moves, and ends the moves. Returns why they moved nothing. If OK,
+  // removes those that moved nothing because all holders have ended meanwhile.
+  absl::Status Carry(std::vector<Move>& moves);
+  // Returns the segments that moves leave.
+  static std::vector<SegmentId> LeftBy(const std::vector<Move>& moves);
   // Makes the segments in the tier and copies the contents of all moves that are not dropped.
   absl::Status CopyOut(const std::vector<Move>& moves);
   // Waits until the driver has the memory of the moved segments back. False at the deadline.

@@ -50,6 +50,7 @@ class BrokerSuspensionsTest : public BrokerWaitFixture {
   void Suspend(const Client& client, const std::vector<LeaseId>& leases) {
     const auto suspended = broker_->suspensions().Suspend(*CallOf(client), leases, 0);
     EXPECT_TRUE(suspended.ok()) << suspended.status();
+    if (suspended.ok()) moved_ = suspended->moved_bytes;
   }
   // Begins a Suspend whose copy waits at the gate.
   std::thread SuspendSlowly(const Client& client, const std::vector<LeaseId>& leases) {
@@ -66,6 +67,7 @@ class BrokerSuspensionsTest : public BrokerWaitFixture {
   uint64_t InTier() { return broker_->views().Devices(false).at(1).charged; }
 
   absl::Status copies_;  // what they return
+  uint64_t moved_ = 1;   // by the latest Suspend
   std::atomic<int> prepared_ = 0;
   std::unique_ptr<Gate> slow_;
   std::atomic<Gate*> gate_ = nullptr;
@@ -86,6 +88,17 @@ TEST_F(BrokerSuspensionsTest, ResumeThatIsGivenUpKeepsItsLeases) {
   client.call.reset();
   Suspend(client, leases);
   EXPECT_EQ(InTier(), 2 * kGranule);
+}
+
+TEST_F(BrokerSuspensionsTest, WhatIsReleasedDuringItsCopyDoesNotCountAsMoved) {
+  Client client = Open("a");
+  const std::vector<LeaseId> leases = Hold(client, 2);
+  std::thread suspends = SuspendSlowly(client, leases);
+  EXPECT_EQ(broker_->Release(*CallOf(client), leases), absl::OkStatus());
+  const uint64_t next = audit_.Read(1, 100).next;
+  EndCopy(std::move(suspends));
+  EXPECT_EQ(moved_, 0u);
+  EXPECT_EQ(audit_.Read(next, 100).records.at(0).bytes, 0u);
 }
 
 TEST_F(BrokerSuspensionsTest, PrepareMakesReadyForTheCopyOfWhatWouldMove) {
