@@ -29,12 +29,10 @@ absl::StatusOr<std::vector<std::string>> BrokerTenants::OpenMemoryPage(const Bro
   MemoryPages::Page page;
   {
     TimedLock lock(&broker_.mutex_);
-    const auto session = broker_.ledger_.state().sessions.find(call.session());
-    if (session == broker_.ledger_.state().sessions.end()) {
-      return absl::AbortedError("the session has ended");
-    }
-    tenant = session->second->tenant->name;
-    uid = session->second->details.peer.uid;
+    // A call in flight keeps the record of its session.
+    const records::Session& session = *broker_.ledger_.state().sessions.at(call.session());
+    tenant = session.tenant->name;
+    uid = session.details.peer.uid;
     page = broker_.pages_.Find(tenant);
     absl::Status room = page == nullptr ? broker_.pages_.CheckRoom(uid) : absl::OkStatus();
     if (!room.ok()) return room;
@@ -48,10 +46,6 @@ absl::StatusOr<std::vector<std::string>> BrokerTenants::OpenMemoryPage(const Bro
   std::vector<std::string> uuids;
   {
     Broker::Update update(&broker_);
-    // It may have ended meanwhile, and its page would stay.
-    if (!broker_.ledger_.state().sessions.contains(call.session())) {
-      return absl::AbortedError("the session has ended");
-    }
     if (MemoryPages::Page other = broker_.pages_.Find(tenant); other != nullptr) {
       page = std::move(other);  // that of another call
     } else {
