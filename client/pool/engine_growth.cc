@@ -164,8 +164,9 @@ std::vector<Engine::Segment> Engine::Shrink(uint64_t keep_bytes, uint64_t enough
     if (released_bytes >= enough_bytes) break;
     const auto it = segments_.find(at);
     const Segment segment = it->second;
+    // At least the segment's bytes: a shard's taken bytes are at most those of its ranges.
     const uint64_t unused = reserved_bytes_ - taken_bytes_.value();
-    if (unused < segment.bytes || unused - segment.bytes < keep_bytes) continue;
+    if (unused - segment.bytes < keep_bytes) continue;
     large_.RemoveRange(chunk, at, segment.bytes);
     reserved_bytes_ -= segment.bytes;
     segments_.erase(it);
