@@ -20,7 +20,7 @@ constexpr size_t kMaxGivenUp = 64;
 
 absl::Status ClaimedByAnother(const LedgerState& state, const records::Contents& contents) {
   const auto claim = state.claims.find(contents);
-  // Between the end of a wait and its next begin there may be none.
+  // Contents that are awaited have a claim (CheckPublications); the check is a precaution.
   const std::string holder =
       claim == state.claims.end()
           ? "another session"
