@@ -237,9 +237,8 @@ int Main(int argc, char** argv) {
 int main(int argc, char** argv) {
   gpumemd::LimitMallocArenas();
   gpumemd::LimitMallocTrimThreshold();
-  // An allocation that fails ends the process. gRPC catches what its callbacks throw, and the
-  // broker would journal a change of which a part is missing. The next daemon begins with the last
-  // whole one.
+  // An allocation that fails ends the process, and the next daemon goes on. gRPC catches what its
+  // callbacks throw: some calls would be answered as unknown to the daemon, and some never.
   std::set_new_handler([] {
     constexpr char kWhy[] = "gpumemd: out of memory\n";
     [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kWhy, sizeof(kWhy) - 1);

@@ -4,7 +4,9 @@
 #include "daemon/core/broker/broker.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -161,6 +163,7 @@ void Broker::Record() {
 }
 
 Broker::Update::~Update() {
+  if (std::uncaught_exceptions() > exceptions_) std::abort();
   broker_->Settle();
   const std::vector<std::shared_ptr<WaitingRequest>> resumed = std::exchange(broker_->resumed_, {});
   broker_->mutex_.Unlock();
