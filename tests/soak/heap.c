@@ -31,6 +31,7 @@ static void* Tell(void* unused) {
     }
     sleep(1);
   }
+  return NULL;
 }
 
 __attribute__((constructor)) static void Begin(void) {
