@@ -24,6 +24,13 @@ class StreamsTest : public ::testing::Test {
     engine_ =
         std::make_unique<Engine>(std::move(source), std::make_unique<FakeStreams>(&gpu_), options);
   }
+  // No stream gets memory of another one by the policy. The pool grows by one block.
+  static PoolOptions NoReuse() {
+    return {.reuse = {.follow_event_dependencies = false,
+                      .allow_opportunistic = false,
+                      .allow_internal_dependencies = false},
+            .grow_bytes = 2 * kMiB};
+  }
   // One block of 2 MiB, used and freed on the stream.
   void* Cycle(Stream stream) {
     const Block block = engine_->Allocate(2 * kMiB, stream).value();
@@ -89,11 +96,7 @@ TEST_F(StreamsTest, AStreamThatIsKnownToWaitGetsItAtOnce) {
 
 TEST_F(StreamsTest, TheLegacyStreamAndBlockingOnesShareWhateverThePolicy) {
   void* const blocking = Named(16);
-  Make({.reuse = {.follow_event_dependencies = false,
-                  .allow_opportunistic = false,
-                  .allow_internal_dependencies = false},
-        .grow_bytes = 2 * kMiB},
-       2 * kMiB);
+  Make(NoReuse(), 2 * kMiB);
   void* const first = Cycle(blocking);
   EXPECT_EQ(Cycle(nullptr), first);
   EXPECT_EQ(Cycle(blocking), first);
@@ -103,11 +106,7 @@ TEST_F(StreamsTest, TheLegacyStreamAndBlockingOnesShareWhateverThePolicy) {
 // A new stream may have its handle: no order with that stream is known.
 TEST_F(StreamsTest, TheLegacyStreamSharesNothingWithAForgottenStream) {
   void* const blocking = Named(16);
-  Make({.reuse = {.follow_event_dependencies = false,
-                  .allow_opportunistic = false,
-                  .allow_internal_dependencies = false},
-        .grow_bytes = 2 * kMiB},
-       2 * kMiB);
+  Make(NoReuse(), 2 * kMiB);
   Cycle(blocking);
   ASSERT_TRUE(engine_->ForgetStream(blocking).ok());
   EXPECT_FALSE(engine_->Allocate(2 * kMiB, nullptr).ok());
@@ -117,11 +116,7 @@ TEST_F(StreamsTest, TheLegacyStreamSharesNothingWithAForgottenStream) {
 
 TEST_F(StreamsTest, AStreamThatIsForgottenWhileItAllocatesSharesNothing) {
   void* const blocking = Named(16);
-  Make({.reuse = {.follow_event_dependencies = false,
-                  .allow_opportunistic = false,
-                  .allow_internal_dependencies = false},
-        .grow_bytes = 2 * kMiB},
-       2 * kMiB);
+  Make(NoReuse(), 2 * kMiB);
   const Block held = engine_->Allocate(2 * kMiB, nullptr).value();
   gpu_.Use(held, nullptr);
   int asked = 0;
