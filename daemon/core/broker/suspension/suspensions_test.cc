@@ -52,6 +52,16 @@ class BrokerSuspensionsTest : public BrokerWaitFixture {
     EXPECT_TRUE(suspended.ok()) << suspended.status();
     if (suspended.ok()) moved_ = suspended->moved_bytes;
   }
+  // Opens the segment of `owner`'s lease for `user`.
+  LeaseId OpenOf(const Client& owner, LeaseId lease, const Client& user) {
+    const auto ticket = broker_->Share(*CallOf(owner), lease, TicketScope::kTenant);
+    EXPECT_TRUE(ticket.ok()) << ticket.status();
+    const auto opened =
+        broker_->Open(*CallOf(user), {ticket.value()}, /*revocable=*/false, /*request_id=*/0,
+                      [](const Broker::Handover&) { return absl::OkStatus(); });
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.value().front().lease;
+  }
   // Begins a Suspend whose copy waits at the gate.
   std::thread SuspendSlowly(const Client& client, const std::vector<LeaseId>& leases) {
     slow_ = std::make_unique<Gate>();
@@ -229,17 +239,12 @@ TEST_F(BrokerSuspensionsTest, FailedCopyIsAudited) {
 TEST_F(BrokerSuspensionsTest, LastUserThatReleasesHasItMoved) {
   Client first = Open("a"), second = Open("a");
   const std::vector<LeaseId> leases = Hold(first, 2);
-  const auto ticket = broker_->Share(*CallOf(first), leases[0], TicketScope::kTenant);
-  ASSERT_TRUE(ticket.ok()) << ticket.status();
-  const auto opened =
-      broker_->Open(*CallOf(second), {*ticket}, /*revocable=*/false, /*request_id=*/0,
-                    [](const Broker::Handover&) { return absl::OkStatus(); });
-  ASSERT_TRUE(opened.ok()) << opened.status();
+  const LeaseId opened = OpenOf(first, leases[0], second);
   Suspend(first, {leases[0]});
   EXPECT_EQ(InTier(), 0u);
   Gate gate;
   gate_ = &gate;
-  EXPECT_EQ(broker_->Release(*CallOf(second), {opened->front().lease}), absl::OkStatus());
+  EXPECT_EQ(broker_->Release(*CallOf(second), {opened}), absl::OkStatus());
   gate.AwaitArrivals(1);
   // A Suspend of the same lease answers when that copy has ended.
   absl::Notification answered;
@@ -260,16 +265,11 @@ TEST_F(BrokerSuspensionsTest, LastUserThatReleasesHasItMoved) {
 TEST_F(BrokerSuspensionsTest, SuspendSaysWhatAFailedMoveLeaves) {
   Client first = Open("a"), second = Open("a");
   const std::vector<LeaseId> leases = Hold(first, 2);
-  const auto ticket = broker_->Share(*CallOf(first), leases[0], TicketScope::kTenant);
-  ASSERT_TRUE(ticket.ok()) << ticket.status();
-  const auto opened =
-      broker_->Open(*CallOf(second), {*ticket}, /*revocable=*/false, /*request_id=*/0,
-                    [](const Broker::Handover&) { return absl::OkStatus(); });
-  ASSERT_TRUE(opened.ok()) << opened.status();
+  const LeaseId opened = OpenOf(first, leases[0], second);
   Suspend(first, leases);
   Gate gate;
   gate_ = &gate;
-  EXPECT_EQ(broker_->Release(*CallOf(second), {opened->front().lease}), absl::OkStatus());
+  EXPECT_EQ(broker_->Release(*CallOf(second), {opened}), absl::OkStatus());
   gate.AwaitArrivals(1);
   copies_ = absl::InternalError("no copy");
   const uint64_t next = audit_.Read(1, 100).next;
