@@ -126,6 +126,14 @@ TEST_F(PoolCallsTest, HookSeesEachCall) {
   EXPECT_EQ(seen.size(), 4u);
 }
 
+TEST_F(PoolCallsTest, FreesNoAddressThatTheTableOfBlocksUsesItself) {
+  auto pool = Make();
+  for (uintptr_t at : {0, 1}) {
+    EXPECT_EQ(pool->Free(reinterpret_cast<void*>(at), nullptr).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(PoolCallsTest, ThresholdReleasesFreeMemory) {
   auto pool = Make({.grow_bytes = 2 * kMiB});
   pool->SetReusePolicy({.allow_internal_dependencies = false});
@@ -157,6 +165,30 @@ TEST_F(PoolCallsTest, ATicketOfABlockBeyondAllAddressesIsRefused) {
       OpenBlock(*client_, absl::StrCat("gmb_", UINT64_MAX, "_1", ticket.substr(ticket.find('.'))));
   EXPECT_EQ(opened.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(opened.status().message()), testing::HasSubstr("not a block ticket"));
+}
+
+TEST_F(PoolCallsTest, BlocksOfASegmentShareItsMapping) {
+  auto pool = Make();
+  const std::string ticket = pool->Share(pool->Allocate(kMiB, nullptr).value()).value().value;
+  const SharedBlock one = OpenBlock(*client_, ticket).value();
+  const SharedBlock other = OpenBlock(*client_, ticket).value();
+  EXPECT_EQ(one.data(), other.data());
+  EXPECT_NE(OpenBlock(*client_, ticket, {.read_only = true}).value().data(), one.data());
+  EXPECT_NE(OpenBlock(*client_, ticket, {.revocable = true}).value().data(), one.data());
+}
+
+TEST_F(PoolCallsTest, BlocksThatAreNotThereAreNotOpened) {
+  auto pool = Make();
+  const std::string ticket = pool->Share(pool->Allocate(kMiB, nullptr).value()).value().value;
+  const std::string segments = ticket.substr(ticket.find('.'));
+  EXPECT_EQ(
+      OpenBlock(*client_, absl::StrCat("gmb_0_", uint64_t{1} << 40, segments)).status().code(),
+      absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(OpenBlock(*client_, "gmb_0_1.segment").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  int here = 0;
+  EXPECT_EQ(OpenBlock(*client_, ticket, {.address = &here}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 // The daemon ends the Watch of a client that reads it too slowly.

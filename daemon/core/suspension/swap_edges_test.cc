@@ -135,6 +135,29 @@ TEST_F(ManySessionsTest, ForALargeRequestTheyAreAskedInParts) {
   EXPECT_THAT(granted, ElementsAre(*waiter));
 }
 
+class ManyAndLentTest : public SwapEdgesTest {
+ protected:
+  ManyAndLentTest() : SwapEdgesTest(/*granules=*/2 * (SwapPolicy::kMostAsked + 1)) {}
+};
+
+TEST_F(ManyAndLentTest, ARequestThatIsServedInPartsRevokesNothingMeanwhile) {
+  constexpr size_t kMany = SwapPolicy::kMostAsked + 1;
+  SetQuota("a", Swappable());
+  SetQuota("lends", {.priority = -1});
+  SetQuota("b", {.priority = 1});
+  for (size_t i = 0; i < kMany; ++i) OpenHolding("a", 1);
+  auto borrowed = Ask(OpenSession("lends"),
+                      {.device_uuid = "GPU-1", .bytes = kMany * kGranule, .revocable = true});
+  ASSERT_TRUE(Granted(borrowed)) << borrowed.status();
+  Finish(**borrowed);
+  ASSERT_TRUE(Wait(OpenSession("b"), kMany));
+  ASSERT_EQ(Asked().size(), SwapPolicy::kMostAsked);
+  SetQuota("b", {.priority = 2});  // has it checked again
+  ledger.admission().AdmitWaiting();
+  EXPECT_THAT(Asked(), IsEmpty());
+  EXPECT_THAT(ledger.effects().revoked, IsEmpty());
+}
+
 // --- Ends of requests
 
 TEST_F(SwapEdgesTest, ASessionThatSuspendsAPartIsStillAsked) {
