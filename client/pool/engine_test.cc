@@ -219,6 +219,15 @@ class RefusingSegments : public FakeSegments {
   const absl::Status refusal_;
 };
 
+TEST_F(EngineTest, MoreBytesThanAnyDeviceHasAreRefused) {
+  Make();
+  // The second is a multiple of a block's alignment, and of no segment's.
+  for (uint64_t bytes : {UINT64_MAX, UINT64_MAX - 511}) {
+    EXPECT_EQ(engine_->Allocate(bytes, nullptr).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
 TEST_F(EngineTest, WhereTheDaemonGivesNotSoMuchAtOnceTheNeedIsLeased) {
   auto source = std::make_unique<RefusingSegments>(4 * kMiB, absl::InvalidArgumentError("no"));
   source_ = source.get();
