@@ -38,7 +38,6 @@ struct ThreadState {
   Request request;
   ThreadRing* ring;
   uint32_t thread;
-  uint64_t arrival_ns;
   uint64_t refused_in;  // the number of the recording in which there was no ring
   bool ends;            // its ring is given up
 };
@@ -106,14 +105,6 @@ uint64_t Now() {
 }
 
 uint64_t NextCall() { return IsOn() ? calls.fetch_add(1, std::memory_order_relaxed) + 1 : 0; }
-
-void NoteArrival(uint64_t begin_ns) { this_thread.arrival_ns = begin_ns; }
-
-uint64_t TakeArrival() {
-  if (!IsOn()) return 0;
-  const uint64_t arrival_ns = std::exchange(this_thread.arrival_ns, 0);
-  return arrival_ns != 0 ? arrival_ns : Now();
-}
 
 Request CurrentRequest() { return this_thread.request; }
 

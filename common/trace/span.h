@@ -44,12 +44,6 @@ static_assert(sizeof(Event) == 64);
 extern constinit std::atomic<bool> on;
 inline bool IsOn() { return on.load(std::memory_order_relaxed); }
 
-// Notes that a request may have arrived on this thread at `begin_ns`, for its next TakeArrival().
-void NoteArrival(uint64_t begin_ns);
-
-// Returns and forgets what NoteArrival() has noted; Now() if there is nothing. 0 if no trace runs.
-uint64_t TakeArrival();
-
 namespace internal {
 void Identify(uint64_t session, uint64_t id);
 }  // namespace internal

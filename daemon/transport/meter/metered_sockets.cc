@@ -361,7 +361,6 @@ extern "C" ssize_t recvmsg(int socket, msghdr* message, int flags) {
   if (size >= 0 || error != EAGAIN) gpumemd::ActivityWatch::Note();
   if (begin_ns != 0 && size > 0) {
     gpumem::trace::Record("read socket", begin_ns, static_cast<uint64_t>(size));
-    gpumem::trace::NoteArrival(begin_ns);
   }
   gpumemd::Resume(std::move(turn));
   errno = error;

@@ -124,7 +124,7 @@ class BrokerService::Lane final : public LaneReactor {
     const auto request = Parse();
     if (!request.ok()) return Finish(ToAnswer(request.status()));
     response_.set_number(request->number());
-    traced_.emplace(NameOf(*request));
+    traced_.emplace(NameOf(*request), begin_ns);
     const gpumem::trace::RequestScope scope(traced_->request());
     gpumem::trace::Record("parse", begin_ns);
     gpumem::trace::Span authenticate("authenticate");

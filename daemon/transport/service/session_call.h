@@ -32,14 +32,13 @@ const char* CallName() {
   return name->c_str();
 }
 
-// The trace of a call that is served, from the arrival of its request to its answer. While no trace
-// runs, it does nothing.
+// The trace of a call that is served, from `begin_ns`, when gRPC hands over the request, to its
+// answer. When the request was read is not known: any thread of gRPC may have read it. While no
+// trace runs, this does nothing.
 class CallTrace {
  public:
-  explicit CallTrace(const char* name)
-      : name_(name),
-        begin_ns_(gpumem::trace::TakeArrival()),
-        request_{.call = gpumem::trace::NextCall()} {}
+  explicit CallTrace(const char* name, uint64_t begin_ns = gpumem::trace::NowIfOn())
+      : name_(name), begin_ns_(begin_ns), request_{.call = gpumem::trace::NextCall()} {}
 
   // Set the numbers, which are known after the begin.
   void SetSession(SessionId session) {
