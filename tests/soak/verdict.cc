@@ -70,6 +70,24 @@ std::vector<Point> Lives(absl::Span<const Figures> rows, const std::string& colu
   return points;
 }
 
+// Returns the samples of a part.
+std::vector<Point> SamplesOf(absl::Span<const Figures> rows, const Series& series) {
+  if (series.part == Part::kLives) return Lives(rows, series.column);
+  std::vector<Point> points;
+  for (const Figures& row : rows) {
+    const auto value = row.find(series.column);
+    const auto calm = row.find("calm");
+    if (value == row.end()) continue;
+    if (series.part == Part::kCalm && (calm == row.end() || calm->second == 0)) continue;
+    points.push_back({row.at("seconds"), value->second});
+  }
+  return points;
+}
+
+double SpanOf(absl::Span<const Point> points) {
+  return points.empty() ? 0 : points.back().seconds - points.front().seconds;
+}
+
 absl::string_view NameOf(Part part) {
   switch (part) {
     case Part::kCalm:
@@ -114,40 +132,21 @@ const std::vector<Series>& AllSeries() {
   return *all;
 }
 
-std::vector<Point> PointsOf(absl::Span<const Figures> rows, const Series& series) {
-  std::vector<Point> points;
-  if (series.part == Part::kLives) {
-    points = Lives(rows, series.column);
-  } else {
-    for (const Figures& row : rows) {
-      const auto value = row.find(series.column);
-      const auto calm = row.find("calm");
-      if (value == row.end()) continue;
-      if (series.part == Part::kCalm && (calm == row.end() || calm->second == 0)) continue;
-      points.push_back({row.at("seconds"), value->second});
-    }
-  }
-  if (points.empty()) return points;
-  const double begin = points.front().seconds, span = points.back().seconds - begin;
-  double warm = begin + kWarmUp * span;
-  if (series.part == Part::kCalm && span > 2 * kHour) warm = std::max(warm, begin + kHour);
-  std::erase_if(points, [warm](const Point& point) { return point.seconds < warm; });
-  return points;
-}
-
 std::vector<Verdict> JudgeTable(absl::Span<const Figures> rows) {
   std::vector<Verdict> verdicts;
   for (const Series& series : AllSeries()) {
-    const std::vector<Point> points = PointsOf(rows, series);
+    std::vector<Point> points = SamplesOf(rows, series);
     if (points.empty()) continue;
+    const double begin = points.front().seconds, all = SpanOf(points);
+    const bool later = series.part == Part::kCalm && all > 2 * kHour;  // than the first hour
+    const double warm = begin + std::max(kWarmUp * all, later ? kHour : 0);
+    std::erase_if(points, [warm](const Point& point) { return point.seconds < warm; });
     std::vector<double> values;
     for (const Point& point : points) values.push_back(point.value);
     Verdict& verdict = verdicts.emplace_back(
         Verdict{.series = series, .median = MedianOf(std::move(values)), .trend = TrendOf(points)});
-    const double span = points.back().seconds - points.front().seconds;
-    // The first hour is not among them if they span more.
-    if (series.first_floor > 0 && span < kHour) verdict.series.floor = series.first_floor;
-    if (span >= kLeastSpan) verdict.finding = Judge(verdict.trend, verdict.series.floor);
+    if (series.first_floor > 0 && !later) verdict.series.floor = series.first_floor;
+    if (SpanOf(points) >= kLeastSpan) verdict.finding = Judge(verdict.trend, verdict.series.floor);
   }
   return verdicts;
 }

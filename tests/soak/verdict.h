@@ -42,8 +42,6 @@ struct Verdict {
   Finding finding = Finding::kNotShown;
 };
 
-// Returns the samples of a part that count.
-std::vector<Point> PointsOf(absl::Span<const Figures> rows, const Series& series);
 // Leaves out series without a sample.
 std::vector<Verdict> JudgeTable(absl::Span<const Figures> rows);
 // Returns a table for people, with a line for each series.

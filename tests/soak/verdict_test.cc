@@ -20,8 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int kSeconds = 3600;
-constexpr int kStorm = kSeconds * 2 / 5;  // the daemon is killed each half minute till then
+constexpr int kAnHour = 3600;  // in seconds
 constexpr double kMiBytes = 1 << 20;
 
 // Amounts lost in an hour.
@@ -29,22 +28,26 @@ struct Leaks {
   double memory = 0, descriptors = 0, threads = 0;  // of a daemon, while it lives
   double journal = 0;                               // that the next daemon takes over
   double keeper = 0;                                // descriptors
+  double history = 0;                               // bytes that a daemon's first hour fills
 };
 
-std::vector<Figures> Soak(const Leaks& leaks) {
+// The daemon is killed each half minute for two fifths of the time.
+std::vector<Figures> Soak(const Leaks& leaks, int seconds = kAnHour) {
+  const int storm = seconds * 2 / 5;
   std::mt19937 random(1);
   std::normal_distribution<double> normal;
   std::vector<Figures> rows;
-  for (int second = 0; second < kSeconds; ++second) {
-    const bool calm = second >= kStorm;
-    const double age = calm ? second - kStorm : second % 30;
-    const auto lost = [&](double an_hour, double seconds) { return an_hour * seconds / 3600; };
+  for (int second = 0; second < seconds; ++second) {
+    const bool calm = second >= storm;
+    const double age = calm ? second - storm : second % 30;
+    const auto lost = [&](double an_hour, double since) { return an_hour * since / kAnHour; };
     const auto count = [&](double value) { return std::floor(value) + (random() % 3); };
     rows.push_back(
         {{"seconds", second},
          {"calm", calm},
          {"generation", calm ? 1000 : 1 + second / 30},
-         {"daemon_heap", 12 * kMiBytes + 20e3 * normal(random) + lost(leaks.memory, age)},
+         {"daemon_heap", 12 * kMiBytes + 20e3 * normal(random) + lost(leaks.memory, age) +
+                             lost(leaks.history, std::min<double>(age, kAnHour))},
          {"daemon_fds", count(60 + lost(leaks.descriptors, age))},
          {"daemon_threads", count(20 + lost(leaks.threads, age))},
          {"journal_bytes", 524288 + 4096 * (random() % 4) + lost(leaks.journal, second)},
@@ -75,6 +78,15 @@ TEST(Verdict, LeaksOfADaemonAreFoundWhereItLives) {
   EXPECT_THAT(Growing(Soak({.memory = 2 * kMiBytes})), ElementsAre("daemon_heap"));
   EXPECT_THAT(Growing(Soak({.descriptors = 12})), ElementsAre("daemon_fds"));
   EXPECT_THAT(Growing(Soak({.threads = 12})), ElementsAre("daemon_threads"));
+}
+
+// With a calm part of less than two hours that hour counts, and with a longer one it does not.
+TEST(Verdict, ADaemonMayFillItsHistoryInItsFirstHour) {
+  const Leaks history = {.history = kMiBytes / 2};
+  for (int minutes : {60, 132, 180, 300}) {
+    EXPECT_THAT(Growing(Soak(history, minutes * 60)), IsEmpty()) << minutes;
+  }
+  EXPECT_THAT(Growing(Soak({.memory = kMiBytes / 2}, 5 * kAnHour)), ElementsAre("daemon_heap"));
 }
 
 TEST(Verdict, WhatDaemonsHandOnIsFound) {
