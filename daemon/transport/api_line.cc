@@ -42,8 +42,10 @@ void ApiLine::Cut() {
   shutdown(last.get(), SHUT_RDWR);
   // Queued bytes would still be read: a flood's worth of requests. The peer can add nothing now.
   std::array<char, 16 * 1024> discarded;
-  while (recv(last.get(), discarded.data(), discarded.size(), MSG_DONTWAIT) > 0 || errno == EINTR) {
-  }
+  ssize_t size;
+  do {
+    size = recv(last.get(), discarded.data(), discarded.size(), MSG_DONTWAIT);
+  } while (size > 0 || (size < 0 && errno == EINTR));
 }
 
 bool ApiLine::Closed() const {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <memory>
 #include <vector>
 
@@ -36,6 +37,15 @@ TEST_F(ApiServersTest, ASessionThatEndsTakesItsConnectionAlong) {
   EXPECT_TRUE(Ends(connection->client_end));
   EXPECT_TRUE(Eventually([&] { return connection->line->Closed(); }));
   EXPECT_TRUE(other.Call().ok());
+}
+
+TEST_F(ApiServersTest, ACutEndsWhateverErrorCameBefore) {
+  Start();
+  auto connection = servers_->Connect(1, "a");
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  errno = EINTR;  // as it is left when the daemon was stopped and continues
+  connection->line->Cut();
+  EXPECT_TRUE(Ends(connection->client_end));
 }
 
 TEST_F(ApiServersTest, WhatAClientSendsBeforeItIsServedWaits) {
