@@ -95,6 +95,13 @@ bool Tenants::IsInUse(const Tenant& tenant) {
          !tenant.children.empty();
 }
 
+void Tenants::LeaveMadeParent(Tenant& tenant) {
+  Tenant* const parent = tenant.parent;
+  tenant.quota.parent = state_.default_quota.parent;
+  Link(tenant);
+  if (parent != nullptr && parent != tenant.parent) ForgetIfIdle(*parent);
+}
+
 void Tenants::ForgetIfIdle(Tenant& tenant) {
   if (IsInUse(tenant)) return;
   if (tenant.made && tenant.made->ending) {
@@ -102,6 +109,7 @@ void Tenants::ForgetIfIdle(Tenant& tenant) {
     DropMade(tenant);
     // An override may keep it: another of its name begins anew.
     for (Account& account : tenant.accounts) account.ForgetUse();
+    if (!tenant.configured && tenant.quota_set) return LeaveMadeParent(tenant);
   }
   if (tenant.configured || tenant.quota_set || tenant.made) return;
   Tenant* const parent = tenant.parent;

@@ -99,6 +99,8 @@ class Tenants {
   void ApplyWithMembers(Tenant& tenant, const Quota& quota);
   // Computes the quotas of made tenants anew, those of parents first.
   void ComputeMadeQuotas();
+  // Takes a tenant, of which only an override is left, from under that with which it was made.
+  void LeaveMadeParent(Tenant& tenant);
   // True if the tenant has sessions, memory, waiters or tenants under it.
   static bool IsInUse(const Tenant& tenant);
   // Gives the tenant's charges in RevocableCharges the rank of its present priority.

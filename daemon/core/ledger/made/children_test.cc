@@ -336,6 +336,25 @@ TEST_F(MadeChildrenTest, OneThatIsMadeAgainAfterAReloadIsUnderItsParentDespiteAn
   EXPECT_TRUE(Exists("user-5"));
 }
 
+// Only its name and quota are left, which are under nothing.
+TEST_F(MadeChildrenTest, AnOverrideOfOneThatHasEndedKeepsNoParent) {
+  const SessionId maker = Connect("user-5", 5);
+  const std::string child = *Create(maker, "c");
+  const SessionId inside = Connect(child, 5);
+  const std::string below = *Create(inside, "g", {}, true);
+  SetQuota(below, {.limit_bytes = 2 * kGranule, .parent = child});
+  ledger.endings().ProcessGone(inside);
+  ASSERT_TRUE(ledger.made_tenants().EndChild(maker, child).ok());
+  EXPECT_TRUE(Exists(below)) << "its override keeps the name";
+  EXPECT_FALSE(Exists(child));
+  ASSERT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+  ASSERT_EQ(*Create(maker, "c"), child);
+  EXPECT_EQ(*Create(Connect(child, 5), "g"), below);
+  EXPECT_EQ(ledger.made_tenants().RuledBy(below, 5), "user-5");
+  EXPECT_EQ(Usage(below).limit, 2 * kGranule);
+  EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
+}
+
 TEST_F(MadeChildrenTest, AfterARestartThoseOfDeadMakersHaveEnded) {
   const SessionId lives = Connect("a", 5), dies = Connect("b", 5);
   const std::string kept = *Create(lives, "run", Limit(2 * kGranule));
