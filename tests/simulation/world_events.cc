@@ -114,20 +114,25 @@ void World::Operate(Random& random) {
       case 2:
         operators.Unpublish(absl::StrCat(tenant, "/w", random.Below(2))).IgnoreError();
         break;
-      case 3:
+      case 3: {
+        BrokerSuspensions::PublicationMoved moved;
         daemon_->broker()
             .suspensions()
-            .SuspendPublication(absl::StrCat(tenant, "/w", random.Below(2)))
+            .SuspendPublication(absl::StrCat(tenant, "/w", random.Below(2)), moved)
             .IgnoreError();
         break;
-      case 4:
+      }
+      case 4: {
+        BrokerSuspensions::PublicationMoved moved;
         daemon_->broker()
             .suspensions()
-            .ResumePublication(absl::StrCat(tenant, "/w", random.Below(2)),
-                               surroundings_.now + absl::Seconds(random.Below(4)),
-                               [this] { return daemon_->dead(); })
+            .ResumePublication(
+                absl::StrCat(tenant, "/w", random.Below(2)),
+                surroundings_.now + absl::Seconds(random.Below(4)),
+                [this] { return daemon_->dead(); }, moved)
             .IgnoreError();
         break;
+      }
       default: {
         const Quota quota = QuotaOf(tenant, random);
         if (!operators.CheckQuota(tenant, quota, quota).ok()) return;

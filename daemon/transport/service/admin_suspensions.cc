@@ -134,29 +134,36 @@ void AdminService::AuditPublication(const grpc::ServerContext* context, AuditEve
 grpc::Status AdminService::SuspendPublication(grpc::ServerContext* context,
                                               const v1::SuspendPublicationRequest* request,
                                               v1::SuspendPublicationResponse* response) {
-  const auto moved = broker_->suspensions().SuspendPublication(request->name());
-  if (!moved.ok()) return ToAnswer(moved.status());
-  AuditPublication(context, AuditEvent::kPublicationSuspended, request->name(), *moved);
-  response->set_version(moved->version);
-  response->set_moved_segments(static_cast<uint32_t>(moved->segments));
-  response->set_moved_bytes(moved->bytes);
+  BrokerSuspensions::PublicationMoved moved;
+  const absl::Status suspended = broker_->suspensions().SuspendPublication(request->name(), moved);
+  // What has moved is recorded whatever came then.
+  if (suspended.ok() || moved.segments > 0) {
+    AuditPublication(context, AuditEvent::kPublicationSuspended, request->name(), moved);
+  }
+  if (!suspended.ok()) return ToAnswer(suspended);
+  response->set_version(moved.version);
+  response->set_moved_segments(static_cast<uint32_t>(moved.segments));
+  response->set_moved_bytes(moved.bytes);
   return grpc::Status::OK;
 }
 
 grpc::Status AdminService::ResumePublication(grpc::ServerContext* context,
                                              const v1::ResumePublicationRequest* request,
                                              v1::ResumePublicationResponse* response) {
-  const auto moved = broker_->suspensions().ResumePublication(
+  BrokerSuspensions::PublicationMoved moved;
+  const absl::Status resumed = broker_->suspensions().ResumePublication(
       request->name(), DeadlineOf(context, request->timeout_ms()),
-      [&] { return ended_ || context->IsCancelled(); });
-  if (ended_ && absl::IsCancelled(moved.status())) {
+      [&] { return ended_ || context->IsCancelled(); }, moved);
+  if (resumed.ok() || moved.segments > 0) {
+    AuditPublication(context, AuditEvent::kPublicationResumed, request->name(), moved);
+  }
+  if (ended_ && absl::IsCancelled(resumed)) {
     return ToAnswer(absl::UnavailableError("the daemon ends"));
   }
-  if (!moved.ok()) return ToAnswer(moved.status());
-  AuditPublication(context, AuditEvent::kPublicationResumed, request->name(), *moved);
-  response->set_version(moved->version);
-  response->set_resumed_segments(static_cast<uint32_t>(moved->segments));
-  response->set_resumed_bytes(moved->bytes);
+  if (!resumed.ok()) return ToAnswer(resumed);
+  response->set_version(moved.version);
+  response->set_resumed_segments(static_cast<uint32_t>(moved.segments));
+  response->set_resumed_bytes(moved.bytes);
   return grpc::Status::OK;
 }
 

@@ -96,8 +96,17 @@ class OperatorMovesTest : public BrokerWaitFixture {
   }
   absl::StatusOr<BrokerSuspensions::PublicationMoved> ResumePublication(
       absl::string_view name, absl::Duration patience = kLong) {
-    return broker_->suspensions().ResumePublication(name, absl::Now() + patience,
-                                                    [this] { return cancelled_.load(); });
+    BrokerSuspensions::PublicationMoved moved;
+    absl::Status resumed = broker_->suspensions().ResumePublication(
+        name, absl::Now() + patience, [this] { return cancelled_.load(); }, moved);
+    if (!resumed.ok()) return resumed;
+    return moved;
+  }
+  absl::StatusOr<BrokerSuspensions::PublicationMoved> SuspendPublication(absl::string_view name) {
+    BrokerSuspensions::PublicationMoved moved;
+    absl::Status suspended = broker_->suspensions().SuspendPublication(name, moved);
+    if (!suspended.ok()) return suspended;
+    return moved;
   }
   // True once so many bytes are in the tier. What a failed move has made there goes soon.
   bool InTier(uint64_t bytes) {
@@ -221,14 +230,14 @@ TEST_F(OperatorMovesTest, RefusedExchangesChangeNothing) {
 TEST_F(OperatorMovesTest, PublicationGoesToTheTierAndComesBack) {
   Publish("w");
   Audited(AuditEvent::kSuspended);
-  const auto suspended = broker_->suspensions().SuspendPublication("team/w");
+  const auto suspended = SuspendPublication("team/w");
   ASSERT_TRUE(suspended.ok()) << suspended.status();
   EXPECT_EQ(suspended->tenant, "team");
   EXPECT_EQ(suspended->version, 1u);
   EXPECT_EQ(suspended->segments, 1u);
   EXPECT_EQ(suspended->bytes, 2 * kGranule);
   EXPECT_TRUE(InTier(2 * kGranule));
-  EXPECT_EQ(broker_->suspensions().SuspendPublication("team/w")->segments, 0u);
+  EXPECT_EQ(SuspendPublication("team/w")->segments, 0u);
   const auto resumed = ResumePublication("team/w");
   ASSERT_TRUE(resumed.ok()) << resumed.status();
   EXPECT_EQ(resumed->segments, 1u);
@@ -241,7 +250,7 @@ TEST_F(OperatorMovesTest, PublicationThatIsNotThereIsRefused) {
   for (const auto& [name, code] : {std::pair("w", StatusCode::kInvalidArgument),
                                    std::pair("team/", StatusCode::kInvalidArgument),
                                    std::pair("team/w", StatusCode::kNotFound)}) {
-    EXPECT_EQ(broker_->suspensions().SuspendPublication(name).status().code(), code);
+    EXPECT_EQ(SuspendPublication(name).status().code(), code);
     EXPECT_EQ(ResumePublication(name).status().code(), code);
   }
 }
@@ -250,13 +259,13 @@ TEST_F(OperatorMovesTest, PublicationStaysWhereItIsIfItCannotBeCopied) {
   Publish("w");
   for (std::atomic<bool>* const fails : {&copies_fail_, &tier_fails_}) {
     *fails = true;
-    const absl::Status status = broker_->suspensions().SuspendPublication("team/w").status();
+    const absl::Status status = SuspendPublication("team/w").status();
     EXPECT_EQ(status.code(), StatusCode::kUnavailable);
     EXPECT_THAT(status.message(), HasSubstr("stays as it was"));
     EXPECT_TRUE(InTier(0));
     *fails = false;
   }
-  ASSERT_TRUE(broker_->suspensions().SuspendPublication("team/w").ok());
+  ASSERT_TRUE(SuspendPublication("team/w").ok());
   for (std::atomic<bool>* const fails : {&copies_fail_, &creates_fail_}) {
     *fails = true;
     EXPECT_FALSE(ResumePublication("team/w").ok());
@@ -268,7 +277,7 @@ TEST_F(OperatorMovesTest, PublicationStaysWhereItIsIfItCannotBeCopied) {
 
 TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForRoom) {
   Publish("w");
-  ASSERT_TRUE(broker_->suspensions().SuspendPublication("team/w").ok());
+  ASSERT_TRUE(SuspendPublication("team/w").ok());
   Client other = Open("other");
   const std::vector<LeaseId> full = Hold(other, 10);
   EXPECT_EQ(ResumePublication("team/w", absl::Milliseconds(1)).status().code(),
@@ -276,19 +285,23 @@ TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForRoom) {
   cancelled_ = true;
   EXPECT_EQ(ResumePublication("team/w").status().code(), StatusCode::kCancelled);
   cancelled_ = false;
-  absl::StatusOr<BrokerSuspensions::PublicationMoved> resumed = absl::UnknownError("not answered");
+  BrokerSuspensions::PublicationMoved moved;
+  absl::Status resumed = absl::UnknownError("not answered");
   absl::Notification waits;
   std::thread resumes([&] {
-    resumed = broker_->suspensions().ResumePublication("team/w", absl::Now() + kLong, [&] {
-      if (!waits.HasBeenNotified()) waits.Notify();
-      return false;
-    });
+    resumed = broker_->suspensions().ResumePublication(
+        "team/w", absl::Now() + kLong,
+        [&] {
+          if (!waits.HasBeenNotified()) waits.Notify();
+          return false;
+        },
+        moved);
   });
   EXPECT_TRUE(waits.WaitForNotificationWithTimeout(kLong));
   EXPECT_EQ(broker_->Release(*CallOf(other), full), absl::OkStatus());
   resumes.join();
-  ASSERT_TRUE(resumed.ok()) << resumed.status();
-  EXPECT_EQ(resumed->bytes, 2 * kGranule);
+  ASSERT_TRUE(resumed.ok()) << resumed;
+  EXPECT_EQ(moved.bytes, 2 * kGranule);
 }
 
 TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForItsWayToTheTier) {
@@ -296,17 +309,36 @@ TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForItsWayToTheTier) {
   Gate gate;
   copies_ = &gate;
   absl::StatusOr<BrokerSuspensions::PublicationMoved> suspended = absl::UnknownError("not yet");
-  std::thread suspends([&] { suspended = broker_->suspensions().SuspendPublication("team/w"); });
+  std::thread suspends([&] { suspended = SuspendPublication("team/w"); });
   gate.AwaitArrivals(1);
-  const auto resumed = broker_->suspensions().ResumePublication("team/w", absl::Now() + kLong, [&] {
-    gate.Open();
-    return false;
-  });
+  BrokerSuspensions::PublicationMoved moved;
+  const absl::Status resumed = broker_->suspensions().ResumePublication(
+      "team/w", absl::Now() + kLong,
+      [&] {
+        gate.Open();
+        return false;
+      },
+      moved);
   suspends.join();
   copies_ = nullptr;
   EXPECT_TRUE(suspended.ok()) << suspended.status();
-  ASSERT_TRUE(resumed.ok()) << resumed.status();
-  EXPECT_EQ(resumed->bytes, 2 * kGranule);
+  ASSERT_TRUE(resumed.ok()) << resumed;
+  EXPECT_EQ(moved.bytes, 2 * kGranule);
+}
+
+TEST_F(OperatorMovesTest, APublicationThatEndsWhileItIsCopiedIsNotFound) {
+  Publish("w");
+  Gate gate;
+  copies_ = &gate;
+  absl::StatusOr<BrokerSuspensions::PublicationMoved> suspended = absl::UnknownError("not yet");
+  std::thread suspends([&] { suspended = SuspendPublication("team/w"); });
+  gate.AwaitArrivals(1);
+  EXPECT_TRUE(broker_->operators().Unpublish("team/w").ok());
+  gate.Open();
+  suspends.join();
+  copies_ = nullptr;
+  EXPECT_EQ(suspended.status().code(), StatusCode::kNotFound) << suspended.status();
+  EXPECT_TRUE(InTier(0));
 }
 
 TEST_F(OperatorMovesTest, SuspendOfAPublicationSaysIfTheDriverKeepsItsMemory) {
@@ -314,8 +346,10 @@ TEST_F(OperatorMovesTest, SuspendOfAPublicationSaysIfTheDriverKeepsItsMemory) {
   Gate gate;
   destroys_ = &gate;
   clock_ahead_ = -1000;  // it does not wait long
-  const absl::Status late = broker_->suspensions().SuspendPublication("team/w").status();
+  BrokerSuspensions::PublicationMoved moved;
+  const absl::Status late = broker_->suspensions().SuspendPublication("team/w", moved);
   EXPECT_EQ(late.code(), StatusCode::kDeadlineExceeded) << late;
+  EXPECT_EQ(moved.bytes, 2 * kGranule) << "for the audit";
   EXPECT_EQ(broker_->views().Devices(false).at(0).charged, 2 * kGranule);
   EXPECT_TRUE(InTier(2 * kGranule));
   gate.Open();
@@ -325,7 +359,7 @@ TEST_F(OperatorMovesTest, SuspendOfAPublicationSaysIfTheDriverKeepsItsMemory) {
 
 TEST_F(OperatorMovesTest, AClosedDaemonDoesNotResumeAPublication) {
   Publish("w");
-  ASSERT_TRUE(broker_->suspensions().SuspendPublication("team/w").ok());
+  ASSERT_TRUE(SuspendPublication("team/w").ok());
   broker_->operators().Close();
   const absl::Time begun = absl::Now();
   EXPECT_EQ(ResumePublication("team/w").status().code(), StatusCode::kUnavailable);
@@ -334,7 +368,7 @@ TEST_F(OperatorMovesTest, AClosedDaemonDoesNotResumeAPublication) {
 
 TEST_F(OperatorMovesTest, AttachThatBringsAPublicationBackIsAudited) {
   Publish("w");
-  ASSERT_TRUE(broker_->suspensions().SuspendPublication("team/w").ok());
+  ASSERT_TRUE(SuspendPublication("team/w").ok());
   Client client = Open("team");
   Audited(AuditEvent::kPublicationResumed);
   {

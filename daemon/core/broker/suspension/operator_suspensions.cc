@@ -166,9 +166,8 @@ absl::StatusOr<PublicationId> BrokerSuspensions::Find(absl::string_view name,
   return found->second;
 }
 
-absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::SuspendPublication(
-    absl::string_view name) {
-  PublicationMoved moved;
+absl::Status BrokerSuspensions::SuspendPublication(absl::string_view name,
+                                                   PublicationMoved& moved) {
   std::vector<Move> moves;
   {
     Broker::Update update(&broker_);
@@ -179,11 +178,16 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::SuspendPu
     moves = *std::move(begun);
   }
   const std::vector<SegmentId> left = LeftBy(moves);
+  const bool has_moves = !moves.empty();
   if (absl::Status copied = Carry(moves); !copied.ok()) {
     return absl::UnavailableError(
         absl::StrCat("the publication stays as it was: its memory could not be copied to the host "
                      "tier: ",
                      copied.message()));
+  }
+  if (has_moves && moves.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("publication ", name, " has ended while it was copied"));
   }
   for (const Move& move : moves) {
     moved.bytes += move.bytes;
@@ -193,12 +197,12 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::SuspendPu
     return absl::DeadlineExceededError(
         "the memory is in the host tier, and the driver has not yet taken that of the device back");
   }
-  return moved;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::ResumePublication(
-    absl::string_view name, absl::Time deadline, absl::FunctionRef<bool()> cancelled) {
-  PublicationMoved moved;
+absl::Status BrokerSuspensions::ResumePublication(absl::string_view name, absl::Time deadline,
+                                                  absl::FunctionRef<bool()> cancelled,
+                                                  PublicationMoved& moved) {
   std::optional<PublicationId> id;
   while (true) {
     absl::StatusOr<Operation> operation;
@@ -214,7 +218,7 @@ absl::StatusOr<BrokerSuspensions::PublicationMoved> BrokerSuspensions::ResumePub
     if (operation.ok()) {
       absl::StatusOr<uint64_t> bytes = BringBack(*operation);
       if (!bytes.ok()) return bytes.status();
-      if (*bytes == 0) return moved;
+      if (*bytes == 0) return absl::OkStatus();
       moved.bytes += *bytes;
       moved.segments += operation->items.size();
       continue;

@@ -104,7 +104,8 @@ TEST_F(BrokerResumesTest, AttachToAPublicationThatEndsMeanwhileGetsTheNextVersio
   const std::vector<LeaseId> first = Hold(client, 3);
   ASSERT_TRUE(broker_->Publish(*CallOf(client), {.name = "w", .leases = first}, "").ok());
   ASSERT_EQ(broker_->Release(*CallOf(client), first), absl::OkStatus());
-  ASSERT_TRUE(broker_->suspensions().SuspendPublication("a/w").ok());
+  BrokerSuspensions::PublicationMoved moved;
+  ASSERT_TRUE(broker_->suspensions().SuspendPublication("a/w", moved).ok());
   const std::vector<LeaseId> second = Hold(client, 1);
   Hold(other, 8);
   const auto call = CallOf(client);

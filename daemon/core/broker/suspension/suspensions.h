@@ -57,12 +57,13 @@ class BrokerSuspensions {
     uint64_t segments = 0;  // that moved
     uint64_t bytes = 0;     // of these
   };
-  // Blocks until the contents are in the tier and the devices' memory is free.
-  absl::StatusOr<PublicationMoved> SuspendPublication(absl::string_view name);
+  // Blocks until the contents are in the tier and the devices' memory is free. Also after an error
+  // `moved` tells what has moved.
+  absl::Status SuspendPublication(absl::string_view name, PublicationMoved& moved);
   // Blocks until all is back on the devices. Calls `cancelled` some times a second; true ends the
-  // wait with CANCELLED.
-  absl::StatusOr<PublicationMoved> ResumePublication(absl::string_view name, absl::Time deadline,
-                                                     absl::FunctionRef<bool()> cancelled);
+  // wait with CANCELLED. Also after an error `moved` tells what has moved.
+  absl::Status ResumePublication(absl::string_view name, absl::Time deadline,
+                                 absl::FunctionRef<bool()> cancelled, PublicationMoved& moved);
   // Moves one segment that its last user has let go of, if there is one.
   void MoveLater();
 

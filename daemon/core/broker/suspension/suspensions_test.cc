@@ -288,12 +288,13 @@ TEST_F(BrokerSuspensionsTest, AttachBringsASuspendedPublicationBack) {
   Client client = Open("a"), other = Open("b");
   const std::vector<LeaseId> leases = Hold(client, 2);
   ASSERT_TRUE(broker_->Publish(*CallOf(client), {.name = "w", .leases = leases}, "meta").ok());
-  const auto used = broker_->suspensions().SuspendPublication("a/w");
-  EXPECT_EQ(used.status().code(), absl::StatusCode::kFailedPrecondition) << used.status();
+  BrokerSuspensions::PublicationMoved moved;
+  const absl::Status used = broker_->suspensions().SuspendPublication("a/w", moved);
+  EXPECT_EQ(used.code(), absl::StatusCode::kFailedPrecondition) << used;
   EXPECT_EQ(broker_->Release(*CallOf(client), leases), absl::OkStatus());
-  const auto suspended = broker_->suspensions().SuspendPublication("a/w");
-  ASSERT_TRUE(suspended.ok()) << suspended.status();
-  EXPECT_EQ(suspended->bytes, 2 * kGranule);
+  const absl::Status suspended = broker_->suspensions().SuspendPublication("a/w", moved);
+  ASSERT_TRUE(suspended.ok()) << suspended;
+  EXPECT_EQ(moved.bytes, 2 * kGranule);
   EXPECT_EQ(InTier(), 2 * kGranule);
 
   const std::vector<LeaseId> full = Hold(other, 10);
@@ -309,9 +310,9 @@ TEST_F(BrokerSuspensionsTest, AttachBringsASuspendedPublicationBack) {
   const auto refused = broker_->Advance(attach(/*waits=*/false), /*may_block=*/true);
   ASSERT_EQ(refused.state, State::kAnswered);
   EXPECT_TRUE(absl::IsResourceExhausted(refused.attached.status())) << refused.attached.status();
-  const auto late =
-      broker_->suspensions().ResumePublication("a/w", absl::Now(), [] { return false; });
-  EXPECT_TRUE(absl::IsResourceExhausted(late.status())) << late.status();
+  const absl::Status late = broker_->suspensions().ResumePublication(
+      "a/w", absl::Now(), [] { return false; }, moved);
+  EXPECT_TRUE(absl::IsResourceExhausted(late)) << late;
 
   // One that waits, and one that is given up.
   absl::Notification resumed, given_up;
@@ -378,7 +379,8 @@ TEST_F(BrokerSuspensionsTest, AnotherTenantLearnsNothingOfThePublicationsUsage) 
   ASSERT_TRUE(
       broker_->Publish(*CallOf(client), {.name = "w", .leases = leases, .to_any = true}, "").ok());
   EXPECT_EQ(broker_->Release(*CallOf(client), leases), absl::OkStatus());
-  ASSERT_TRUE(broker_->suspensions().SuspendPublication("a/w").ok());
+  BrokerSuspensions::PublicationMoved moved;
+  ASSERT_TRUE(broker_->suspensions().SuspendPublication("a/w", moved).ok());
   Hold(other, 10);
   const auto refusal = [&](const Client& who) {
     const auto call = CallOf(who);
