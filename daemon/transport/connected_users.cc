@@ -72,14 +72,6 @@ uint32_t ConnectedUsers::connections(uid_t uid) const {
   return found == users_.end() ? 0 : found->second.connections;
 }
 
-std::pair<uid_t, uint32_t> ConnectedUsers::Greediest() const {
-  std::pair<uid_t, uint32_t> greediest;
-  for (const auto& [uid, user] : users_) {
-    if (user.connections > greediest.second) greediest = {uid, user.connections};
-  }
-  return greediest;
-}
-
 absl::Time ConnectedUsers::ForgottenAt(const User& user) const {
   return std::max(user.left_at, user.refused_until) + options_.memory;
 }

@@ -63,8 +63,6 @@ class ConnectedUsers {
   // Returns the windows that hold connections until others have been closed.
   std::vector<std::shared_ptr<CallWindow>> WindowsWithHeld() const;
   uint32_t connections(uid_t uid) const;
-  // Returns a user with the most connections, and their number.
-  std::pair<uid_t, uint32_t> Greediest() const;
   // Returns how many users are known.
   size_t size() const { return users_.size(); }
 

@@ -214,7 +214,10 @@ void GrpcListener::Accept(UniqueFd fd) {
   CutFlood(peer->uid);
   absl::StatusOr<ConnectedUsers::Limits> limits = users_.LimitsOf(peer->uid, gpumem::NodeTime());
   if (!limits.ok()) return Refuse(fd, &*peer, limits.status());
-  if (connections_.size() >= options_.max_connections) EndOneOfTheGreediest();
+  if (connections_.size() >= options_.max_connections) {
+    CountClosed();
+    if (absl::Status room = MakeRoom(); !room.ok()) return Refuse(fd, &*peer, room);
+  }
   const absl::StatusOr<UserServer*> server = ServerOf(peer->uid);
   if (!server.ok()) return Refuse(fd, &*peer, server.status());
   absl::StatusOr<std::shared_ptr<ApiLine>> line = ApiLine::Of(fd);
@@ -251,15 +254,26 @@ void GrpcListener::Refuse(const UniqueFd& fd, const PeerIdentity* peer, const ab
   }
 }
 
-void GrpcListener::EndOneOfTheGreediest() {
-  const auto [greediest, most] = users_.Greediest();
-  for (const auto& [key, connection] : connections_) {
-    if (connection.uid != greediest) continue;
-    if (connection.line->is_cut()) continue;
-    LogLimited(spdlog::level::warn, "connections ended to make room", greediest,
-               "too many connections: ended one of the {} of uid {}", most, greediest);
-    return Cut(key);
+absl::Status GrpcListener::MakeRoom() {
+  if (connections_.size() < options_.max_connections) return absl::OkStatus();
+  if (closing_.size() >= options_.max_connections) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        closing_.size(), " connections are being closed, and there may be no more; try again"));
   }
+  absl::flat_hash_map<uid_t, uint32_t> open;  // there are some: not all are in closing_
+  for (const auto& [key, connection] : connections_) {
+    if (!connection.line->is_cut()) ++open[connection.uid];
+  }
+  const auto greediest = std::max_element(
+      open.begin(), open.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto its = std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) {
+    return each.second.uid == greediest->first && !each.second.line->is_cut();
+  });
+  LogLimited(spdlog::level::warn, "connections ended to make room", greediest->first,
+             "too many connections: ended one of the {} of uid {}", greediest->second,
+             greediest->first);
+  Cut(its->first);
+  return absl::OkStatus();
 }
 
 void GrpcListener::Cut(uint64_t key) {

@@ -34,7 +34,8 @@
 namespace gpumemd {
 
 struct GrpcListenerOptions {
-  // A connection counts until gRPC has closed its descriptor.
+  // A connection counts until gRPC has closed its descriptor. In all, as many again may have been
+  // cut and not be closed yet.
   uint32_t max_connections = 8192;
   uint32_t max_connections_per_uid = 1024;
   ConnectedUsersOptions users;
@@ -105,8 +106,9 @@ class GrpcListener {
   // Ends the servers that have had no connections for options.linger, and gives their memory back
   // to the machine. Returns the time until the next one is to be ended; infinite: there is none.
   absl::Duration EndIdle(absl::Time now);
-  // Makes room when all connections are taken: ends one of the user with the most.
-  void EndOneOfTheGreediest();
+  // When all connections are taken, ends one of the user with the most.
+  //   RESOURCE_EXHAUSTED  as many as may be open are being closed
+  absl::Status MakeRoom();
 
   gpumem::UniqueFd listener_;
   const GrpcListenerOptions options_;

@@ -93,6 +93,21 @@ TEST_P(GrpcListenerUsersTest, ConnectionsOfOneUserEndInTurn) {
   EXPECT_TRUE(by_thread_.CancelledUsages(8));
 }
 
+TEST_P(GrpcListenerUsersTest, ConnectionsThatAreBeingClosedMakeNoRoomForMore) {
+  if (!CanBecomeUser()) GTEST_SKIP() << kNeedsRoot;
+  Start(kLong, {.ends = {.max_calls = 1, .patience = absl::Hours(1)}}, /*max_connections=*/3);
+  for (int i = 0; i < 3; ++i) lines_.push_back(std::make_unique<Line>(path_));
+  EXPECT_TRUE(by_thread_.Usages(6));
+  for (const auto& line : lines_) line->HangUp();
+  // One of them is closed, and its calls have not ended. The others wait for that.
+  EXPECT_TRUE(by_thread_.CancelledUsages(2));
+  EXPECT_FALSE(CallOn(ConnectAs(kOther)).ok());
+  by_thread_.LetUsagesEnd();
+  EXPECT_TRUE(by_thread_.CancelledUsages(6));
+  const absl::Time give_up = absl::Now() + kLong;
+  while (!CallOn(ConnectAs(kOther)).ok()) ASSERT_LT(absl::Now(), give_up);
+}
+
 // --- Users ---------------------------------------------------------------------------------------
 
 TEST_P(GrpcListenerUsersTest, AUserWhoKeepsAllThreadsDelaysNoOther) {

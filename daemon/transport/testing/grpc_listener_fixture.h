@@ -101,7 +101,8 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
     unlink(path_.c_str());
     rmdir(folder_.c_str());
   }
-  void Start(absl::Duration linger, ConnectedUsersOptions users = {}) {
+  void Start(absl::Duration linger, ConnectedUsersOptions users = {},
+             uint32_t max_connections = 8192) {
     auto socket = gpumem::ListenUnix(path_, SOCK_STREAM, 0600);
     ASSERT_TRUE(socket.ok()) << socket.status();
     listener_ = std::make_unique<GrpcListener>(
@@ -116,7 +117,8 @@ class GrpcListenerTest : public ::testing::TestWithParam<bool> {
           absl::MutexLock lock(&mutex_);
           ++started_;
         },
-        GrpcListenerOptions{.users = users, .max_users = 2, .linger = linger});
+        GrpcListenerOptions{
+            .max_connections = max_connections, .users = users, .max_users = 2, .linger = linger});
     listener_->Start();
     chmod(folder_.c_str(), 0755);
     chmod(path_.c_str(), 0666);
