@@ -191,7 +191,7 @@ TEST(ClientTest, TooFewDescriptorsAreRefusedAndTheLeasesReleased) {
   const size_t before = OpenFds();
   EXPECT_EQ(client->AcquireMany({.bytes = kBytes}, 2).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(daemon.live_leases(), 0u);
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_LE(OpenFds(), before);  // gRPC may have closed one of an earlier test
 }
 
 TEST(ClientTest, AFailedMappingReleasesTheLeases) {
@@ -213,7 +213,7 @@ TEST(ClientTest, AFailedMappingReleasesTheLeases) {
   const size_t before = OpenFds();
   EXPECT_EQ(client->AcquireMany({.bytes = kBytes}, 2).status().code(), absl::StatusCode::kInternal);
   EXPECT_EQ(daemon.live_leases(), 0u);
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_LE(OpenFds(), before);
 }
 
 TEST(ClientTest, AGrantThatCameTooLateIsGivenBackByTheNextCall) {
@@ -237,7 +237,7 @@ TEST(ClientTest, AGrantThatCameTooLateIsGivenBackByTheNextCall) {
   EXPECT_EQ(daemon.live_leases(), 1u);
   EXPECT_TRUE(client->GetUsage().ok());
   EXPECT_EQ(daemon.live_leases(), 0u);
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_LE(OpenFds(), before);
 }
 
 TEST(ClientTest, AReleaseThatFailedIsTriedAgain) {

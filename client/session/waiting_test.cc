@@ -158,7 +158,7 @@ TEST(WaitingTest, TheClientsOtherCallsGoOnBesideIt) {
   daemon.Free();
   waiter.join();
   EXPECT_EQ(daemon.fake().live_leases(/*awaited=*/0), 0u);
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_LE(OpenFds(), before);  // gRPC may have closed a connection of an earlier test
 }
 
 // A waiting thread still does the session's work: it retries a release that the daemon did not
@@ -212,7 +212,7 @@ TEST(WaitingTest, CanBeCancelled) {
   // The daemon is notified.
   daemon.AwaitWaiters(0);
   EXPECT_EQ(daemon.fake().live_leases(), 0u);
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_LE(OpenFds(), before);
   // The cancellation is permanent, and the session is unaffected.
   EXPECT_EQ(client->Acquire({.bytes = kBytes, .cancel = cancel}).status().code(),
             absl::StatusCode::kCancelled);
@@ -239,7 +239,7 @@ TEST(WaitingTest, AGrantThatCameWithTheCancelIsGivenBack) {
   daemon.AwaitWaiters(0);
   EXPECT_TRUE(client->GetUsage().ok());
   EXPECT_EQ(daemon.fake().live_leases(), 0u);
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_LE(OpenFds(), before);
 }
 
 // The daemon sends the memory and is cancelled before it answers: no other call is needed to give
@@ -263,7 +263,7 @@ TEST(WaitingTest, MemoryThatWasSentBeforeTheCancelIsGivenBackAtOnce) {
       client->Acquire({.bytes = kBytes, .wait = absl::Hours(1), .cancel = cancel}).status().code(),
       absl::StatusCode::kCancelled);
   EXPECT_EQ(daemon.live_leases(), 0u);
-  EXPECT_EQ(OpenFds(), before);
+  EXPECT_LE(OpenFds(), before);
 }
 
 TEST(WaitingTest, EndsWithTheSession) {
