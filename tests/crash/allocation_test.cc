@@ -3,8 +3,8 @@
 // any thread. The daemon may die of it or refuse the call; nothing that clients hold is lost, and
 // the same call succeeds when it is repeated.
 //
-//   GPUMEM_ALLOCATIONS  1: each allocation of the calls and of a start fails once, which takes most
-//                       of an hour; by default, every 97th and every 997th
+//   GPUMEM_ALLOCATIONS  N: each Nth allocation of the calls and of a start fails once; 1 takes more
+//                       than two hours. By default, every 97th and every 997th
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
