@@ -19,7 +19,7 @@ namespace gpumem {
 namespace demote_test {
 
 using absl::StatusCode;
-using internal::OpenFds;
+using internal::OpenMemoryFds;
 using ::testing::HasSubstr;
 
 TEST_F(DemoteTest, WhatTheLibraryKnowsIsRefusedWithoutTheDaemon) {
@@ -88,13 +88,13 @@ TEST_F(DemoteTest, TheDaemonIsAskedBeforeAnythingMoves) {
   }});
   std::vector<Segment> segments = Acquire(2);
   char* const base = Bytes(segments[0]);
-  const size_t fds = OpenFds();
+  const size_t fds = OpenMemoryFds();
   const absl::Status status = client_->Demote(All(segments), Counting());
   EXPECT_EQ(status, absl::FailedPreconditionError("others use it"));
   EXPECT_EQ(pauses_, 0);
   Expect(segments, base, /*demoted=*/false);
   EXPECT_EQ(daemon_->live_leases(), 2u);
-  EXPECT_EQ(OpenFds(), fds);
+  EXPECT_EQ(OpenMemoryFds(), fds);
 }
 
 TEST_F(DemoteTest, AProgramThatCannotPauseKeepsItsMemory) {

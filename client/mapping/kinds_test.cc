@@ -24,7 +24,7 @@ namespace gpumem::kinds_testing {
 namespace kinds_test {
 
 using absl::StatusCode;
-using internal::OpenFds;
+using internal::OpenMemoryFds;
 using ::testing::ElementsAre;
 
 TEST_F(KindsTest, PinnedIsHostMemoryThatGpusUseWhereThereAreSome) {
@@ -60,14 +60,14 @@ TEST_F(KindsTest, HostMemoryIsMappedLikeDeviceMemory) {
 TEST_F(KindsTest, ADescriptorIsFetchedOnceAndIsTheSameMemory) {
   for (const Kind kind : {Kind::kVmm, Kind::kPinned, Kind::kHost}) {
     Segment segment = client_->Acquire({.bytes = kBytes, .kind = kind}).value();
-    const size_t before = OpenFds();
+    const size_t before = OpenMemoryFds();
     scopes_.clear();
     absl::StatusOr<int> fd = segment.fd();
     ASSERT_TRUE(fd.ok()) << fd.status();
     EXPECT_EQ(segment.fd().value(), *fd);
     EXPECT_THAT(scopes_, ElementsAre(v1::TICKET_SCOPE_TENANT));
     EXPECT_EQ(daemon_.live_leases(), 1u);
-    EXPECT_EQ(OpenFds(), before + 1);
+    EXPECT_EQ(OpenMemoryFds(), before + 1);
     strcpy(static_cast<char*>(segment.data()), "raw");
     char raw[4] = "";
     EXPECT_EQ(pread(*fd, raw, sizeof(raw), 0), 4);

@@ -20,7 +20,7 @@ namespace gpumem {
 namespace waiting_test {
 
 using internal::FakeDaemon;
-using internal::OpenFds;
+using internal::OpenMemoryFds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -144,7 +144,7 @@ TEST(WaitingTest, TheClientsOtherCallsGoOnBesideIt) {
   QueueingDaemon daemon;
   auto client = ConnectTo(daemon.fake());
   ASSERT_TRUE(client->GetUsage().ok());
-  const size_t before = OpenFds();
+  const size_t before = OpenMemoryFds();
   std::thread waiter(
       [&] { EXPECT_TRUE(client->Acquire({.bytes = kBytes, .wait = absl::Hours(1)}).ok()); });
   daemon.AwaitWaiters(1);
@@ -158,7 +158,7 @@ TEST(WaitingTest, TheClientsOtherCallsGoOnBesideIt) {
   daemon.Free();
   waiter.join();
   EXPECT_EQ(daemon.fake().live_leases(/*awaited=*/0), 0u);
-  EXPECT_LE(OpenFds(), before);  // gRPC may have closed a connection of an earlier test
+  EXPECT_EQ(OpenMemoryFds(), before);
 }
 
 // A waiting thread still does the session's work: it retries a release that the daemon did not
@@ -191,7 +191,7 @@ TEST(WaitingTest, CanBeCancelled) {
   QueueingDaemon daemon;
   auto client = ConnectTo(daemon.fake());
   ASSERT_TRUE(client->GetUsage().ok());
-  const size_t before = OpenFds();
+  const size_t before = OpenMemoryFds();
   const CancelToken cancel;
   std::thread other([&, copy = cancel] {
     daemon.AwaitWaiters(2);
@@ -212,7 +212,7 @@ TEST(WaitingTest, CanBeCancelled) {
   // The daemon is notified.
   daemon.AwaitWaiters(0);
   EXPECT_EQ(daemon.fake().live_leases(), 0u);
-  EXPECT_LE(OpenFds(), before);
+  EXPECT_EQ(OpenMemoryFds(), before);
   // The cancellation is permanent, and the session is unaffected.
   EXPECT_EQ(client->Acquire({.bytes = kBytes, .cancel = cancel}).status().code(),
             absl::StatusCode::kCancelled);
@@ -225,7 +225,7 @@ TEST(WaitingTest, AGrantThatCameWithTheCancelIsGivenBack) {
   daemon.GrantLate();
   auto client = ConnectTo(daemon.fake());
   ASSERT_TRUE(client->GetUsage().ok());
-  const size_t before = OpenFds();
+  const size_t before = OpenMemoryFds();
   const CancelToken cancel;
   std::thread other([&] {
     daemon.AwaitWaiters(1);
@@ -239,7 +239,7 @@ TEST(WaitingTest, AGrantThatCameWithTheCancelIsGivenBack) {
   daemon.AwaitWaiters(0);
   EXPECT_TRUE(client->GetUsage().ok());
   EXPECT_EQ(daemon.fake().live_leases(), 0u);
-  EXPECT_LE(OpenFds(), before);
+  EXPECT_EQ(OpenMemoryFds(), before);
 }
 
 // The daemon sends the memory and is cancelled before it answers: no other call is needed to give
@@ -258,12 +258,12 @@ TEST(WaitingTest, MemoryThatWasSentBeforeTheCancelIsGivenBackAtOnce) {
   fake = &daemon;
   auto client = ConnectTo(daemon);
   ASSERT_TRUE(client->GetUsage().ok());
-  const size_t before = OpenFds();
+  const size_t before = OpenMemoryFds();
   EXPECT_EQ(
       client->Acquire({.bytes = kBytes, .wait = absl::Hours(1), .cancel = cancel}).status().code(),
       absl::StatusCode::kCancelled);
   EXPECT_EQ(daemon.live_leases(), 0u);
-  EXPECT_LE(OpenFds(), before);
+  EXPECT_EQ(OpenMemoryFds(), before);
 }
 
 TEST(WaitingTest, EndsWithTheSession) {

@@ -9,8 +9,11 @@
 #include <chrono>
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "common/unique_fd.h"
 
 namespace gpumem::internal {
@@ -33,6 +36,16 @@ UniqueFd CopyOf(int memory, uint64_t bytes) {
 size_t OpenFds() {
   const std::filesystem::directory_iterator all("/proc/self/fd");
   return static_cast<size_t>(std::distance(begin(all), end(all)));
+}
+
+size_t OpenMemoryFds() {
+  size_t count = 0;
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    const std::string file = std::filesystem::read_symlink(fd, closed).string();
+    if (absl::StrContains(file, "memfd:")) ++count;
+  }
+  return count;
 }
 
 FakeDaemon::FakeDaemon(Script script) : script_(std::move(script)) {

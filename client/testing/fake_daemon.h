@@ -29,6 +29,8 @@ namespace gpumem::internal {
 
 // Open descriptors of this process.
 size_t OpenFds();
+// Those of them that are memory. gRPC closes sockets of earlier tests at any time.
+size_t OpenMemoryFds();
 
 // Describes the leases in a Delivery if this thread serves a Converse of a FakeDaemon.
 void DescribeLeases(const std::vector<v1::Lease>& leases, v1::Delivery* delivery);

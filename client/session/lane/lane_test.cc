@@ -25,7 +25,7 @@ namespace gpumem {
 namespace lane_test {
 
 using internal::FakeDaemon;
-using internal::OpenFds;
+using internal::OpenMemoryFds;
 using ::testing::HasSubstr;
 using IsCancelled = std::function<bool()>;
 
@@ -122,11 +122,11 @@ TEST(LaneTest, AnErrorAfterTheDeliveryUndoesTheMapping) {
   }});
   auto client = ConnectTo(daemon);
   EXPECT_TRUE(client->GetUsage().ok());
-  const size_t fds = OpenFds();
+  const size_t fds = OpenMemoryFds();
   absl::StatusOr<Segment> segment = client->Acquire({.bytes = kBytes});
   EXPECT_EQ(segment.status().code(), absl::StatusCode::kAborted);
   EXPECT_THAT(std::string(segment.status().message()), HasSubstr("ended meanwhile"));
-  EXPECT_EQ(OpenFds(), fds + 1);  // the daemon's
+  EXPECT_EQ(OpenMemoryFds(), fds + 1);  // the daemon's
   EXPECT_EQ(daemon.live_leases(), 1u);
   // The daemon may hold it: the next call releases it.
   segment = client->Acquire({.bytes = kBytes});
