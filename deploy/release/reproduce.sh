@@ -91,8 +91,10 @@ compare_folders() {
 }
 
 # sums_below FOLDER: checksums by name. Manifests of runfiles have absolute paths, and are not packed.
+# A .buildinfo is there to record date and environment of its build, and .changes has its checksum.
 sums_below() {
-  (cd "$1" && find . -type f ! -iname '*manifest' -print0 | sort -z | xargs -0r sha256sum)
+  (cd "$1" && find . -type f ! -iname '*manifest' ! -name '*.buildinfo' ! -name '*.changes' -print0 |
+    sort -z | xargs -0r sha256sum)
 }
 
 # remove_tree FOLDER: Bazel write-protects its outputs.
