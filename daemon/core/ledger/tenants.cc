@@ -99,7 +99,7 @@ void Tenants::LeaveMadeParent(Tenant& tenant) {
   Tenant* const parent = tenant.parent;
   tenant.quota.parent = state_.default_quota.parent;
   Link(tenant);
-  if (parent != nullptr && parent != tenant.parent) ForgetIfIdle(*parent);
+  if (parent != nullptr) ForgetIfIdle(*parent);
 }
 
 void Tenants::ForgetIfIdle(Tenant& tenant) {
@@ -109,7 +109,7 @@ void Tenants::ForgetIfIdle(Tenant& tenant) {
     DropMade(tenant);
     // An override may keep it: another of its name begins anew.
     for (Account& account : tenant.accounts) account.ForgetUse();
-    if (!tenant.configured && tenant.quota_set) return LeaveMadeParent(tenant);
+    if (tenant.quota_set) return LeaveMadeParent(tenant);
   }
   if (tenant.configured || tenant.quota_set || tenant.made) return;
   Tenant* const parent = tenant.parent;
