@@ -68,7 +68,7 @@ std::vector<std::string> Growing(const std::vector<Figures>& rows) {
 
 TEST(Verdict, NothingGrowsWithoutALeak) {
   const std::vector<Verdict> verdicts = JudgeTable(Soak({}));
-  EXPECT_EQ(verdicts.size(), 9u);  // of the figures in the table
+  EXPECT_EQ(verdicts.size(), 10u);  // of the figures in the table
   for (const Verdict& verdict : verdicts) {
     EXPECT_EQ(verdict.finding, Finding::kFlat) << TextOf({verdict});
   }
@@ -92,7 +92,7 @@ TEST(Verdict, ADaemonMayFillItsHistoryInItsFirstHour) {
 TEST(Verdict, WhatDaemonsHandOnIsFound) {
   EXPECT_THAT(Growing(Soak({.journal = kMiBytes})),
               ElementsAre("journal_bytes", "journal_bytes/lives"));
-  EXPECT_THAT(Growing(Soak({.keeper = 12})), ElementsAre("keeper_fds"));
+  EXPECT_THAT(Growing(Soak({.keeper = 12})), ElementsAre("keeper_fds", "keeper_fds/lives"));
 }
 
 TEST(Verdict, ATableIsReadAsItWasWritten) {
