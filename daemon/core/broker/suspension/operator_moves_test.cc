@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -95,10 +96,11 @@ class OperatorMovesTest : public BrokerWaitFixture {
     ASSERT_EQ(broker_->Release(*CallOf(client), leases), absl::OkStatus());
   }
   absl::StatusOr<BrokerSuspensions::PublicationMoved> ResumePublication(
-      absl::string_view name, absl::Duration patience = kLong) {
+      absl::string_view name, absl::Duration patience = kLong,
+      const std::function<bool()>& cancelled = [] { return false; }) {
     BrokerSuspensions::PublicationMoved moved;
-    absl::Status resumed = broker_->suspensions().ResumePublication(
-        name, absl::Now() + patience, [this] { return cancelled_.load(); }, moved);
+    absl::Status resumed =
+        broker_->suspensions().ResumePublication(name, absl::Now() + patience, cancelled, moved);
     if (!resumed.ok()) return resumed;
     return moved;
   }
@@ -107,6 +109,20 @@ class OperatorMovesTest : public BrokerWaitFixture {
     absl::Status suspended = broker_->suspensions().SuspendPublication(name, moved);
     if (!suspended.ok()) return suspended;
     return moved;
+  }
+  // Suspends "team/w", and has `meanwhile` done while its memory is copied. The copy ends once that
+  // has opened the gate.
+  absl::StatusOr<BrokerSuspensions::PublicationMoved> SuspendWhile(
+      const std::function<void(Gate&)>& meanwhile) {
+    Gate gate;
+    copies_ = &gate;
+    absl::StatusOr<BrokerSuspensions::PublicationMoved> suspended = absl::UnknownError("not yet");
+    std::thread suspends([&] { suspended = SuspendPublication("team/w"); });
+    gate.AwaitArrivals(1);
+    meanwhile(gate);
+    suspends.join();
+    copies_ = nullptr;
+    return suspended;
   }
   // True once so many bytes are in the tier. What a failed move has made there goes soon.
   bool InTier(uint64_t bytes) {
@@ -127,7 +143,6 @@ class OperatorMovesTest : public BrokerWaitFixture {
   }
 
   std::atomic<bool> creates_fail_ = false, copies_fail_ = false, tier_fails_ = false;
-  std::atomic<bool> cancelled_ = false;
   std::atomic<Gate*> copies_ = nullptr, destroys_ = nullptr;  // hold them up
   uint64_t next_ = 1;
 };
@@ -282,61 +297,43 @@ TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForRoom) {
   const std::vector<LeaseId> full = Hold(other, 10);
   EXPECT_EQ(ResumePublication("team/w", absl::Milliseconds(1)).status().code(),
             StatusCode::kResourceExhausted);
-  cancelled_ = true;
-  EXPECT_EQ(ResumePublication("team/w").status().code(), StatusCode::kCancelled);
-  cancelled_ = false;
-  BrokerSuspensions::PublicationMoved moved;
-  absl::Status resumed = absl::UnknownError("not answered");
+  EXPECT_EQ(ResumePublication("team/w", kLong, [] { return true; }).status().code(),
+            StatusCode::kCancelled);
+  absl::StatusOr<BrokerSuspensions::PublicationMoved> resumed = absl::UnknownError("not answered");
   absl::Notification waits;
   std::thread resumes([&] {
-    resumed = broker_->suspensions().ResumePublication(
-        "team/w", absl::Now() + kLong,
-        [&] {
-          if (!waits.HasBeenNotified()) waits.Notify();
-          return false;
-        },
-        moved);
+    resumed = ResumePublication("team/w", kLong, [&] {
+      if (!waits.HasBeenNotified()) waits.Notify();
+      return false;
+    });
   });
   EXPECT_TRUE(waits.WaitForNotificationWithTimeout(kLong));
   EXPECT_EQ(broker_->Release(*CallOf(other), full), absl::OkStatus());
   resumes.join();
-  ASSERT_TRUE(resumed.ok()) << resumed;
-  EXPECT_EQ(moved.bytes, 2 * kGranule);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->bytes, 2 * kGranule);
 }
 
 TEST_F(OperatorMovesTest, ResumeOfAPublicationWaitsForItsWayToTheTier) {
   Publish("w");
-  Gate gate;
-  copies_ = &gate;
-  absl::StatusOr<BrokerSuspensions::PublicationMoved> suspended = absl::UnknownError("not yet");
-  std::thread suspends([&] { suspended = SuspendPublication("team/w"); });
-  gate.AwaitArrivals(1);
-  BrokerSuspensions::PublicationMoved moved;
-  const absl::Status resumed = broker_->suspensions().ResumePublication(
-      "team/w", absl::Now() + kLong,
-      [&] {
-        gate.Open();
-        return false;
-      },
-      moved);
-  suspends.join();
-  copies_ = nullptr;
+  absl::StatusOr<BrokerSuspensions::PublicationMoved> resumed = absl::UnknownError("not answered");
+  const auto suspended = SuspendWhile([&](Gate& gate) {
+    resumed = ResumePublication("team/w", kLong, [&] {
+      gate.Open();
+      return false;
+    });
+  });
   EXPECT_TRUE(suspended.ok()) << suspended.status();
-  ASSERT_TRUE(resumed.ok()) << resumed;
-  EXPECT_EQ(moved.bytes, 2 * kGranule);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ(resumed->bytes, 2 * kGranule);
 }
 
 TEST_F(OperatorMovesTest, APublicationThatEndsWhileItIsCopiedIsNotFound) {
   Publish("w");
-  Gate gate;
-  copies_ = &gate;
-  absl::StatusOr<BrokerSuspensions::PublicationMoved> suspended = absl::UnknownError("not yet");
-  std::thread suspends([&] { suspended = SuspendPublication("team/w"); });
-  gate.AwaitArrivals(1);
-  EXPECT_TRUE(broker_->operators().Unpublish("team/w").ok());
-  gate.Open();
-  suspends.join();
-  copies_ = nullptr;
+  const auto suspended = SuspendWhile([&](Gate& gate) {
+    EXPECT_TRUE(broker_->operators().Unpublish("team/w").ok());
+    gate.Open();
+  });
   EXPECT_EQ(suspended.status().code(), StatusCode::kNotFound) << suspended.status();
   EXPECT_TRUE(InTier(0));
 }
