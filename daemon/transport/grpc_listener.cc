@@ -214,10 +214,7 @@ void GrpcListener::Accept(UniqueFd fd) {
   CutFlood(peer->uid);
   absl::StatusOr<ConnectedUsers::Limits> limits = users_.LimitsOf(peer->uid, gpumem::NodeTime());
   if (!limits.ok()) return Refuse(fd, &*peer, limits.status());
-  if (connections_.size() >= options_.max_connections) {
-    CountClosed();
-    if (absl::Status room = MakeRoom(); !room.ok()) return Refuse(fd, &*peer, room);
-  }
+  if (absl::Status room = MakeRoom(); !room.ok()) return Refuse(fd, &*peer, room);
   const absl::StatusOr<UserServer*> server = ServerOf(peer->uid);
   if (!server.ok()) return Refuse(fd, &*peer, server.status());
   absl::StatusOr<std::shared_ptr<ApiLine>> line = ApiLine::Of(fd);
@@ -255,6 +252,7 @@ void GrpcListener::Refuse(const UniqueFd& fd, const PeerIdentity* peer, const ab
 }
 
 absl::Status GrpcListener::MakeRoom() {
+  if (connections_.size() >= options_.max_connections) CountClosed();
   if (connections_.size() < options_.max_connections) return absl::OkStatus();
   if (closing_.size() >= options_.max_connections) {
     return absl::ResourceExhaustedError(absl::StrCat(
