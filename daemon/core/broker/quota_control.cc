@@ -8,9 +8,25 @@
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/core/ledger/bounds.h"
 #include "daemon/core/quota/guarantees.h"
 
 namespace gpumemd {
+namespace {
+
+// Returns the tenant's level, 1 without a parent; kMaxTenantLevels + 1 for all that are deeper.
+size_t LevelOf(absl::string_view tenant, const std::map<std::string, Quota>& tenants,
+               const Quota& defaults) {
+  size_t level = 0;
+  for (std::string each(tenant); !each.empty() && level <= kMaxTenantLevels; ++level) {
+    const auto found = tenants.find(each);
+    // One that a rule has made has the default parent.
+    each = found == tenants.end() ? defaults.parent : found->second.parent;
+  }
+  return level;
+}
+
+}  // namespace
 
 QuotaControl::QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Overrides overrides,
                            Save save)
@@ -34,8 +50,15 @@ std::map<std::string, Quota> QuotaControl::WithMade(std::map<std::string, Quota>
 
 absl::Status QuotaControl::CheckMade(const std::map<std::string, Quota>& tenants,
                                      const Quota& defaults) const {
-  const std::optional<GuaranteeProblem> problem =
-      FindGuaranteeProblem(WithMade(tenants, defaults), devices_);
+  const std::map<std::string, Quota> all = WithMade(tenants, defaults);
+  for (const auto& [tenant, quota] : all) {
+    if (tenants.contains(tenant) || LevelOf(tenant, all, defaults) <= kMaxTenantLevels) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("tenant \"", tenant, "\", made at run time, would be on level ",
+                     kMaxTenantLevels + 1, " or below (there are at most ", kMaxTenantLevels,
+                     "); put fewer tenants above it, or end it (gpumemctl tenant end)"));
+  }
+  const std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(all, devices_);
   if (!problem) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(Tell(*problem),

@@ -31,8 +31,10 @@ class QuotaControl {
   // this.
   QuotaControl(Broker* broker, std::vector<DeviceInfo> devices, Overrides overrides, Save save);
 
-  // Returns FAILED_PRECONDITION if the guarantees of tenants made at run time could not be kept
-  // beside those of this configuration. They are promises in force: a reload does not take them.
+  // Returns FAILED_PRECONDITION if, with this configuration,
+  //   - the guarantees of tenants made at run time could not be kept. They are promises in force: a
+  //     reload does not take them.
+  //   - one of these tenants would be deeper than kMaxTenantLevels.
   absl::Status CheckMade(const std::map<std::string, Quota>& tenants, const Quota& defaults) const;
 
   // Takes the configuration's quotas: its tenants', and the default for tenants that rules make.

@@ -4,17 +4,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/bytes.h"
 #include "daemon/core/broker/tenants.h"
 #include "daemon/core/broker/testing/calls.h"
 #include "daemon/core/broker/views.h"
+#include "daemon/core/ledger/bounds.h"
 #include "daemon/core/quota/testing/change.h"
 #include "daemon/device/host_device.h"
 
@@ -298,6 +303,47 @@ TEST_F(QuotaControlTest, AReloadMayNotTakeTheGuaranteesOfMadeTenants) {
   EXPECT_TRUE(absl::IsFailedPrecondition(control_->Set("team", Guarantee(30 * kMiB)).status()));
   EXPECT_TRUE(absl::IsFailedPrecondition(
       control_->CreateTenant({.tenant = "more", .quota = Guarantee(30 * kMiB)}).status()));
+}
+
+TEST_F(QuotaControlTest, AReloadMayNotPutMadeTenantsTooDeep) {
+  control_->Configure({{"team", {}}}, {});
+  ASSERT_TRUE(control_->CreateTenant({.tenant = "job", .parent = "team"}).ok());
+  ASSERT_TRUE(control_->CreateTenant({.tenant = "step", .parent = "job"}).ok());
+  // Returns a configuration with so many tenants above "team".
+  const auto above = [](size_t count) {
+    std::map<std::string, Quota> tenants;
+    std::string below = "team";
+    for (size_t i = 0; i < count; ++i) {
+      const std::string name = absl::StrCat("above", i);
+      tenants.emplace(below, Quota{.parent = name});
+      below = name;
+    }
+    tenants.emplace(below, Quota());
+    return tenants;
+  };
+  EXPECT_TRUE(control_->CheckMade(above(kMaxTenantLevels - 3), {}).ok());
+  const absl::Status refused = control_->CheckMade(above(kMaxTenantLevels - 2), {});
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("tenant \"step\""));
+  // The depth of tenants that the configuration names is its own matter.
+  std::map<std::string, Quota> named = above(kMaxTenantLevels + 5);
+  named.emplace("job", Quota());
+  named.emplace("step", Quota{.parent = "job"});
+  EXPECT_TRUE(control_->CheckMade(named, {}).ok());
+}
+
+TEST_F(QuotaControlTest, AReloadMayNotPutChildrenTooDeepByTheDefaultParent) {
+  control_->Configure({{"team", {}}}, {});
+  const auto session = broker_->OpenSession("alice", {.peer = {.pid = 7, .start_time = 1}});
+  ASSERT_TRUE(session.ok()) << session.status();
+  ASSERT_TRUE(broker_->tenants().CreateChild(CallIn(*broker_, *session), "step", {}).ok());
+  std::map<std::string, Quota> tenants;
+  for (size_t level = 1; level < kMaxTenantLevels; ++level) {
+    tenants.emplace(absl::StrCat("level", level),
+                    Quota{.parent = level == 1 ? "" : absl::StrCat("level", level - 1)});
+  }
+  EXPECT_TRUE(control_->CheckMade(tenants, {.parent = "level6"}).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(control_->CheckMade(tenants, {.parent = "level7"})));
 }
 
 TEST_F(QuotaControlTest, EndingAMadeTenantSaysWhatItHolds) {
