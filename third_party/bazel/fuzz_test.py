@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """How fuzz.py tells findings apart, and what it counts of a run. The engine is a script."""
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 sys.dont_write_bytecode = True
 FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -86,6 +88,34 @@ class Reasons(unittest.TestCase):
 
     def test_unknown(self):
         self.assertEqual(fuzz.reason_of("nothing"), "unknown")
+
+
+class Calls(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.log = os.path.join(self.folder.name, "log")
+
+    def call(self, script, seconds):
+        options = argparse.Namespace(checkout=self.folder.name, engine="afl", interrupted=False)
+        status = fuzz.call(["sh", "-c", script], options, self.log, seconds)
+        with open(self.log) as log:
+            return status, log.read()
+
+    def test_end_engines_by_a_signal_for_which_they_end_their_own(self):
+        status, text = self.call("trap 'echo ended; exit' INT; while :; do sleep 0.05; done", 3)
+        self.assertIsNone(status)
+        self.assertIn("ended", text)
+
+    def test_kill_engines_that_do_not_end(self):
+        with mock.patch.object(fuzz, "ENDING", 0.2):
+            status, text = self.call("trap '' INT; echo $$; while :; do sleep 0.05; done", 3)
+        self.assertIsNone(status)
+        with self.assertRaises(ProcessLookupError):
+            os.kill(int(text), 0)
+
+    def test_return_the_status_of_others(self):
+        self.assertEqual(self.call("exit 7", 60), (7, ""))
 
 
 class Runs(unittest.TestCase):
