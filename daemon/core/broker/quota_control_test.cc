@@ -325,6 +325,7 @@ TEST_F(QuotaControlTest, AReloadMayNotPutMadeTenantsTooDeep) {
   const absl::Status refused = control_->CheckMade(above(kMaxTenantLevels - 2), {});
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("tenant \"step\""));
+  EXPECT_TRUE(absl::IsFailedPrecondition(control_->CheckMade(above(kMaxTenantLevels), {})));
   // The depth of tenants that the configuration names is its own matter.
   std::map<std::string, Quota> named = above(kMaxTenantLevels + 5);
   named.emplace("job", Quota());
