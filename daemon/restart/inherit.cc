@@ -28,8 +28,8 @@ absl::string_view RuledTenant(const MadeByName& made, absl::string_view tenant) 
 
 }  // namespace
 
-std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
-                                            absl::Span<const Rule> rules) {
+absl::StatusOr<std::map<SessionId, Survivor>> FindSurvivors(const JournalImage& image,
+                                                            absl::Span<const Rule> rules) {
   std::map<SessionId, Survivor> survivors;
   MadeByName made;
   for (const auto& [id, tenant] : image.made_tenants) made.emplace(tenant.name.view(), &tenant);
@@ -39,7 +39,8 @@ std::map<SessionId, Survivor> FindSurvivors(const JournalImage& image,
   };
   for (const auto& [id, session] : image.sessions) {
     absl::StatusOr<Peer> peer = FindPeer(session.pid, session.start_time);
-    if (!peer.ok()) continue;
+    if (absl::IsNotFound(peer.status())) continue;
+    if (!peer.ok()) return peer.status();
     Survivor survivor{.peer = *std::move(peer)};
     survivor.peer.identity.uid = session.uid;
     survivor.peer.identity.gid = session.gid;

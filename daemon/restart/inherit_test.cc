@@ -3,11 +3,13 @@
 #include "daemon/restart/inherit.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "daemon/core/identity/rules.h"
 #include "daemon/core/journal/image.h"
 #include "daemon/transport/peer/peer.h"
@@ -37,9 +39,12 @@ class FindSurvivorsTest : public ::testing::Test {
                                 .uid = 5,
                                 .tenant = tenant};
     const auto survivors = FindSurvivors(image, rules);
-    EXPECT_EQ(survivors.size(), 1u);
-    if (survivors.empty()) return {};
-    const Survivor& survivor = survivors.begin()->second;
+    EXPECT_TRUE(survivors.ok()) << survivors.status();
+    if (!survivors.ok() || survivors->size() != 1) {
+      ADD_FAILURE() << "not one survivor";
+      return {};
+    }
+    const Survivor& survivor = survivors->begin()->second;
     EXPECT_EQ(survivor.match.tenant, tenant);
     EXPECT_EQ(survivor.details.rule, survivor.match.rule);
     return survivor.match;
@@ -82,7 +87,20 @@ TEST_F(FindSurvivorsTest, ACycleOfParentsEnds) {
 TEST_F(FindSurvivorsTest, AreOfTheSameProcess) {
   MatchOf("user-5");
   image.sessions[kSession].start_time += 1;
-  EXPECT_TRUE(FindSurvivors(image, rules).empty()) << "another process has its pid now";
+  const auto survivors = FindSurvivors(image, rules);
+  ASSERT_TRUE(survivors.ok()) << survivors.status();
+  EXPECT_TRUE(survivors->empty()) << "another process has its pid now";
+}
+
+TEST_F(FindSurvivorsTest, AreNotGivenUpWhereNoneCanBeFound) {
+  MatchOf("user-5");
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {0, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const auto survivors = FindSurvivors(image, rules);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(absl::IsResourceExhausted(survivors.status())) << survivors.status();
 }
 
 }  // namespace inherit_test

@@ -220,7 +220,11 @@ absl::Status Server::Inherit() {
     // A living process may still map it.
     for (auto& [id, segment] : found.image.segments) segment.shared_out = true;
   } else {
-    survivors_ = FindSurvivors(found.image, config_.rules);
+    // Without an answer this daemon ends, and the next one asks again.
+    absl::StatusOr<std::map<SessionId, Survivor>> survivors =
+        FindSurvivors(found.image, config_.rules);
+    if (!survivors.ok()) return survivors.status();
+    survivors_ = *std::move(survivors);
   }
   for (const auto& [id, survivor] : survivors_) {
     inheritance.sessions.emplace(id, survivor.details);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/transport/peer/peer.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,8 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
-#include <fstream>
-#include <sstream>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,14 +33,30 @@ namespace {
 #define SO_PEERPIDFD 77
 #endif
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
+// Returns the file's text, or "" of a file that is not there or that this process may not read: of
+// a process that has ended, or that /proc hides (hidepid). Any other failure says nothing about the
+// process, and must not be taken for its end.
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const auto failed = [&]() -> absl::StatusOr<std::string> {
+    if (errno == ENOENT || errno == ESRCH || errno == EACCES || errno == EPERM) return "";
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+  };
+  const gpumem::UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return failed();
+  std::string text;
+  char part[4096];
+  while (true) {
+    const ssize_t size = read(file.get(), part, sizeof(part));
+    if (size == 0) return text;
+    if (size > 0) {
+      text.append(part, static_cast<size_t>(size));
+    } else if (errno != EINTR) {
+      return failed();
+    }
+  }
 }
 
-std::string ReadProc(pid_t pid, const char* name) {
+absl::StatusOr<std::string> ReadProc(pid_t pid, const char* name) {
   return ReadFile(absl::StrCat("/proc/", pid, "/", name));
 }
 
@@ -69,9 +85,10 @@ absl::StatusOr<gpumem::UniqueFd> PidfdOf(int socket, pid_t pid, bool by_number) 
 
 // Returns the process's pid in /proc: of the PID namespace of /proc's mounter, which need not be
 // the daemon's. 0 if /proc does not show it.
-pid_t NumberInProc(int pidfd) {
-  const std::string info = ReadFile(absl::StrCat("/proc/self/fdinfo/", pidfd));
-  for (absl::string_view line : absl::StrSplit(info, '\n')) {
+absl::StatusOr<pid_t> NumberInProc(int pidfd) {
+  const absl::StatusOr<std::string> info = ReadFile(absl::StrCat("/proc/self/fdinfo/", pidfd));
+  if (!info.ok()) return info.status();
+  for (absl::string_view line : absl::StrSplit(*info, '\n')) {
     pid_t pid = 0;
     if (absl::ConsumePrefix(&line, "Pid:") && absl::SimpleAtoi(line, &pid)) {
       return std::max(pid, 0);
@@ -88,8 +105,8 @@ bool HadBegun(uint64_t start_time, int64_t queue_empty_at) {
 }
 
 const std::string& NamespaceRoot() {
-  static const std::string& root =
-      *new std::string(RootOfCgroupNamespace(ReadFile("/proc/self/mountinfo"), getpid()));
+  static const std::string& root = *new std::string(
+      RootOfCgroupNamespace(ReadFile("/proc/self/mountinfo").value_or(""), getpid()));
   return root;
 }
 
@@ -100,17 +117,34 @@ bool IsAtRootOfOwnNamespace() {
   constexpr ino_t kMachines = 0xEFFFFFFB;
   struct stat own;
   if (stat("/proc/self/ns/cgroup", &own) != 0 || own.st_ino == kMachines) return false;
-  const std::string groups = ReadFile("/proc/self/cgroup");
+  const std::string groups = ReadFile("/proc/self/cgroup").value_or("");
   return absl::StartsWith(groups, "0::/\n") || absl::StrContains(groups, "\n0::/\n");
 }
 
-Cgroup CgroupOf(pid_t proc_pid) {
-  if (proc_pid == 0) return Cgroup::Unknown("/proc does not show the process");
-  const std::string text = ReadProc(proc_pid, "cgroup");
-  if (text.empty()) {
+absl::StatusOr<Cgroup> CgroupOf(pid_t proc_pid) {
+  const absl::StatusOr<std::string> text = ReadProc(proc_pid, "cgroup");
+  if (!text.ok()) return text.status();
+  if (text->empty()) {
     return Cgroup::Unknown(absl::StrCat("/proc/", proc_pid, "/cgroup cannot be read"));
   }
-  return Cgroup::Parse(FromMachineRoot(text, NamespaceRoot()));
+  return Cgroup::Parse(FromMachineRoot(*text, NamespaceRoot()));
+}
+
+// Reads the facts that /proc has of the process: start time, command and cgroup. Those that it does
+// not show are 0, empty and unknown.
+absl::Status ReadFacts(pid_t proc_pid, Peer& peer) {
+  if (proc_pid == 0) {
+    peer.identity.cgroup = Cgroup::Unknown("/proc does not show the process");
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<std::string> stat = ReadProc(proc_pid, "stat");
+  if (!stat.ok()) return stat.status();
+  peer.identity.start_time = ParseStartTime(*stat);
+  absl::StatusOr<Cgroup> cgroup = CgroupOf(proc_pid);
+  if (!cgroup.ok()) return cgroup.status();
+  peer.identity.cgroup = *std::move(cgroup);
+  peer.command = CommandOf(proc_pid);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -172,10 +206,10 @@ bool MaySignalOthers() {
   return (data[CAP_TO_INDEX(CAP_KILL)].effective & CAP_TO_MASK(CAP_KILL)) != 0;
 }
 
-uint64_t StartTimeOf(pid_t pid) { return ParseStartTime(ReadProc(pid, "stat")); }
+uint64_t StartTimeOf(pid_t pid) { return ParseStartTime(ReadProc(pid, "stat").value_or("")); }
 
 std::string CommandOf(pid_t pid) {
-  return Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
+  return Printable(absl::StripSuffix(ReadProc(pid, "comm").value_or(""), "\n"));
 }
 
 absl::StatusOr<PeerIdentity> CredentialsOf(int socket) {
@@ -214,12 +248,9 @@ absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance) {
   Peer peer;
   peer.pidfd = *std::move(pidfd);
   peer.identity = *std::move(identity);
-  const pid_t proc_pid = NumberInProc(peer.pidfd.get());
-  if (proc_pid != 0) {
-    peer.identity.start_time = ParseStartTime(ReadProc(proc_pid, "stat"));
-    peer.command = Printable(absl::StripSuffix(ReadProc(proc_pid, "comm"), "\n"));
-  }
-  peer.identity.cgroup = CgroupOf(proc_pid);
+  const absl::StatusOr<pid_t> proc_pid = NumberInProc(peer.pidfd.get());
+  if (!proc_pid.ok()) return proc_pid.status();
+  if (absl::Status read = ReadFacts(*proc_pid, peer); !read.ok()) return read;
   peer.certain =
       !acceptance.by_number || HadBegun(peer.identity.start_time, acceptance.queue_empty_at);
   if (!peer.certain) {
@@ -254,12 +285,17 @@ absl::Status CheckPidNamespace(int socket) {
   const absl::StatusOr<gpumem::UniqueFd> pidfd =
       PidfdOf(socket, identity->pid, !KernelHasPeerPidfd());
   if (!pidfd.ok()) return pidfd.status();
-  static const size_t own = PidNamespacesOf(ReadFile("/proc/self/status"));
-  const std::string status = ReadProc(NumberInProc(pidfd->get()), "status");
+  const absl::StatusOr<std::string> own = ReadFile("/proc/self/status");
+  if (!own.ok()) return own.status();
+  const absl::StatusOr<pid_t> proc_pid = NumberInProc(pidfd->get());
+  if (!proc_pid.ok()) return proc_pid.status();
+  const absl::StatusOr<std::string> status = ReadProc(*proc_pid, "status");
+  if (!status.ok()) return status.status();
   // As in IdentifyPeer.
   pollfd gone{pidfd->get(), POLLIN, 0};
   if (poll(&gone, 1, 0) != 0) return absl::UnavailableError("the process has exited");
-  return status.empty() || PidNamespacesOf(status) == own ? absl::OkStatus() : elsewhere;
+  if (status->empty() || PidNamespacesOf(*status) == PidNamespacesOf(*own)) return absl::OkStatus();
+  return elsewhere;
 }
 
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
@@ -269,11 +305,13 @@ absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
   if (pid <= 0 || start_time == 0) return gone();
   Peer peer;
   peer.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!peer.pidfd.valid()) return gone();
+  if (!peer.pidfd.valid()) {
+    // The last two: a thread of another process has the number.
+    if (errno == ESRCH || errno == EINVAL || errno == ENOENT) return gone();
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot watch process ", pid));
+  }
   peer.identity.pid = pid;
-  peer.identity.start_time = ParseStartTime(ReadProc(pid, "stat"));
-  peer.identity.cgroup = CgroupOf(pid);
-  peer.command = Printable(absl::StripSuffix(ReadProc(pid, "comm"), "\n"));
+  if (absl::Status read = ReadFacts(pid, peer); !read.ok()) return read;
   // As in IdentifyPeer.
   pollfd ended{peer.pidfd.get(), POLLIN, 0};
   if (peer.identity.start_time != start_time || poll(&ended, 1, 0) != 0) return gone();

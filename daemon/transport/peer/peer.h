@@ -64,6 +64,7 @@ absl::StatusOr<std::string> FindGroupNames();
 //
 //   FAILED_PRECONDITION  it lives in a PID namespace that this daemon cannot see
 //   UNAVAILABLE          it has already ended
+//   other                /proc cannot be read now: this process has no descriptor left, for example
 absl::StatusOr<Peer> IdentifyPeer(int socket, const Acceptance& acceptance = {});
 
 // Returns the depth of a process's PID namespace below that of /proc's mounter, from the text of
@@ -76,11 +77,13 @@ size_t PidNamespacesOf(absl::string_view proc_pid_status);
 // users' processes (hidepid). Before Linux 6.5 the process is identified by its pid alone.
 //   FAILED_PRECONDITION  it is not
 //   UNAVAILABLE          it has already ended
+//   other                as IdentifyPeer
 absl::Status CheckPidNamespace(int socket);
 
 // Returns the process that had this pid and start time before, with its present facts. The caller
 // fills in uid and gids.
 //   NOT_FOUND  it has ended, or cannot be told from another that has its pid now
+//   other      as IdentifyPeer; it may live
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time);
 
 // Sends a signal to the process behind the pidfd, never to one that reuses its pid.

@@ -4,17 +4,21 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/unique_fd.h"
 
@@ -127,6 +131,46 @@ TEST(IdentifyPeer, AProcessThatHasEndedIsRefused) {
     EXPECT_FALSE(IdentifyPeer(accepted.get(), {.by_number = by_number}).ok());
     close(listener);
   }
+}
+
+// While it lives, the process has this many descriptors left.
+class DescriptorsLeft {
+ public:
+  explicit DescriptorsLeft(rlim_t left) {
+    if (getrlimit(RLIMIT_NOFILE, &before_) != 0) abort();
+    std::vector<gpumem::UniqueFd> lowest(left + 1);
+    for (gpumem::UniqueFd& each : lowest) each.reset(dup(STDIN_FILENO));
+    const rlimit few = {static_cast<rlim_t>(lowest.back().get()), before_.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &few) != 0) abort();
+  }
+  ~DescriptorsLeft() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+// A process of which nothing can be read has neither ended, nor has it no cgroup.
+TEST(Peers, AreNotGuessedWithoutDescriptors) {
+  const Ends ends;
+  const uint64_t start_time = StartTimeOf(getpid());
+  const auto all = IdentifyPeer(ends.here.get());
+  ASSERT_TRUE(all.ok()) << all.status();
+  for (const rlim_t left : {0, 1}) {
+    const DescriptorsLeft few(left);
+    EXPECT_TRUE(absl::IsResourceExhausted(IdentifyPeer(ends.here.get()).status())) << left;
+    EXPECT_TRUE(absl::IsResourceExhausted(CheckPidNamespace(ends.here.get()))) << left;
+    EXPECT_TRUE(absl::IsResourceExhausted(FindPeer(getpid(), start_time).status())) << left;
+  }
+  const DescriptorsLeft few(2);
+  auto peer = IdentifyPeer(ends.here.get());
+  ASSERT_TRUE(peer.ok()) << peer.status();
+  peer->pidfd.reset();
+  EXPECT_EQ(peer->identity.start_time, start_time);
+  EXPECT_EQ(peer->identity.cgroup.Value(CgroupFact::kPath),
+            all->identity.cgroup.Value(CgroupFact::kPath));
+  EXPECT_TRUE(FindPeer(getpid(), start_time).ok());
+  EXPECT_TRUE(absl::IsNotFound(FindPeer(getpid(), start_time + 1).status()));
+  EXPECT_TRUE(CheckPidNamespace(ends.here.get()).ok());
 }
 
 TEST(SignalProcess, ReachesTheProcessOrNoOther) {
