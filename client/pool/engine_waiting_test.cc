@@ -178,7 +178,7 @@ TEST_F(EngineWaitingTest, WhileTheDaemonIsGoneItAsksNowAndThen) {
 }
 
 TEST_F(EngineWaitingTest, AWaitThatIsOverIsARefusal) {
-  // Longer than the poll interval of Engine::Await, which then makes no pause of its own.
+  // Longer than the poll interval of Engine::Await, which makes no pause then.
   const absl::Duration wait = absl::Milliseconds(100);
   Make({.wait = wait}, {.capacity = 4 * kMiB});
   const Block held = Allocate(4 * kMiB);

@@ -23,7 +23,7 @@ import time
 
 # Beyond the time of a run: an engine that does not end by itself is stuck.
 GRACE = 60
-# For an engine to end its own processes after SIGINT. Only then their processor time is counted.
+# For an engine to end the processes that it started, after SIGINT. Only then their time is counted.
 ENDING = 10
 MINIMISE_SECONDS = 60
 # An input that takes longer is a finding.
