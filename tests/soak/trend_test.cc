@@ -104,7 +104,7 @@ TEST(Trend, ALeakOfDescriptorsIsFound) {
 }
 
 TEST(Trend, ALeakOfThreadsIsFound) {
-  EXPECT_EQ(Find(Samples(kHour, [](int second) { return 20.0 + second / 300; }), 2),
+  EXPECT_EQ(Find(Samples(kHour, [](int second) { return std::floor(20.0 + second / 300.0); }), 2),
             Finding::kGrows);
   // One more, once, is no growth.
   EXPECT_NE(Find(Samples(kHour, [](int second) { return second < 2000 ? 20.0 : 21.0; }), 1),

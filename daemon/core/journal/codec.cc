@@ -210,12 +210,13 @@ uint8_t VersionOf(const Object& object) {
   if (std::holds_alternative<PublicationContent>(object) || std::holds_alternative<Claim>(object))
     return 5;
   if (std::holds_alternative<TierExtent>(object)) return 2;
-  if (const auto* segment = std::get_if<Segment>(&object))
+  if (const auto* segment = std::get_if<Segment>(&object)) {
     return segment->kind == Kind::kDriver ? 6
            : segment->kind == Kind::kHost ? 4
            : segment->scratch             ? 3
            : segment->kind == Kind::kTier ? 2
                                           : 1;
+  }
   if (const auto* lease = std::get_if<Lease>(&object))
     return !lease->tag.empty() ? 3 : lease->suspended ? 2 : 1;
   return 1;
