@@ -3,10 +3,12 @@
 
 #include <grpc/event_engine/event_engine.h>
 #include <grpc/grpc.h>
+#include <sys/time.h>
 
 #include <atomic>
 #include <memory>
 
+#include "absl/time/time.h"
 #include "daemon/transport/polling/event_engine.h"
 
 // Of gRPC's library; no header of its package declares them.
@@ -20,12 +22,17 @@ std::atomic<bool> taken_over = false;
 
 }  // namespace
 
-void TakeOverGrpcTimers() {
+void TakeOverGrpcTimers(absl::Duration patience) {
   grpc_event_engine::experimental::SetEventEngineFactory(
       [] { return std::make_unique<QuietEventEngine>(); });
   // Never undone: with the last user gRPC would stop, and start its threads anew with the next.
   grpc_init();
+  // gRPC waits for its thread to end. If the thread could not begin, it would wait for ever.
+  const itimerval end = {.it_interval = {}, .it_value = absl::ToTimeval(patience)};
+  setitimer(ITIMER_REAL, &end, nullptr);
   grpc_timer_manager_set_threading(false);
+  const itimerval none = {};
+  setitimer(ITIMER_REAL, &none, nullptr);
   taken_over = true;
 }
 

@@ -6,13 +6,18 @@
 // the other, iomgr's, gRPC has functions to do without the thread: it uses them around fork().
 #pragma once
 
+#include "absl/time/time.h"
+
 namespace gpumemd {
 
 // Call once, before anything else of gRPC, in a process that serves and makes no calls. The caller
 // then calls RunGrpcTimers() often enough: each 100 ms while anything comes or goes on gRPC's
 // sockets, and each 10 s otherwise. So late do the deadlines of unanswered calls fire; each call
 // that waits has a deadline of the broker, too.
-void TakeOverGrpcTimers();
+//
+// Without memory or threads for a moment, gRPC 1.51 never returns from this. After `patience`, of
+// real time, SIGALRM ends the process then. Uses ITIMER_REAL (setitimer(2)).
+void TakeOverGrpcTimers(absl::Duration patience = absl::Seconds(30));
 
 // True after TakeOverGrpcTimers(), until GiveBackGrpcTimers().
 bool HasGrpcTimers();
