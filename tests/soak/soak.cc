@@ -134,7 +134,8 @@ void Soak::Load() {
   table << HeaderLine() << std::endl;
   std::ofstream threads(options_.out + "/threads");
   const absl::Duration time = options_.time;
-  const absl::Duration each = ShareOf(time, 3600, absl::Seconds(1), absl::Seconds(10));
+  // Not longer: a daemon that is killed soon needs some samples, too.
+  const absl::Duration each = ShareOf(time, 3600, absl::Seconds(1), absl::Seconds(5));
   const absl::Duration faults = ShareOf(time, 200, absl::Milliseconds(500), absl::Seconds(6));
   const absl::Duration tasks = ShareOf(time, 300, absl::Milliseconds(300), absl::Seconds(4));
   const absl::Duration deaths = ShareOf(time, 60, absl::Seconds(3), absl::Seconds(30));

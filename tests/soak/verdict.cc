@@ -20,7 +20,7 @@ constexpr double kHour = 3600;      // in seconds
 constexpr double kLeastSpan = 240;  // the same
 // Of a daemon's life: it has taken over the state by then, and its clients are back.
 constexpr double kSettled = 3;
-constexpr size_t kLeastSamples = 3;
+constexpr size_t kLeastSamples = 2;
 
 // malloc(3) takes memory in steps of 132 KiB and more, and rare coincidences of the load raise its
 // peak for good. So memory may rise by some such steps in an hour. The load makes several hundred

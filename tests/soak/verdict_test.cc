@@ -95,6 +95,21 @@ TEST(Verdict, WhatDaemonsHandOnIsFound) {
   EXPECT_THAT(Growing(Soak({.keeper = 12})), ElementsAre("keeper_fds", "keeper_fds/lives"));
 }
 
+// Long soaks take a sample each five or six seconds.
+TEST(Verdict, DaemonsWithFewSamplesAreCompared) {
+  for (const int distance : {5, 6}) {
+    const auto some_of = [distance](const std::vector<Figures>& rows) {
+      std::vector<Figures> some;
+      for (size_t i = 0; i < rows.size(); i += distance) some.push_back(rows[i]);
+      return some;
+    };
+    EXPECT_EQ(JudgeTable(some_of(Soak({}, 6 * kAnHour))).size(), 10u) << distance;
+    EXPECT_THAT(Growing(some_of(Soak({.journal = kMiBytes}, 6 * kAnHour))),
+                ElementsAre("journal_bytes", "journal_bytes/lives"))
+        << distance;
+  }
+}
+
 TEST(Verdict, ATableIsReadAsItWasWritten) {
   const std::vector<Figures> rows = {{{"seconds", 1}, {"daemon_rss", 12345678901}},
                                      {{"seconds", 2.5}, {"leases", 3}}};
