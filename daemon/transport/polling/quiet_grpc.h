@@ -16,7 +16,8 @@ namespace gpumemd {
 // that waits has a deadline of the broker, too.
 //
 // Without memory or threads for a moment, gRPC 1.51 never returns from this. After `patience`, of
-// real time, SIGALRM ends the process then. Uses ITIMER_REAL (setitimer(2)).
+// real time, SIGALRM ends the process then, and stderr has the reason. Uses ITIMER_REAL
+// (setitimer(2)).
 void TakeOverGrpcTimers(absl::Duration patience = absl::Seconds(30));
 
 // True after TakeOverGrpcTimers(), until GiveBackGrpcTimers().

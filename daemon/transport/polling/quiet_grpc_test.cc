@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -32,29 +31,22 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
 namespace gpumemd {
 namespace {
 
-// Returns how a process ends that takes the timers over.
-int StatusOf(bool without_threads, absl::Duration patience) {
-  const pid_t child = fork();
-  if (child == 0) {
-    threads_fail = without_threads;
-    TakeOverGrpcTimers(patience);
-    _exit(HasGrpcTimers() ? 0 : 1);
-  }
-  int status = 0;
-  EXPECT_EQ(waitpid(child, &status, 0), child);
-  return status;
+TEST(QuietGrpcDeathTest, AProcessThatCannotHaveThreadsEnds) {
+  EXPECT_EXIT(
+      {
+        threads_fail = true;
+        TakeOverGrpcTimers(absl::Seconds(1));
+      },
+      ::testing::KilledBySignal(SIGALRM), "gRPC could not begin its thread of timers");
 }
 
-TEST(QuietGrpc, EndsAProcessThatCannotHaveThreads) {
-  const int status = StatusOf(/*without_threads=*/true, absl::Seconds(1));
-  ASSERT_TRUE(WIFSIGNALED(status)) << status;
-  EXPECT_EQ(WTERMSIG(status), SIGALRM);
-}
-
-TEST(QuietGrpc, TakesTheTimersOver) {
-  const int status = StatusOf(/*without_threads=*/false, absl::Minutes(5));
-  ASSERT_TRUE(WIFEXITED(status)) << status;
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+TEST(QuietGrpcDeathTest, OtherwiseTheTimersAreTakenOver) {
+  EXPECT_EXIT(
+      {
+        TakeOverGrpcTimers(absl::Minutes(5));
+        _exit(HasGrpcTimers() ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
