@@ -45,17 +45,17 @@ capacity = "64MiB"
 constexpr uint64_t kHeldStamp = 4711;
 constexpr absl::Duration kPatience = absl::Seconds(60);  // of conditions that a next daemon meets
 
-// Returns the distance of the allocations that fail.
-int64_t Stride(int64_t by_default) {
-  const char* every = std::getenv("GPUMEM_ALLOCATIONS");
-  return every != nullptr ? std::max(1, std::atoi(every)) : by_default;
+// Returns a number from the environment.
+int64_t Asked(const char* variable, int64_t by_default) {
+  const char* text = std::getenv(variable);
+  return text != nullptr ? std::max(1, std::atoi(text)) : by_default;
 }
 
+// Returns the distance of the allocations that fail.
+int64_t Stride(int64_t by_default) { return Asked("GPUMEM_ALLOCATIONS", by_default); }
+
 // Returns the number of the first allocation that fails.
-int64_t First() {
-  const char* first = std::getenv("GPUMEM_FIRST_ALLOCATION");
-  return first != nullptr ? std::max(1, std::atoi(first)) : 1;
-}
+int64_t First() { return Asked("GPUMEM_FIRST_ALLOCATION", 1); }
 
 class AllocationTest : public ::testing::Test {
  protected:

@@ -54,9 +54,9 @@ absl::Status QuotaControl::CheckMade(const std::map<std::string, Quota>& tenants
   for (const auto& [tenant, quota] : all) {
     if (tenants.contains(tenant) || LevelOf(tenant, all, defaults) <= kMaxTenantLevels) continue;
     return absl::FailedPreconditionError(
-        absl::StrCat("tenant \"", tenant, "\", made at run time, would be on level ",
-                     kMaxTenantLevels + 1, " or below (there are at most ", kMaxTenantLevels,
-                     "); put fewer tenants above it, or end it (gpumemctl tenant end)"));
+        absl::StrCat("tenant \"", tenant, "\", made at run time, would have ", kMaxTenantLevels,
+                     " tenants above it or more (there are at most ", kMaxTenantLevels,
+                     " levels); put fewer above it, or end it (gpumemctl tenant end)"));
   }
   const std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(all, devices_);
   if (!problem) return absl::OkStatus();
