@@ -2,7 +2,6 @@
 #include "client/session/deliveries.h"
 
 #include <fcntl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 
 #include "absl/time/clock.h"
 #include "client/testing/fake_daemon.h"
+#include "common/testing/descriptors_left.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "proto/gpumem/v1/session.pb.h"
@@ -318,26 +318,11 @@ TEST_F(DeliveriesTest, TheWrongNumberOfDescriptorsIsADefect) {
   EXPECT_EQ(OpenFds(), before);
 }
 
-// While it lives this process can open no more files.
-class NoMoreFiles {
- public:
-  NoMoreFiles() {
-    EXPECT_EQ(getrlimit(RLIMIT_NOFILE, &limit_), 0);
-    rlimit low = limit_;
-    low.rlim_cur = static_cast<rlim_t>(UniqueFd(dup(0)).get());  // the lowest free number
-    EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  }
-  ~NoMoreFiles() { EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &limit_), 0); }
-
- private:
-  rlimit limit_;
-};
-
 TEST_F(DeliveriesTest, APoolWhoseDescriptorWasLostStaysUnavailable) {
   {
     Deliveries::Call call(deliveries_.get());
     Deliver(1, {11}, {}, {7}, 1);
-    NoMoreFiles limit;
+    const testing::DescriptorsLeft limit(0);
     EXPECT_EQ(call.Collect(1, absl::InfiniteFuture()).status().code(),
               absl::StatusCode::kResourceExhausted);
   }
@@ -352,7 +337,7 @@ TEST_F(DeliveriesTest, RunningOutOfDescriptorsFailsTheCallAtOnce) {
   Deliver(1, 11);
   absl::Status status;
   {
-    NoMoreFiles limit;
+    const testing::DescriptorsLeft limit(0);
     status = call.Collect(1, absl::InfiniteFuture()).status();
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);

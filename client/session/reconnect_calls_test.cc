@@ -42,7 +42,7 @@ void CrashAndComeBack(FakeDaemon& daemon) {
 
 enum class Point { kBeforeGrant, kBeforeDelivery, kBeforeAnswer, kAnswerWithoutDelivery };
 
-class CrashPointTest : public testing::TestWithParam<Point> {};
+class CrashPointTest : public ::testing::TestWithParam<Point> {};
 
 TEST_P(CrashPointTest, NothingIsGrantedTwice) {
   std::atomic<int> asked = 0;
@@ -109,7 +109,7 @@ TEST_P(CrashPointTest, GrantsWithoutACallerAreReleased) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CrashPointTest,
-                         testing::Values(Point::kBeforeGrant, Point::kBeforeDelivery,
+                         ::testing::Values(Point::kBeforeGrant, Point::kBeforeDelivery,
                                          Point::kBeforeAnswer, Point::kAnswerWithoutDelivery));
 
 TEST(ReconnectCallsTest, ARequestThatIsGivenUpAfterTheResumeIsGivenBack) {

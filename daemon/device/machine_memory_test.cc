@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include <filesystem>
 #include <fstream>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "common/bytes.h"
+#include "common/testing/descriptors_left.h"
 
 namespace gpumemd {
 namespace machine_memory_test {
@@ -40,12 +40,8 @@ class MachineMemoryTest : public testing::Test {
 };
 
 TEST_F(MachineMemoryTest, WithoutDescriptorsItSaysSo) {
-  rlimit limit = {};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
-  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const gpumem::testing::DescriptorsLeft none(0);
   const absl::StatusOr<uint64_t> bytes = BytesToTake(root_);
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(bytes.status().code(), StatusCode::kResourceExhausted) << bytes.status();
 }
 

@@ -7,7 +7,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -15,9 +14,12 @@
 
 #include <atomic>
 #include <filesystem>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/testing/descriptors_left.h"
 #include "common/unix_channel.h"
 
 namespace gpumemd {
@@ -219,12 +221,8 @@ TEST_F(HttpServerTest, WithoutDescriptorsItGoesOnOnceThereAreSome) {
   Say(second, "GET /metrics HTTP/1.0\r\n\r\n");
   HearAll(second);
 
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const UniqueFd waits(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  rlimit none = before;
-  none.rlim_cur = 0;  // of new ones
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::optional<gpumem::testing::DescriptorsLeft> none(std::in_place, 0);
   sockaddr_un address = {.sun_family = AF_UNIX};
   Path().copy(address.sun_path, sizeof(address.sun_path) - 1);
   const int connected =
@@ -232,7 +230,7 @@ TEST_F(HttpServerTest, WithoutDescriptorsItGoesOnOnceThereAreSome) {
   Say(waits, "GET /metrics HTTP/1.0\r\n\r\n");
   // It cannot be let in: the one that was quiet for longest goes, to make room.
   EXPECT_EQ(HearAll(first), "");
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  none.reset();
   ASSERT_EQ(connected, 0);
   EXPECT_THAT(HearAll(waits), HasSubstr("200 OK"));
 }

@@ -3,7 +3,6 @@
 // the descriptors that stay open.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <filesystem>
 #include <iterator>
@@ -14,6 +13,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/testing/descriptors_left.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/testing/calls.h"
@@ -339,15 +339,12 @@ TEST_F(BrokerPublicationsTest, MetadataIsKeptForAsLongAsItsVersion) {
 
 TEST_F(BrokerPublicationsTest, WithoutDescriptorsMetadataIsRefused) {
   const std::vector<LeaseId> leases = Acquire(1);
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = 0;  // of new ones
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const auto refused =
-      broker_->Publish(CallOf(session_), {.name = "w", .leases = leases}, "what it is");
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  {
+    const gpumem::testing::DescriptorsLeft none(0);
+    const auto refused =
+        broker_->Publish(CallOf(session_), {.name = "w", .leases = leases}, "what it is");
+    EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  }
   EXPECT_TRUE(broker_->views().ListPublications("")->empty());
   EXPECT_EQ(Publish({.name = "w", .leases = leases}, "what it is"), 1u);
 }

@@ -4,22 +4,20 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/testing/descriptors_left.h"
 #include "common/unique_fd.h"
 
 namespace gpumemd {
@@ -133,22 +131,6 @@ TEST(IdentifyPeer, AProcessThatHasEndedIsRefused) {
   }
 }
 
-// While it lives, the process has this many descriptors left.
-class DescriptorsLeft {
- public:
-  explicit DescriptorsLeft(rlim_t left) {
-    if (getrlimit(RLIMIT_NOFILE, &before_) != 0) abort();
-    std::vector<gpumem::UniqueFd> lowest(left + 1);
-    for (gpumem::UniqueFd& each : lowest) each.reset(dup(STDIN_FILENO));
-    const rlimit few = {static_cast<rlim_t>(lowest.back().get()), before_.rlim_max};
-    if (setrlimit(RLIMIT_NOFILE, &few) != 0) abort();
-  }
-  ~DescriptorsLeft() { setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 // A process of which nothing can be read has neither ended, nor has it no cgroup.
 TEST(Peers, AreNotGuessedWithoutDescriptors) {
   const Ends ends;
@@ -156,12 +138,12 @@ TEST(Peers, AreNotGuessedWithoutDescriptors) {
   const auto all = IdentifyPeer(ends.here.get());
   ASSERT_TRUE(all.ok()) << all.status();
   for (const rlim_t left : {0, 1}) {
-    const DescriptorsLeft few(left);
+    const gpumem::testing::DescriptorsLeft few(left);
     EXPECT_TRUE(absl::IsResourceExhausted(IdentifyPeer(ends.here.get()).status())) << left;
     EXPECT_TRUE(absl::IsResourceExhausted(CheckPidNamespace(ends.here.get()))) << left;
     EXPECT_TRUE(absl::IsResourceExhausted(FindPeer(getpid(), start_time).status())) << left;
   }
-  const DescriptorsLeft few(2);
+  const gpumem::testing::DescriptorsLeft few(2);
   auto peer = IdentifyPeer(ends.here.get());
   ASSERT_TRUE(peer.ok()) << peer.status();
   peer->pidfd.reset();

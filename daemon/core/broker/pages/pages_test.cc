@@ -2,7 +2,6 @@
 // The pages of tenants' memory, through the broker.
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <cstring>
 #include <memory>
@@ -12,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/testing/descriptors_left.h"
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/broker/operators.h"
 #include "daemon/core/broker/tenants.h"
@@ -176,14 +176,11 @@ TEST_F(MemoryPagesTest, EndsWithASessionWithoutMemoryAfterItsLastCall) {
 
 TEST_F(MemoryPagesTest, CannotBeMadeWithoutDescriptors) {
   const auto session = Open("a");
-  rlimit before;
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = 0;  // of new ones
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const absl::Status refused = PageOf(session).status();
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  {
+    const gpumem::testing::DescriptorsLeft none(0);
+    const absl::Status refused = PageOf(session).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  }
   EXPECT_TRUE(PageOf(session).ok());
 }
 
