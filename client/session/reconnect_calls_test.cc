@@ -110,7 +110,7 @@ TEST_P(CrashPointTest, GrantsWithoutACallerAreReleased) {
 
 INSTANTIATE_TEST_SUITE_P(All, CrashPointTest,
                          ::testing::Values(Point::kBeforeGrant, Point::kBeforeDelivery,
-                                         Point::kBeforeAnswer, Point::kAnswerWithoutDelivery));
+                                           Point::kBeforeAnswer, Point::kAnswerWithoutDelivery));
 
 TEST(ReconnectCallsTest, ARequestThatIsGivenUpAfterTheResumeIsGivenBack) {
   std::atomic<int> asked = 0;

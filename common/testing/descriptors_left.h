@@ -12,8 +12,8 @@
 
 namespace gpumem::testing {
 
-// While it lives, this process has `left` descriptors left. Of the whole process: not for tests with
-// threads that open files meanwhile.
+// While it lives, this process has `left` descriptors left. Of the whole process: not for tests
+// with threads that open files meanwhile.
 class DescriptorsLeft {
  public:
   explicit DescriptorsLeft(rlim_t left) {
