@@ -137,7 +137,7 @@ void World::Operate(Random& random) {
         const Quota quota = QuotaOf(tenant, random);
         if (!operators.CheckQuota(tenant, quota, quota).ok()) return;
         surroundings_.tenants[tenant] = quota;
-        operators.OverrideQuota(tenant, quota).IgnoreError();
+        operators.OverrideQuota(tenant, {quota}).IgnoreError();
       }
     }
   });

@@ -294,7 +294,7 @@ TEST_F(BrokerTest, TokensAreChecked) {
 }
 
 TEST_F(BrokerTest, ObserversAreTold) {
-  EXPECT_TRUE(broker_->operators().OverrideQuota("a", {.limit_bytes = kGranule}).ok());
+  EXPECT_TRUE(broker_->operators().OverrideQuota("a", {{.limit_bytes = kGranule}}).ok());
   EXPECT_THAT(observer_.quotas, ::testing::ElementsAre("a"));
   EXPECT_EQ(Acquire(2).status().code(), absl::StatusCode::kResourceExhausted);
   broker_->operators().SetDraining(true);
@@ -311,7 +311,7 @@ TEST_F(BrokerTest, HoldersAreAskedWhenMemoryIsDenied) {
   const auto later = [&] { now_ = *now_ + absl::Seconds(1); };
   const Broker::NewSession other = Open("b");
   EXPECT_TRUE(broker_->operators()
-                  .OverrideQuota("b", {.limit_bytes = 4 * kGranule, .max_segments = 2})
+                  .OverrideQuota("b", {{.limit_bytes = 4 * kGranule, .max_segments = 2}})
                   .ok());
   const auto ask = [&](const Broker::NewSession& session, uint64_t granules) {
     return broker_
@@ -344,7 +344,7 @@ TEST_F(BrokerTest, HoldersAreAskedWhenMemoryIsDenied) {
   later();
   EXPECT_EQ(ask(other, 1), StatusCode::kOk);
   EXPECT_EQ(ask(other, 0), StatusCode::kInvalidArgument);
-  EXPECT_TRUE(broker_->operators().OverrideQuota("b", {.max_segments = 2}).ok());
+  EXPECT_TRUE(broker_->operators().OverrideQuota("b", {{.max_segments = 2}}).ok());
   EXPECT_EQ(ask(other, 1), StatusCode::kResourceExhausted);
   EXPECT_EQ(observer_.pressures.size(), 3u);
   // The driver has no memory left: all sessions could help.

@@ -11,7 +11,7 @@
 namespace gpumemd {
 
 void BrokerOperators::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
-                                const std::map<std::string, Quota>& overridden) {
+                                const std::map<std::string, OverriddenQuota>& overridden) {
   Broker::Update update(&broker_);
   broker_.ledger_.tenants().Configure(tenants, defaults, overridden);
   if (broker_.observer_ != nullptr) broker_.observer_->QuotaChanged("");
@@ -25,7 +25,7 @@ absl::Status BrokerOperators::CheckQuota(absl::string_view tenant, const Quota& 
 }
 
 absl::StatusOr<TenantView> BrokerOperators::OverrideQuota(absl::string_view tenant,
-                                                          const Quota& quota) {
+                                                          const OverriddenQuota& quota) {
   {
     Broker::Update update(&broker_);
     broker_.ledger_.tenants().OverrideQuota(tenant, quota);

@@ -17,6 +17,7 @@
 #include "daemon/core/broker/broker.h"
 #include "daemon/core/ids.h"
 #include "daemon/core/ledger/inspect/views.h"
+#include "daemon/core/quota/overrides.h"
 #include "daemon/core/quota/quota.h"
 #include "daemon/core/suspension/suspension_requests.h"
 #include "daemon/device/device.h"
@@ -31,11 +32,11 @@ class BrokerOperators {
 
   // As Tenants::Configure.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
-                 const std::map<std::string, Quota>& overridden = {});
+                 const std::map<std::string, OverriddenQuota>& overridden = {});
   // CheckQuota checks a change of a quota, so that the caller can save it before it makes the
   // change (Ledger). `asked`: the part of `quota` whose devices must exist.
   absl::Status CheckQuota(absl::string_view tenant, const Quota& quota, const Quota& asked) const;
-  absl::StatusOr<TenantView> OverrideQuota(absl::string_view tenant, const Quota& quota);
+  absl::StatusOr<TenantView> OverrideQuota(absl::string_view tenant, const OverriddenQuota& quota);
   absl::StatusOr<TenantView> UnsetQuota(absl::string_view tenant, const Quota& quota);
   struct Trimmed {
     uint64_t bytes = 0;

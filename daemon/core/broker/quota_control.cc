@@ -100,7 +100,8 @@ QuotaControl::Layered QuotaControl::Layer(const std::map<std::string, Quota>& te
         it->second = "the tenant's kind is mempool, which cannot be revocable";
       } else {
         quotas = std::move(candidate);
-        layered.overridden.emplace(tenant, std::move(quota));
+        layered.overridden.emplace(tenant,
+                                   OverriddenQuota{std::move(quota), overrides_.at(tenant)});
         it = layered.skipped.erase(it);
         applied = true;
         continue;
@@ -198,9 +199,9 @@ absl::StatusOr<QuotaControl::Outcome> QuotaControl::Replace(const std::string& t
   if (absl::Status saved = save_(overrides); !saved.ok()) return saved;
   overrides_ = std::move(overrides);
   skipped_.erase(tenant);
-  absl::StatusOr<TenantView> view = fields.empty()
-                                        ? broker_->operators().UnsetQuota(tenant, quota)
-                                        : broker_->operators().OverrideQuota(tenant, quota);
+  absl::StatusOr<TenantView> view =
+      fields.empty() ? broker_->operators().UnsetQuota(tenant, quota)
+                     : broker_->operators().OverrideQuota(tenant, {quota, changed});
   // The tenant was forgotten after the check. The change is saved: report what it sets.
   if (!view.ok()) return Outcome{.tenant = {.name = tenant, .quota = quota}, .before = before};
   return Outcome{*std::move(view), before, std::move(fields)};
@@ -231,7 +232,7 @@ absl::StatusOr<TenantView> QuotaControl::Reapply(const std::string& tenant, Tena
   absl::Status fits = broker_->operators().CheckQuota(tenant, quota, /*asked=*/{});
   if (fits.ok()) {
     skipped_.erase(tenant);
-    return broker_->operators().OverrideQuota(tenant, quota);
+    return broker_->operators().OverrideQuota(tenant, {quota, override->second});
   }
   skipped_[tenant] = std::string(fits.message());
   return broker_->operators().UnsetQuota(tenant, BaseOf(tenant));

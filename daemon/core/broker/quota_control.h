@@ -76,7 +76,7 @@ class QuotaControl {
  private:
   // The overrides on top of a configuration.
   struct Layered {
-    std::map<std::string, Quota> overridden;     // the quotas with an override, alone
+    std::map<std::string, OverriddenQuota> overridden;
     std::map<std::string, std::string> skipped;  // by tenant: the reason
   };
   Layered Layer(const std::map<std::string, Quota>& tenants, const Quota& defaults) const

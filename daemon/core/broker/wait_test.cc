@@ -176,7 +176,7 @@ TEST_F(BrokerWaitTest, RaisedLimitAdmitsAWaiter) {
   Client b = Open("b"), other = Open("b");
   Hold(other, 2);
   ASSERT_EQ(Begin(b, 2, kLong), State::kWaits);
-  EXPECT_TRUE(broker_->operators().OverrideQuota("b", {.limit_bytes = 4 * kGranule}).ok());
+  EXPECT_TRUE(broker_->operators().OverrideQuota("b", {{.limit_bytes = 4 * kGranule}}).ok());
   EXPECT_TRUE(End(b).ok());
 }
 

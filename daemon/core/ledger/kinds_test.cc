@@ -83,7 +83,7 @@ TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {
   EXPECT_EQ(Acquire({.bytes = 3 * kGranule, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 1u);
   // With a limit on that device, the first is the better one again.
-  ledger_.tenants().OverrideQuota("a", {.device_limits = {{"GPU-2", 2 * kGranule}}});
+  ledger_.tenants().OverrideQuota("a", {{.device_limits = {{"GPU-2", 2 * kGranule}}}});
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true})->device, 0u);
   EXPECT_EQ(Acquire({.bytes = 1, .most_free = true, .among = {"GPU-1"}})->device, 0u);
   // A request that waits is kept with its list.
@@ -97,9 +97,9 @@ TEST_F(LedgerKindsTest, MostFreeIsWhereTheTenantCanGetMost) {
 }
 
 TEST_F(LedgerKindsTest, PinnedMemoryHasALimitOfItsOwn) {
-  ledger_.tenants().OverrideQuota(
-      "a",
-      {.limit_bytes = kGranule, .total_limit_bytes = kGranule, .pinned_limit_bytes = 2 * kGranule});
+  ledger_.tenants().OverrideQuota("a", {{.limit_bytes = kGranule,
+                                         .total_limit_bytes = kGranule,
+                                         .pinned_limit_bytes = 2 * kGranule}});
   EXPECT_TRUE(Acquire({.bytes = 2 * kGranule, .kind = Kind::kPinned}).ok());
   const auto denied = Acquire({.bytes = 1, .kind = Kind::kPinned});
   EXPECT_EQ(denied.status().code(), StatusCode::kResourceExhausted);
@@ -147,7 +147,7 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolStaysChargedWhileAProcessHasThePool
 }
 
 TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
-  ledger_.tenants().OverrideQuota("a", {.limit_bytes = 2 * kGranule, .max_retained_bytes = 0});
+  ledger_.tenants().OverrideQuota("a", {{.limit_bytes = 2 * kGranule, .max_retained_bytes = 0}});
   const Operation::Item item = Acquire({.bytes = kGranule, .kind = Kind::kMempool})->items[0];
   ASSERT_EQ(ledger_.leases().Release(session_, {item.lease}), absl::OkStatus());
   const auto denied = Acquire({.bytes = 2 * kGranule});
@@ -163,8 +163,8 @@ TEST_F(LedgerKindsTest, ReleasedMemoryOfAPoolIsReusedAndOtherwiseInTheWay) {
 
 // Its process mapped it until then, so it stays in the same state.
 TEST_F(LedgerKindsTest, AWaiterGetsPoolMemoryWhoseProcessHasEnded) {
-  ledger_.tenants().OverrideQuota("a",
-                                  {.limit_bytes = 2 * kGranule, .release = ReleasePolicy::kOnExit});
+  ledger_.tenants().OverrideQuota(
+      "a", {{.limit_bytes = 2 * kGranule, .release = ReleasePolicy::kOnExit}});
   const SessionId ends = Open("a", 2);
   const auto held = ledger_.admission().BeginAcquire(ends, {.bytes = 1, .kind = Kind::kMempool});
   ASSERT_TRUE(held.ok()) << held.status();
@@ -230,7 +230,7 @@ TEST_F(LedgerKindsTest, PoolMemoryThatWasNotHandedOverIsReused) {
 }
 
 TEST_F(LedgerKindsTest, AProcessThatConnectsAgainAndAgainIsNotManySessions) {
-  ledger_.tenants().OverrideQuota("a", {.max_sessions = 2});
+  ledger_.tenants().OverrideQuota("a", {{.max_sessions = 2}});
   const SessionDetails process = {.peer = {.pid = 77, .start_time = 5}};
   SegmentId segment{};
   for (uint8_t i = 2; i < 9; ++i) {

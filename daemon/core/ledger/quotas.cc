@@ -54,16 +54,16 @@ absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota,
              : absl::FailedPreconditionError(sentence);
 }
 
-void Tenants::OverrideQuota(absl::string_view name, const Quota& quota) {
+void Tenants::OverrideQuota(absl::string_view name, const OverriddenQuota& quota) {
   Tenant& tenant = Ensure(name);
-  tenant.quota_set = true;
-  ApplyWithMembers(tenant, quota);
+  tenant.overridden = quota.changes;
+  ApplyWithMembers(tenant, quota.quota);
 }
 
 absl::StatusOr<TenantView> Tenants::UnsetQuota(absl::string_view name, const Quota& quota) {
   Tenant* tenant = state_.FindTenant(name);
   if (tenant == nullptr) return state_.NoSuchTenant(name);
-  tenant->quota_set = false;
+  tenant->overridden.reset();
   ApplyWithMembers(*tenant, quota);
   TenantView view = Inspector(&state_).View(*tenant);
   ForgetIfIdle(*tenant);

@@ -78,7 +78,8 @@ struct Tenant {
   std::string name;
   Quota quota;
   bool configured = false;
-  bool quota_set = false;  // by OverrideQuota: kept, lest a user shed it by leaving
+  // An operator's, on top of its quota. The tenant is kept, lest a user shed it by leaving.
+  std::optional<QuotaOverride> overridden;
   std::optional<MadeTenant> made;
   Tenant* parent = nullptr;  // whose quota counts this tenant's usage, too
   absl::btree_map<absl::string_view, Tenant*> children;  // those whose parent it is, by name

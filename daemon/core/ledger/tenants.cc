@@ -95,10 +95,11 @@ bool Tenants::IsInUse(const Tenant& tenant) {
          !tenant.children.empty();
 }
 
-void Tenants::LeaveMadeParent(Tenant& tenant) {
+void Tenants::KeepOverrideAlone(Tenant& tenant) {
   Tenant* const parent = tenant.parent;
-  tenant.quota.parent = state_.default_quota.parent;
-  Link(tenant);
+  Quota quota = state_.default_quota;
+  Apply(*tenant.overridden, &quota);
+  ApplyQuota(tenant, quota);
   if (parent != nullptr) ForgetIfIdle(*parent);
 }
 
@@ -109,9 +110,9 @@ void Tenants::ForgetIfIdle(Tenant& tenant) {
     DropMade(tenant);
     // An override may keep it: another of its name begins anew.
     for (Account& account : tenant.accounts) account.ForgetUse();
-    if (tenant.quota_set) return LeaveMadeParent(tenant);
+    if (tenant.overridden) return KeepOverrideAlone(tenant);
   }
-  if (tenant.configured || tenant.quota_set || tenant.made) return;
+  if (tenant.configured || tenant.overridden || tenant.made) return;
   Tenant* const parent = tenant.parent;
   state_.versions.Keep(tenant);
   for (Account& account : tenant.accounts) account.SetGuarantee(0);
@@ -157,12 +158,12 @@ void Tenants::ApplyQuota(Tenant& tenant, const Quota& quota) {
 void Tenants::ApplyWithMembers(Tenant& tenant, const Quota& quota) {
   ApplyQuota(tenant, quota);
   for (const auto& [name, member] : tenant.children) {
-    if (member->made && member->made->by_session() && !member->quota_set) ApplyMadeQuota(*member);
+    if (member->made && member->made->by_session()) ApplyMadeQuota(*member);
   }
 }
 
 void Tenants::Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
-                        const std::map<std::string, Quota>& overridden) {
+                        const std::map<std::string, OverriddenQuota>& overridden) {
   state_.default_quota = defaults;
   ++state_.quotas_version;
   state_.queue_stale = true;
@@ -178,8 +179,12 @@ void Tenants::Configure(const std::map<std::string, Quota>& tenants, const Quota
     auto it = tenants.find(name);
     tenant->configured = it != tenants.end();
     auto own = overridden.find(name);
-    tenant->quota_set = own != overridden.end();
-    tenant->quota = tenant->quota_set ? own->second : tenant->configured ? it->second : defaults;
+    tenant->overridden.reset();
+    tenant->quota = tenant->configured ? it->second : defaults;
+    if (own != overridden.end()) {
+      tenant->overridden = own->second.changes;
+      tenant->quota = own->second.quota;
+    }
     PutUnder(*tenant, nullptr);
     if (!tenant->configured) unconfigured.push_back(tenant.get());
   }

@@ -29,10 +29,11 @@ class Tenants {
   // Sets the configured tenants, and the quota of tenants that rules make at run time. Takes effect
   // at once and revokes no lease. `overridden`: an operator's quotas for tenants, configured or
   // not. They take precedence over the configuration, and these tenants exist once this returns.
+  // Those that are made get theirs computed anew, on top of what they were made with.
   // Made tenants stay. One that is configured now follows the configuration; if it is ending, it is
   // the configuration's alone.
   void Configure(const std::map<std::string, Quota>& tenants, const Quota& defaults,
-                 const std::map<std::string, Quota>& overridden = {});
+                 const std::map<std::string, OverriddenQuota>& overridden = {});
 
   // Check a quota that an operator wants to set (quotas.cc). The caller sets it afterwards.
   //   NOT_FOUND            no such device
@@ -44,8 +45,9 @@ class Tenants {
   // `parent`: under which the tenant is to be; null: as now.
   absl::Status CheckQuota(absl::string_view tenant, const Quota& quota,
                           const records::Tenant* parent = nullptr) const;
-  // Sets a checked quota. Makes the tenant if there is none.
-  void OverrideQuota(absl::string_view tenant, const Quota& quota);
+  // Sets a checked quota. Makes the tenant if there is none. The changes are kept: when a made
+  // tenant's quota changes, or that of its parent, they go on top again.
+  void OverrideQuota(absl::string_view tenant, const OverriddenQuota& quota);
   // Ends the effect of OverrideQuota: sets `quota`, the configuration's. Returns the tenant, which
   // may already be forgotten.
   //   NOT_FOUND  no such tenant
@@ -58,11 +60,9 @@ class Tenants {
   //   - of one that a session made, what its parent requires of all memory.
   // One that has ended has no guarantee.
   Quota QuotaOf(const records::MadeTenant& made) const;
-  // Sets the quota of a made tenant, and of those under it that follow it.
+  // Sets the quota of a made tenant, with its override on top, puts it under its parent, and does
+  // the same for those under it that follow it. Changes nothing if the tenant is configured.
   void ApplyMadeQuota(records::Tenant& tenant);
-  // Puts a tenant that has got its made part under its parent, and sets its quota. An override, or
-  // the configuration, takes precedence over the quota.
-  void PlaceMade(records::Tenant& tenant);
   // Returns the names and quotas of made tenants that the configuration does not name, as they
   // would be with these defaults.
   std::map<std::string, Quota> MadeQuotas(const Quota& defaults) const;
@@ -94,13 +94,15 @@ class Tenants {
 
   // Returns the quota of a tenant that an operator has made, with these defaults.
   static Quota QuotaOf(const records::MadeTenant& made, const Quota& defaults);
+  // Returns the quota of a made tenant with its override on top.
+  Quota MadeQuotaOf(const Tenant& tenant) const;
   void ApplyQuota(Tenant& tenant, const Quota& quota);
-  // The same, and for tenants under it that sessions made and that no operator has changed.
+  // The same, and for tenants under it that sessions made.
   void ApplyWithMembers(Tenant& tenant, const Quota& quota);
   // Computes the quotas of made tenants anew, those of parents first.
   void ComputeMadeQuotas();
-  // Takes a tenant, of which only an override is left, from under that with which it was made.
-  void LeaveMadeParent(Tenant& tenant);
+  // Puts the override on top of the defaults, for a tenant of which it alone is left.
+  void KeepOverrideAlone(Tenant& tenant);
   // True if the tenant has sessions, memory, waiters or tenants under it.
   static bool IsInUse(const Tenant& tenant);
   // Gives the tenant's charges in RevocableCharges the rank of its present priority.

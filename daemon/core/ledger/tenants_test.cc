@@ -52,7 +52,7 @@ TEST_F(TenantsTest, UnknownTenantsAndDevicesAreNotFound) {
 
 TEST_F(TenantsTest, AQuotaWhoseParentIsAMemberHasNoParent) {
   ledger.tenants().Configure({{"a", {}}, {"b", {.parent = "a"}}}, {});
-  ledger.tenants().OverrideQuota("a", {.parent = "b"});
+  ledger.tenants().OverrideQuota("a", {{.parent = "b"}});
   EXPECT_THAT(ledger.look().GetTenant("a")->above, IsEmpty());
   EXPECT_THAT(ledger.look().GetTenant("b")->above, ElementsAre("a"));
 }

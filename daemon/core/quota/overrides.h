@@ -32,6 +32,12 @@ struct QuotaOverride {
 // By tenant.
 using Overrides = std::map<std::string, QuotaOverride>;
 
+// A tenant's quota with an override.
+struct OverriddenQuota {
+  Quota quota;            // the override on top of what the tenant has now
+  QuotaOverride changes;  // the override alone, for what the tenant gets later
+};
+
 // Returns OK for a change that Merge takes, whatever the tenant's quota is.
 //   INVALID_ARGUMENT  nothing is changed; a field does not exist, or is both set and cleared, or
 //                     can be set only in the configuration; a value is out of range

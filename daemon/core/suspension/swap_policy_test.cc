@@ -58,7 +58,7 @@ TEST_F(SwapPolicyTest, WhoMayBeAsked) {
   Pass(absl::Seconds(1));
   EXPECT_THAT(Asked(), IsEmpty());
   ledger.suspension_requests().AddWatch(deaf);
-  ledger.tenants().OverrideQuota("other", Swappable());
+  ledger.tenants().OverrideQuota("other", {Swappable()});
   Pass(absl::Seconds(1));
   EXPECT_THAT(Asked(), ElementsAre(other, deaf));
 }

@@ -188,7 +188,7 @@ TEST_F(BrokerOperatorsTest, ChangesAreMadeWithAndWithoutAnObserver) {
   for (const bool observed : {true, false}) {
     if (!observed) Start(nullptr);
     operators_->Configure({{"a", {}}}, {});
-    ASSERT_TRUE(operators_->OverrideQuota("a", {.limit_bytes = kGranule}).ok());
+    ASSERT_TRUE(operators_->OverrideQuota("a", {{.limit_bytes = kGranule}}).ok());
     EXPECT_EQ(broker_->views().GetTenant("a")->quota.limit_bytes, kGranule);
     ASSERT_TRUE(operators_->UnsetQuota("a", {}).ok());
     EXPECT_EQ(broker_->views().GetTenant("a")->quota, Quota());

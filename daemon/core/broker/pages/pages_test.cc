@@ -115,7 +115,7 @@ TEST_F(MemoryPagesTest, ShowsWhatOthersTakeAndNewLimitsSoon) {
   EXPECT_TRUE(Shows(*page, {kCapacity, kCapacity - 5 * kGranule}));
   Release(other, lease);
   EXPECT_TRUE(Shows(*page, {kCapacity, kCapacity}));
-  EXPECT_TRUE(broker_->operators().OverrideQuota("a", {.limit_bytes = 9 * kGranule}).ok());
+  EXPECT_TRUE(broker_->operators().OverrideQuota("a", {{.limit_bytes = 9 * kGranule}}).ok());
   EXPECT_TRUE(Shows(*page, {9 * kGranule, 9 * kGranule}));
 }
 

@@ -389,7 +389,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
       }
     }
     const bool made = tenant->made && !tenant->made->ending;
-    if (!tenant->configured && !tenant->quota_set && !made && all == 0 && tenant->awaited == 0 &&
+    if (!tenant->configured && !tenant->overridden && !made && all == 0 && tenant->awaited == 0 &&
         ledger.TotalSegments(*tenant) == 0 && tenant->children.empty()) {
       return wrong("tenant ", name, " should have been forgotten");
     }

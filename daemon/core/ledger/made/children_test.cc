@@ -307,7 +307,7 @@ TEST_F(MadeChildrenTest, AnOverriddenOneIsUnderItsParentAfterARestart) {
   const std::string run = *Create(maker, "run");
   const std::string kept = *Create(maker, "kept", {}, true);
   SetQuota(kept, {.limit_bytes = 2 * kGranule, .parent = "user-5"});
-  overridden = {{kept, {.limit_bytes = 2 * kGranule}}};
+  overridden = {{kept, {{.limit_bytes = 2 * kGranule}, Limit(2 * kGranule)}}};
   Restart({.dead = {maker}});
   EXPECT_FALSE(Exists(run));
   ASSERT_TRUE(Exists("user-5")) << "a tenant is under it";
@@ -328,7 +328,8 @@ TEST_F(MadeChildrenTest, OneThatIsMadeAgainAfterAReloadIsUnderItsParentDespiteAn
   const std::string child = *Create(maker, "c");
   SetQuota(child, {.limit_bytes = 2 * kGranule, .parent = "user-5"});
   ASSERT_TRUE(ledger.made_tenants().EndChild(maker, child).ok());
-  ledger.tenants().Configure({}, {}, {{child, {.limit_bytes = 2 * kGranule}}});
+  ledger.tenants().Configure({}, {},
+                             {{child, {{.limit_bytes = 2 * kGranule}, Limit(2 * kGranule)}}});
   ASSERT_EQ(*Create(maker, "c", {}, true), child);
   EXPECT_TRUE(ledger.CheckInvariants().ok()) << Broken();
   EXPECT_EQ(ledger.made_tenants().RuledBy(child, 5), "user-5");

@@ -108,7 +108,7 @@ TEST_F(MadeEdgesTest, WithTheirMakersThoseUnderThemEndAfterARestart) {
 TEST_F(MadeEdgesTest, AnOverrideIsInForceAfterARestart) {
   ASSERT_EQ(Create({.tenant = "a", .quota = Guarantee(kGranule)}), StatusCode::kOk);
   Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
-  next.tenants().Configure({}, {}, {{"a", {.limit_bytes = 3 * kGranule}}});
+  next.tenants().Configure({}, {}, {{"a", {{.limit_bytes = 3 * kGranule}, Limit(3 * kGranule)}}});
   EXPECT_THAT(next.Restore(ledger.Image(), {}).without_guarantees, IsEmpty());
   EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
   const records::Tenant* const restored = next.state().FindTenant("a");
@@ -124,7 +124,7 @@ TEST_F(MadeEdgesTest, AnEndThatTheDaemonBeforeBeganIsComplete) {
   ASSERT_TRUE(ledger.made_tenants().End("z", std::nullopt).ok());
   ASSERT_NE(Made("z"), nullptr) << "the tenant under it has a session";
   Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
-  next.tenants().Configure({}, {}, {{"z", {.limit_bytes = kGranule}}});
+  next.tenants().Configure({}, {}, {{"z", {{.limit_bytes = kGranule}, Limit(kGranule)}}});
   next.Restore(ledger.Image(), {});
   EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
   EXPECT_EQ(next.state().FindTenant("b"), nullptr);
@@ -304,12 +304,59 @@ TEST_F(MadeEdgesTest, AnOverrideOfASessionsTenantIsForTheNextOfItsName) {
   const std::string child = CreateChild(session, "c").value();
   SetQuota(child, {.limit_bytes = 2 * kGranule, .parent = "team"});
   SetQuota("team", {.limit_bytes = 9 * kGranule, .priority = -1});
-  EXPECT_EQ(QuotaOf(child).priority, 0) << "a change of the parent leaves it";
+  EXPECT_EQ(QuotaOf(child).priority, -1) << "no operator has changed this field";
+  EXPECT_EQ(QuotaOf(child).limit_bytes, 2 * kGranule);
   ASSERT_TRUE(ledger.made_tenants().EndChild(session, child).ok());
   ASSERT_EQ(Made(child), nullptr);
-  ASSERT_TRUE(CreateChild(session, "c", Limit(5 * kGranule)).ok());
+  QuotaOverride next = Limit(5 * kGranule);
+  next.set.insert("max_sessions");
+  next.values.max_sessions = 3;
+  ASSERT_TRUE(CreateChild(session, "c", next).ok());
   ASSERT_NE(Made(child), nullptr);
   EXPECT_EQ(QuotaOf(child).limit_bytes, 2 * kGranule);
+  EXPECT_EQ(QuotaOf(child).max_sessions, 3u);
+}
+
+TEST_F(MadeEdgesTest, ASessionMayChangeTheFieldsThatNoOperatorHasOverridden) {
+  Configure({{"team", {}}});
+  const SessionId session = Connect("team", 5);
+  const std::string child = CreateChild(session, "c", Limit(4 * kGranule)).value();
+  ledger.tenants().OverrideQuota(
+      child, {{.limit_bytes = 4 * kGranule, .max_sessions = 2, .parent = "team"},
+              {.set = {"max_sessions"}, .values = {.max_sessions = 2}}});
+  ASSERT_TRUE(ledger.made_tenants().UpdateChild(session, child, Limit(kGranule)).ok());
+  EXPECT_EQ(QuotaOf(child).limit_bytes, kGranule);
+  EXPECT_EQ(QuotaOf(child).max_sessions, 2u);
+}
+
+// Only an override can give a session's tenant a guarantee. A session cannot break that.
+TEST_F(MadeEdgesTest, ASessionsTenantFitsWithTheGuaranteeOfItsOverride) {
+  Configure({{"team", {.limit_bytes = 4 * kGranule}}, {"member", {.parent = "team"}}});
+  const SessionId session = Connect("team", 5);
+  const std::string child = CreateChild(session, "c").value();
+  ledger.tenants().OverrideQuota(
+      child, {{.guarantee_bytes = 3 * kGranule, .parent = "team"}, Guarantee(3 * kGranule)});
+  EXPECT_EQ(ledger.made_tenants().UpdateChild(session, child, Limit(2 * kGranule)).code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_TRUE(ledger.made_tenants().UpdateChild(session, child, Limit(3 * kGranule)).ok());
+  ASSERT_TRUE(ledger.made_tenants().EndChild(session, child).ok());
+  EXPECT_EQ(CreateChild(session, "c", Limit(kGranule)).status().code(),
+            StatusCode::kInvalidArgument);
+  SetQuota("member", {.guarantee_bytes = 2 * kGranule, .parent = "team"});
+  EXPECT_EQ(CreateChild(session, "c").status().code(), StatusCode::kFailedPrecondition);
+  SetQuota("member", {.guarantee_bytes = kGranule, .parent = "team"});
+  EXPECT_EQ(CreateChild(session, "c").value(), child);
+  EXPECT_EQ(ledger.CheckInvariants(), absl::OkStatus());
+}
+
+TEST_F(MadeEdgesTest, OfATenantThatHasEndedItsOverrideAloneIsLeft) {
+  ASSERT_EQ(Create({.tenant = "a", .quota = Limit(2 * kGranule)}), StatusCode::kOk);
+  ledger.tenants().OverrideQuota("a", {{.limit_bytes = 2 * kGranule, .priority = 1},
+                                       {.set = {"priority"}, .values = {.priority = 1}}});
+  ASSERT_TRUE(ledger.made_tenants().End("a", std::nullopt).ok());
+  EXPECT_EQ(Made("a"), nullptr);
+  EXPECT_EQ(QuotaOf("a").limit_bytes, std::nullopt);
+  EXPECT_EQ(QuotaOf("a").priority, 1);
 }
 
 }  // namespace made_edges_test

@@ -110,11 +110,24 @@ absl::StatusOr<Quota> MadeTenants::Check(absl::string_view name, const MadeTenan
   if (absl::Status known = tenants_.CheckDevices(named); !known.ok()) return known;
   Quota quota = tenants_.QuotaOf(made);
   if (absl::Status right = Tenants::CheckKind(quota); !right.ok()) return right;
-  // A session's tenant has no guarantee, and neither has any under it: it can break none.
-  if (made.by_session()) return quota;
+  if (made.by_session()) {
+    absl::Status fits = CheckUnderOverride(name, made, quota);
+    if (!fits.ok()) return fits;
+    return quota;
+  }
   const Tenant* parent = quota.parent.empty() ? nullptr : state_.FindTenant(quota.parent);
   if (absl::Status fits = tenants_.CheckQuota(name, quota, parent); !fits.ok()) return fits;
   return quota;
+}
+
+absl::Status MadeTenants::CheckUnderOverride(absl::string_view name, const MadeTenant& made,
+                                             Quota quota) const {
+  const Tenant* there = state_.FindTenant(name);
+  if (there == nullptr || !there->overridden) return absl::OkStatus();
+  Apply(*there->overridden, &quota);
+  const bool promises = quota.guarantee_bytes || !quota.device_guarantees.empty();
+  return promises ? tenants_.CheckQuota(name, quota, state_.FindTenant(made.parent))
+                  : Tenants::CheckKind(quota);
 }
 
 records::Tenant& MadeTenants::Make(absl::string_view name, MadeTenant made,
@@ -130,7 +143,7 @@ records::Tenant& MadeTenants::Make(absl::string_view name, MadeTenant made,
   state_.made_by_id.emplace(tenant.made->id, &tenant);
   tenants_.CountMade(tenant, 1);
   changes_.TouchMade(tenant.made->id, DevicesOf(tenant.made->quota).size());
-  tenants_.PlaceMade(tenant);
+  tenants_.ApplyMadeQuota(tenant);
   std::vector<std::string> changes = QuotaChanges(Quota(), tenant.made->quota.values);
   if (!tenant.made->owner.empty()) {
     changes.insert(changes.begin(), absl::StrCat("owner: none -> ", tenant.made->owner));
@@ -207,7 +220,7 @@ absl::Status MadeTenants::Change(Tenant& tenant, const QuotaOverride& change, Se
                      std::max(DevicesOf(made.quota).size(), DevicesOf(changed.quota).size()));
   std::vector<std::string> changes = QuotaChanges(made.quota.values, changed.quota.values);
   made = std::move(changed);
-  if (!tenant.configured && !tenant.quota_set) tenants_.ApplyMadeQuota(tenant);
+  tenants_.ApplyMadeQuota(tenant);
   auditor_.TenantChanged(AuditEvent::kTenantChanged, tenant, session, by, std::move(changes));
   return absl::OkStatus();
 }
@@ -251,7 +264,7 @@ void MadeTenants::EndTree(Tenant& tenant, const Cause& cause) {
   state_.queue_stale = true;
   state_.ended_tenants.insert(tenant.name);
   segments_.DoomAllRetained(tenant);
-  if (!tenant.quota_set) tenants_.ApplyMadeQuota(tenant);  // without guarantees
+  tenants_.ApplyMadeQuota(tenant);  // without guarantees
   tenants_.ForgetIfIdle(tenant);
 }
 

@@ -140,6 +140,10 @@ class MadeTenants {
   //   as Create
   absl::StatusOr<Quota> Check(absl::string_view tenant, const MadeTenant& made,
                               const QuotaOverride& asked) const;
+  // Returns OK if the quota of a session's tenant fits with the override that the name has. Only
+  // an override can give it guarantees.
+  absl::Status CheckUnderOverride(absl::string_view tenant, const MadeTenant& made,
+                                  Quota quota) const;
   absl::Status CheckLevels(const Tenant& parent) const;
   // RESOURCE_EXHAUSTED, as CreateChild: a denial, which counts for `parent`.
   absl::Status CheckCounts(Tenant& parent, uid_t uid, bool lasting) const;

@@ -73,24 +73,27 @@ Quota Tenants::QuotaOf(const records::MadeTenant& made) const {
   return quota;
 }
 
-void Tenants::ApplyMadeQuota(Tenant& tenant) { ApplyWithMembers(tenant, QuotaOf(*tenant.made)); }
+Quota Tenants::MadeQuotaOf(const Tenant& tenant) const {
+  Quota quota = QuotaOf(*tenant.made);
+  if (tenant.overridden) Apply(*tenant.overridden, &quota);
+  return quota;
+}
 
-void Tenants::PlaceMade(Tenant& tenant) {
-  if (tenant.configured) return;
-  ApplyWithMembers(tenant, tenant.quota_set ? Quota(tenant.quota) : QuotaOf(*tenant.made));
+void Tenants::ApplyMadeQuota(Tenant& tenant) {
+  if (!tenant.configured) ApplyWithMembers(tenant, MadeQuotaOf(tenant));
 }
 
 void Tenants::ComputeMadeQuotas() {
   std::vector<Tenant*> made;
   for (auto& [name, tenant] : state_.tenants) {
-    if (tenant->made && !tenant->configured && !tenant->quota_set) made.push_back(tenant.get());
+    if (tenant->made && !tenant->configured) made.push_back(tenant.get());
   }
   // Each round settles one more level.
   bool changed = !made.empty();
   for (size_t level = 0; changed && level <= kMaxTenantLevels; ++level) {
     changed = false;
     for (Tenant* tenant : made) {
-      Quota quota = QuotaOf(*tenant->made);
+      Quota quota = MadeQuotaOf(*tenant);
       if (quota == tenant->quota) continue;
       tenant->quota = std::move(quota);
       changed = true;

@@ -167,7 +167,7 @@ std::vector<std::string> MadeTenants::Restore(const JournalImage& image) {
     if (tenant.made->ending) state_.ended_tenants.insert(tenant.name);
     restored.push_back(&tenant);
   }
-  for (Tenant* tenant : restored) tenants_.PlaceMade(*tenant);
+  for (Tenant* tenant : restored) tenants_.ApplyMadeQuota(*tenant);
   return GiveUpGuarantees(restored);
 }
 
@@ -205,7 +205,7 @@ std::vector<std::string> MadeTenants::GiveUpGuarantees(const std::vector<Tenant*
     Tenant& tenant = **it;
     const Quota& own = tenant.made->quota.values;
     const bool has = own.guarantee_bytes || !own.device_guarantees.empty();
-    if (!has || tenant.configured || tenant.quota_set) continue;
+    if (!has || tenant.configured || tenant.overridden) continue;
     if (given_up.size() < kOneByOne && tenants_.CheckQuota(tenant.name, tenant.quota).ok()) break;
     tenant.made->without_guarantees = true;
     tenants_.ApplyMadeQuota(tenant);

@@ -11,6 +11,7 @@
 #include "common/bytes.h"
 #include "daemon/core/denial.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/quota/testing/change.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -141,7 +142,7 @@ class LedgerFixture : public ::testing::Test {
   void SetQuota(absl::string_view tenant, const Quota& quota) {
     const absl::Status right = ledger.tenants().CheckQuota(tenant, quota);
     EXPECT_TRUE(right.ok()) << right;
-    ledger.tenants().OverrideQuota(tenant, quota);
+    ledger.tenants().OverrideQuota(tenant, {quota, Difference(quota)});
   }
 
   // Checks that a request was denied with exactly these numbers.

@@ -72,6 +72,8 @@ constexpr const char* kCases[] = {
     "a session makes a lasting tenant",
     "an operator makes a tenant",
     "a made tenant is changed",
+    "a made tenant's quota is overridden",
+    "a tenant with an override is made",
     "a made tenant is ended",
     "an ended tenant has something",
     "a session replaces another",

@@ -101,8 +101,8 @@ class LedgerRestartFixture : public LedgerFixture {
   }
 
   std::map<std::string, Quota> tenants;
-  std::map<std::string, Quota> overridden;  // for the next daemon
-  JournalImage image;                       // the journal's state
+  std::map<std::string, OverriddenQuota> overridden;  // for the next daemon
+  JournalImage image;                                 // the journal's state
 };
 
 }  // namespace gpumemd

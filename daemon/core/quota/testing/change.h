@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Changes of a quota that set one field.
+// Changes of a quota: of one field, and of all in which a quota differs from none.
 #pragma once
 
 #include <cstdint>
+#include <string>
 
+#include "common/quota_keys.h"
 #include "daemon/core/quota/overrides.h"
 
 namespace gpumemd {
@@ -13,6 +15,19 @@ inline QuotaOverride Limit(uint64_t bytes) {
 }
 inline QuotaOverride Guarantee(uint64_t bytes) {
   return {.set = {"guarantee_bytes"}, .values = {.guarantee_bytes = bytes}};
+}
+
+// Returns a change that makes Quota() this quota, but for its parent.
+inline QuotaOverride Difference(const Quota& quota) {
+  QuotaOverride change{.values = quota};
+  change.values.parent.clear();
+  for (const gpumem::QuotaKey& key : gpumem::kQuotaKeys) {
+    if (key.unit == gpumem::QuotaUnit::kTenant) continue;
+    Quota with_field;
+    Apply({.set = {std::string(key.field)}, .values = quota}, &with_field);
+    if (!(with_field == Quota())) change.set.emplace(key.field);
+  }
+  return change;
 }
 
 }  // namespace gpumemd

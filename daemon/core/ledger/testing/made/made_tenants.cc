@@ -56,6 +56,14 @@ Quota QuotaFor(const LedgerModel& model, const Made& made) {
   return quota;
 }
 
+// The same, with the tenant's override on top.
+Quota QuotaFor(const LedgerModel& model, const std::string& name) {
+  const Tenant& tenant = model.tenants.at(name);
+  Quota quota = QuotaFor(model, *tenant.made);
+  if (tenant.overridden) Apply(*tenant.overridden, &quota);
+  return quota;
+}
+
 std::vector<std::string> MembersOf(const LedgerModel& model, const std::string& name) {
   std::vector<std::string> members;
   for (const auto& [other, tenant] : model.tenants) {
@@ -73,11 +81,21 @@ StatusCode CodeFor(const LedgerModel& model, const std::string& name, const Made
   }
   Quota quota = QuotaFor(model, made);
   if (quota.revocable && quota.kind == Kind::kMempool) return StatusCode::kInvalidArgument;
-  if (BySession(made)) return StatusCode::kOk;
   // Only the devices that were asked for must be right, not those of the defaults.
-  quota.device_limits.erase("P");
-  quota.device_guarantees.erase("P");
-  return CodeForQuota(model, name, quota, model.tenants.contains(quota.parent) ? quota.parent : "");
+  const auto code = [&](Quota fits, const std::string& parent) {
+    fits.device_limits.erase("P");
+    fits.device_guarantees.erase("P");
+    return CodeForQuota(model, name, fits, parent);
+  };
+  if (!BySession(made)) {
+    return code(quota, model.tenants.contains(quota.parent) ? quota.parent : "");
+  }
+  const auto there = model.tenants.find(name);
+  if (there == model.tenants.end() || !there->second.overridden) return StatusCode::kOk;
+  Apply(*there->second.overridden, &quota);
+  if (quota.revocable && quota.kind == Kind::kMempool) return StatusCode::kInvalidArgument;
+  const bool promises = quota.guarantee_bytes || !quota.device_guarantees.empty();
+  return promises ? code(quota, made.parent) : StatusCode::kOk;
 }
 
 void Make(LedgerModel& model, const std::string& name, Made made) {
@@ -86,8 +104,7 @@ void Make(LedgerModel& model, const std::string& name, Made made) {
                            .peaks = std::vector<uint64_t>(model.devices.size())};
   }
   model.tenants.at(name).made = std::move(made);
-  const Quota quota = QuotaFor(model, *model.tenants.at(name).made);
-  ApplyWithMembers(model, name, quota);
+  ApplyWithMembers(model, name, QuotaFor(model, name));
 }
 
 void EndTree(LedgerModel& model, const std::string& name) {
@@ -100,7 +117,7 @@ void EndTree(LedgerModel& model, const std::string& name) {
   tenant.made->ending = true;
   model.queue_changed = true;
   GiveUpAllOf(model, name);
-  ApplyWithMembers(model, name, QuotaFor(model, *tenant.made));
+  ApplyWithMembers(model, name, QuotaFor(model, name));
 }
 
 StatusCode ChildMayHave(const Made& made, const QuotaOverride& own, const Quota& parent) {
@@ -143,7 +160,7 @@ std::string BooksOf(const LedgerModel& model, const std::string& tenant) {
 void ComputeMadeQuotas(LedgerModel& model) {
   for (size_t level = 0; level <= kMaxTenantLevels; ++level) {
     for (auto& [name, tenant] : model.tenants) {
-      if (tenant.made && !tenant.configured) tenant.quota = QuotaFor(model, *tenant.made);
+      if (tenant.made && !tenant.configured) tenant.quota = QuotaFor(model, name);
     }
   }
 }
@@ -152,7 +169,7 @@ void ApplyWithMembers(LedgerModel& model, const std::string& name, const Quota& 
   ApplyQuota(model, name, quota);
   for (const std::string& member : MembersOf(model, name)) {
     const std::optional<Made>& made = model.tenants.at(member).made;
-    if (made && BySession(*made)) ApplyWithMembers(model, member, QuotaFor(model, *made));
+    if (made && BySession(*made)) ApplyWithMembers(model, member, QuotaFor(model, member));
   }
 }
 
@@ -257,7 +274,7 @@ absl::Status UpdateMade(LedgerModel& model, std::optional<SessionId> session,
   code = CodeFor(model, name, changed, change);
   if (code != StatusCode::kOk) return ExpectCode(answer, code);
   tenant.made = changed;
-  if (!tenant.configured) ApplyWithMembers(model, name, QuotaFor(model, changed));
+  if (!tenant.configured) ApplyWithMembers(model, name, QuotaFor(model, name));
   return ExpectCode(answer, StatusCode::kOk);
 }
 
@@ -280,11 +297,27 @@ void EndMadeOf(LedgerModel& model, SessionId session) {
   }
 }
 
+size_t KeepOverridesAlone(LedgerModel& model, absl::FunctionRef<bool(const std::string&)> unused) {
+  size_t kept = 0;
+  for (const std::string& name : TenantNames(model)) {
+    Tenant& tenant = model.tenants.at(name);
+    if (!tenant.overridden || !tenant.made || !tenant.made->ending || !unused(name)) continue;
+    tenant.made.reset();
+    tenant.peaks.assign(model.devices.size(), 0);
+    tenant.metered.clear();
+    Quota quota = model.defaults;
+    Apply(*tenant.overridden, &quota);
+    ApplyQuota(model, name, quota);
+    ++kept;
+  }
+  return kept;
+}
+
 absl::Status GiveUpGuarantees(LedgerModel& model, const std::vector<std::string>& told) {
   for (const std::string& name : TenantNames(model)) {  // no daemon remembers it
     std::optional<Made>& made = model.tenants.at(name).made;
     if (!made || !std::exchange(made->without_guarantees, false)) continue;
-    if (!model.tenants.at(name).configured) ApplyWithMembers(model, name, QuotaFor(model, *made));
+    if (!model.tenants.at(name).configured) ApplyWithMembers(model, name, QuotaFor(model, name));
   }
   for (const std::string& sentence : told) {
     bool known = false;
@@ -296,7 +329,7 @@ absl::Status GiveUpGuarantees(LedgerModel& model, const std::vector<std::string>
               CodeForQuota(model, name, tenant.quota) != StatusCode::kOk;
       if (!known) break;
       tenant.made->without_guarantees = true;
-      ApplyWithMembers(model, name, QuotaFor(model, *tenant.made));
+      ApplyWithMembers(model, name, QuotaFor(model, name));
     }
     if (!known) return Wrong("guarantees that could be kept were given up: ", sentence);
   }

@@ -34,7 +34,7 @@ struct Tenant {
   Quota quota;
   std::string parent;  // empty: none
   bool configured = false;
-  bool quota_set = false;
+  std::optional<QuotaOverride> overridden;
   std::optional<Made> made;
   uint64_t denials = 0;
   std::vector<uint64_t> peaks;  // by device

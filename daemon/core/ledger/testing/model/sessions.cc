@@ -291,19 +291,24 @@ void Sweep(LedgerModel& model) {
     model.forgotten.push_back(id);
     it = model.sessions.erase(it);
   }
-  const auto idle = [&](const auto& entry) {
-    const std::string& name = entry.first;
-    return !entry.second.configured && !entry.second.quota_set &&
-           !(entry.second.made && !entry.second.made->ending) &&
-           std::none_of(model.tenants.begin(), model.tenants.end(),
+  const auto unused = [&](const std::string& name) {
+    return std::none_of(model.tenants.begin(), model.tenants.end(),
                         [&](const auto& other) { return other.second.parent == name; }) &&
            std::none_of(model.sessions.begin(), model.sessions.end(),
                         [&](const auto& session) { return session.second.tenant == name; }) &&
            std::none_of(model.segments.begin(), model.segments.end(),
                         [&](const auto& segment) { return segment.second.tenant == name; });
   };
+  const auto idle = [&](const auto& entry) {
+    const Tenant& tenant = entry.second;
+    return !tenant.configured && !tenant.overridden && !(tenant.made && !tenant.made->ending) &&
+           unused(entry.first);
+  };
   size_t forgotten = 0;
-  while (const size_t more = std::erase_if(model.tenants, idle)) forgotten += more;
+  while (const size_t more =
+             std::erase_if(model.tenants, idle) + KeepOverridesAlone(model, unused)) {
+    forgotten += more;
+  }
   std::erase_if(model.last_versions, [&](const auto& entry) {
     if (model.tenants.contains(entry.first.first)) return false;
     uint64_t& version = model.gone_versions[entry.first.first];

@@ -173,7 +173,7 @@ void Link(LedgerModel& model, const std::string& name) {
 }
 
 void Configure(LedgerModel& model, const std::map<std::string, Quota>& tenants,
-               const Quota& defaults) {
+               const Quota& defaults, const std::map<std::string, OverriddenQuota>& overridden) {
   model.defaults = defaults;
   for (const auto& [name, quota] : tenants) {
     model.tenants[name].peaks.resize(model.devices.size());
@@ -181,9 +181,13 @@ void Configure(LedgerModel& model, const std::map<std::string, Quota>& tenants,
   for (auto& [name, tenant] : model.tenants) {
     auto it = tenants.find(name);
     tenant.configured = it != tenants.end();
-    tenant.quota_set = false;
+    tenant.overridden.reset();
     tenant.quota = tenant.configured ? it->second : defaults;
     tenant.parent.clear();
+  }
+  for (const auto& [name, quota] : overridden) {
+    model.tenants.at(name).overridden = quota.changes;
+    model.tenants.at(name).quota = quota.quota;
   }
   ComputeMadeQuotas(model);
   for (const std::string& name : TenantNames(model)) Link(model, name);
@@ -194,32 +198,32 @@ void Configure(LedgerModel& model, const std::map<std::string, Quota>& tenants,
   Sweep(model);
 }
 
-absl::Status SetQuota(LedgerModel& model, const std::string& name, const Quota& quota,
+absl::Status SetQuota(LedgerModel& model, const std::string& name, const OverriddenQuota& quota,
                       const absl::Status& answer) {
-  const absl::StatusCode code = CodeForQuota(model, name, quota);
+  const absl::StatusCode code = CodeForQuota(model, name, quota.quota);
   if (code == absl::StatusCode::kOk) OverrideQuota(model, name, quota);
   return ExpectCode(answer, code);
 }
 
-void OverrideQuota(LedgerModel& model, const std::string& name, const Quota& quota) {
+void OverrideQuota(LedgerModel& model, const std::string& name, const OverriddenQuota& quota) {
   model.tenants[name].peaks.resize(model.devices.size());
-  model.tenants.at(name).quota_set = true;
-  ApplyWithMembers(model, name, quota);
+  model.tenants.at(name).overridden = quota.changes;
+  ApplyWithMembers(model, name, quota.quota);
 }
 
 absl::Status UnsetQuota(LedgerModel& model, const std::string& name, const Quota& quota,
                         const absl::Status& answer) {
   if (!model.tenants.contains(name)) return ExpectCode(answer, absl::StatusCode::kNotFound);
-  model.tenants.at(name).quota_set = false;
+  model.tenants.at(name).overridden.reset();
   ApplyWithMembers(model, name, quota);
   Sweep(model);
   return ExpectCode(answer, absl::StatusCode::kOk);
 }
 
-std::map<std::string, Quota> Overridden(const LedgerModel& model) {
-  std::map<std::string, Quota> overridden;
+std::map<std::string, OverriddenQuota> Overridden(const LedgerModel& model) {
+  std::map<std::string, OverriddenQuota> overridden;
   for (const auto& [name, tenant] : model.tenants) {
-    if (tenant.quota_set) overridden[name] = tenant.quota;
+    if (tenant.overridden) overridden[name] = {tenant.quota, *tenant.overridden};
   }
   return overridden;
 }

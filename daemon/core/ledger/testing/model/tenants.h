@@ -45,13 +45,13 @@ void NoteUses(LedgerModel& model, absl::Time now);
 // Puts the tenant under its quota's parent, if that is configured and not under the tenant itself.
 void Link(LedgerModel& model, const std::string& name);
 void Configure(LedgerModel& model, const std::map<std::string, Quota>& tenants,
-               const Quota& defaults);
-absl::Status SetQuota(LedgerModel& model, const std::string& name, const Quota& quota,
+               const Quota& defaults, const std::map<std::string, OverriddenQuota>& overridden);
+absl::Status SetQuota(LedgerModel& model, const std::string& name, const OverriddenQuota& quota,
                       const absl::Status& answer);
-void OverrideQuota(LedgerModel& model, const std::string& name, const Quota& quota);
+void OverrideQuota(LedgerModel& model, const std::string& name, const OverriddenQuota& quota);
 absl::Status UnsetQuota(LedgerModel& model, const std::string& name, const Quota& quota,
                         const absl::Status& answer);
-std::map<std::string, Quota> Overridden(const LedgerModel& model);
+std::map<std::string, OverriddenQuota> Overridden(const LedgerModel& model);
 void SetDraining(LedgerModel& model, bool draining);
 void SetUnbrokered(LedgerModel& model, const std::vector<UnbrokeredBytes>& uses);
 

@@ -60,6 +60,13 @@ std::optional<std::string> AnyOwner(Course& course) {
   return course.chance.In100(90) ? "" : "another";
 }
 
+// For a tenant that has just been made.
+void CoverOverridden(Course& course, const std::string& tenant) {
+  if (course.ledger.state().FindTenant(tenant)->overridden) {
+    course.Cover("a tenant with an override is made");
+  }
+}
+
 }  // namespace
 
 std::string AnyTenant(Course& course) {
@@ -78,6 +85,7 @@ absl::Status CreateTenant(Course& course) {
     const auto answer = course.ledger.made_tenants().CreateChild(session, name, own, lasting);
     if (answer.ok()) {
       course.Cover(lasting ? "a session makes a lasting tenant" : "a session makes a tenant");
+      CoverOverridden(course, *answer);
     }
     return course.After(model::CreateChild(course.model, session, name, own, lasting, answer),
                         lasting ? "CreateLastingChild " : "CreateChild ", ToInt(session), " ", name,
@@ -91,7 +99,10 @@ absl::Status CreateTenant(Course& course) {
                             .owner = chance.In100(90) ? "" : "another",
                             .quota = SomeQuota(course, /*of_operator=*/true)};
   const auto answer = course.ledger.made_tenants().Create(spec);
-  if (answer.ok() && *answer) course.Cover("an operator makes a tenant");
+  if (answer.ok() && *answer) {
+    course.Cover("an operator makes a tenant");
+    CoverOverridden(course, spec.tenant);
+  }
   return course.After(model::Create(course.model, spec, answer), "CreateTenant ", spec.tenant,
                       " under \"", parent, "\" -> ",
                       answer.ok() ? "ok" : course.Describe(answer.status()));

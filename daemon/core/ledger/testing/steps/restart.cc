@@ -144,7 +144,7 @@ absl::Status Restart(Course& course) {
   if (absl::Status same = course.CheckImage(); !same.ok()) return same;
   CoverMoment(course);
   const Survivors survivors = ChooseSurvivors(course);
-  const std::map<std::string, Quota> overridden = model::Overridden(course.model);
+  const std::map<std::string, OverriddenQuota> overridden = model::Overridden(course.model);
   const Revocations::Times times = course.ledger.revocations().times();
 
   std::destroy_at(&course.ledger);
