@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "daemon/core/ledger/ledger.h"
+#include "daemon/core/ledger/testing/made/made_tenants.h"
 #include "daemon/core/ledger/testing/model/guarantees.h"
 #include "daemon/core/ledger/testing/model/records.h"
 #include "daemon/core/ledger/testing/model/tenants.h"
@@ -98,6 +99,11 @@ absl::Status GuaranteeProbe(Course& course) {
   }
   if (course.granted_waiters.contains(waiter)) {
     course.Cover("a guarantee is had after a wait");
+    return absl::OkStatus();
+  }
+  // One that was made may have ended meanwhile, with its maker.
+  if (!course.model.tenants.contains(request.tenant) ||
+      model::HasEnded(course.model, request.tenant)) {
     return absl::OkStatus();
   }
   // No tenant is guaranteed a number of segments. Others of the tenant may have been first, or
