@@ -326,7 +326,7 @@ TEST_F(QuotaControlTest, AReloadMayNotPutMadeTenantsTooDeep) {
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr("tenant \"step\""));
   EXPECT_TRUE(absl::IsFailedPrecondition(control_->CheckMade(above(kMaxTenantLevels), {})));
-  // Tenants that the configuration names are counted where it is read (SettleParents).
+  // The reader of the configuration counts the levels of its tenants (SettleParents).
   std::map<std::string, Quota> named = above(kMaxTenantLevels + 5);
   named.emplace("job", Quota());
   named.emplace("step", Quota{.parent = "job"});

@@ -39,8 +39,8 @@ absl::Status EndMade(LedgerModel& model, std::optional<SessionId> session,
                      const absl::Status& answer);
 // Ends the tenants that the session has made.
 void EndMadeOf(LedgerModel& model, SessionId session);
-// Makes those with an override that have ended, and that nothing uses, tenants that nobody has
-// made. Returns how many there were.
+// Takes the made part of those that have ended and are not in use, and that an override keeps.
+// Returns how many there were.
 size_t KeepOverridesAlone(LedgerModel& model, absl::FunctionRef<bool(const std::string&)> unused);
 // For a restart: takes the guarantees that could not be kept, of which each sentence tells.
 absl::Status GiveUpGuarantees(LedgerModel& model, const std::vector<std::string>& told);
