@@ -20,7 +20,7 @@ run_coverage() {
   local -a flags=(--config=coverage-core)
   # The model is to go through its cases, not to search: a million calls take very long with counters.
   bazel test "${flags[@]}" --nocache_test_results --sandbox_writable_path="$counts" \
-    --test_timeout=3600 --test_env=GPUMEM_MODEL_OPS=100000 \
+    --test_timeout=3600 --test_env=GPUMEM_MODEL_OPS=300000 \
     --test_env=LLVM_PROFILE_FILE="$counts/%4m.profraw" "${COVERAGE_TARGETS[@]}"
 
   local labels bin root

@@ -325,6 +325,8 @@ TEST_F(MadeEdgesTest, ASessionMayChangeTheFieldsThatNoOperatorHasOverridden) {
       child, {{.limit_bytes = 4 * kGranule, .max_sessions = 2, .parent = "team"},
               {.set = {"max_sessions"}, .values = {.max_sessions = 2}}});
   ASSERT_TRUE(ledger.made_tenants().UpdateChild(session, child, Limit(kGranule)).ok());
+  EXPECT_EQ(ledger.made_tenants().UpdateChild(session, child, Guarantee(kGranule)).code(),
+            StatusCode::kPermissionDenied);
   EXPECT_EQ(QuotaOf(child).limit_bytes, kGranule);
   EXPECT_EQ(QuotaOf(child).max_sessions, 2u);
 }
@@ -339,6 +341,11 @@ TEST_F(MadeEdgesTest, ASessionsTenantFitsWithTheGuaranteeOfItsOverride) {
   EXPECT_EQ(ledger.made_tenants().UpdateChild(session, child, Limit(2 * kGranule)).code(),
             StatusCode::kInvalidArgument);
   EXPECT_TRUE(ledger.made_tenants().UpdateChild(session, child, Limit(3 * kGranule)).ok());
+  ledger.tenants().OverrideQuota(
+      child, {{.device_guarantees = {{"GPU-1", 3 * kGranule}}, .parent = "team"},
+              OnDevice("guarantees", "GPU-1", 3 * kGranule)});
+  EXPECT_EQ(ledger.made_tenants().UpdateChild(session, child, Limit(2 * kGranule)).code(),
+            StatusCode::kInvalidArgument);
   ASSERT_TRUE(ledger.made_tenants().EndChild(session, child).ok());
   EXPECT_EQ(CreateChild(session, "c", Limit(kGranule)).status().code(),
             StatusCode::kInvalidArgument);

@@ -243,6 +243,7 @@ TEST_F(LedgerRestorePublicationsTest, AnAttachmentIsHandedOverOnceMoreWhileThePu
   Publish(publisher, spec);
   EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 5));
   EXPECT_FALSE(ledger.reconciliation().RegrantAttach(reader, 6));
+  EXPECT_FALSE(ledger.reconciliation().RegrantAttach(SessionId{999}, 5)) << "no such session";
   EXPECT_EQ(ledger.look().ListSessions("a")->at(1).leases, 2u);
 }
 

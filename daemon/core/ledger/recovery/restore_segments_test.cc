@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which segments outlive the daemon, which are lost, and which tenant is charged for them.
+#include <set>
 #include <vector>
 
 #include "daemon/core/ledger/testing/restart_fixture.h"
@@ -9,6 +10,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::SizeIs;
 using testing::UnorderedElementsAre;
 
 using RestoreSegmentsTest = LedgerRestartFixture;
@@ -95,6 +97,36 @@ TEST_F(RestoreSegmentsTest, MemoryOfAMissingDeviceIsLost) {
   EXPECT_EQ(StateOf(kept.segment), SegmentState::kLeased);
   EXPECT_THAT(*ledger.reconciliation().Reconcile(session, {gone.lease, kept.lease}, {}),
               ElementsAre(gone.lease));
+}
+
+TEST_F(RestoreSegmentsTest, MemoryThatAnEndingSessionHasLostLeavesItNothing) {
+  const SessionId session = OpenSession("a");
+  const std::vector<Operation::Item> items = Acquire(session, kGranule, 3);
+  ledger.endings().SocketClosed(session, /*steps=*/1);
+  Record();
+  ASSERT_FALSE(image.leases.empty());
+  std::set<SegmentId> all;
+  for (const Operation::Item& item : items) all.insert(item.segment);
+  Restart({.missing = all});
+  EXPECT_THAT(Drain(ledger.effects().orphaned), IsEmpty()) << "nobody is there to be told";
+  ledger.endings().ProcessGone(session);
+  DestroyDoomed();
+  EXPECT_EQ(ledger.state().charged(0), 0u);
+}
+
+TEST_F(RestoreSegmentsTest, ImportsStayWithTheirSessionIfTheOthersOfItsProcessAreGone) {
+  const PeerIdentity peer = {.pid = ++pids, .start_time = 7};
+  const SessionId one = *ledger.OpenSession("a", {.peer = peer}, NewSecret());
+  const SessionId other = *ledger.OpenSession("a", {.peer = peer}, NewSecret());
+  AcquireKind(one, Kind::kMempool);
+  const Operation open = Begin(other, kGranule);
+  ledger.endings().ProcessGone(other);  // it stays until its operation ends
+  ledger.endings().SocketClosed(one);
+  EXPECT_THAT(ledger.state().sessions.at(one)->imported, SizeIs(1));
+  EXPECT_THAT(ledger.state().sessions.at(other)->imported, IsEmpty());
+  ledger.operations().Abort(open, /*handed_over=*/false);
+  ledger.endings().ProcessGone(one);
+  DestroyDoomed();
 }
 
 TEST_F(RestoreSegmentsTest, PoolOfAMissingDeviceIsForgotten) {
