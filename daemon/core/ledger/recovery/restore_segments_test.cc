@@ -118,7 +118,7 @@ TEST_F(RestoreSegmentsTest, ImportsStayWithTheirSessionIfTheOthersOfItsProcessAr
   const PeerIdentity peer = {.pid = ++pids, .start_time = 7};
   const SessionId one = *ledger.OpenSession("a", {.peer = peer}, NewSecret());
   const SessionId other = *ledger.OpenSession("a", {.peer = peer}, NewSecret());
-  AcquireKind(one, Kind::kMempool);
+  Release(one, {AcquireKind(one, Kind::kMempool)});
   const Operation open = Begin(other, kGranule);
   ledger.endings().ProcessGone(other);  // it stays until its operation ends
   ledger.endings().SocketClosed(one);
