@@ -29,6 +29,10 @@ namespace gpumemd {
 uint64_t GuaranteeOn(const Quota& quota, const DeviceInfo& device);
 // Returns UINT64_MAX if the quota has no limit.
 uint64_t LimitOn(const Quota& quota, const DeviceInfo& device);
+// Returns true if the quota has a guarantee, on any device.
+inline bool HasGuarantee(const Quota& quota) {
+  return quota.guarantee_bytes || !quota.device_guarantees.empty();
+}
 
 struct GuaranteeProblem {
   enum class What {

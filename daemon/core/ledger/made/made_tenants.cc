@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "daemon/core/admission/refusals.h"
 #include "daemon/core/ledger/bounds.h"
+#include "daemon/core/quota/guarantees.h"
 #include "daemon/core/quota/quota_changes.h"
 
 namespace gpumemd {
@@ -125,9 +126,8 @@ absl::Status MadeTenants::CheckUnderOverride(absl::string_view name, const MadeT
   const Tenant* there = state_.FindTenant(name);
   if (there == nullptr || !there->overridden) return absl::OkStatus();
   Apply(*there->overridden, &quota);
-  const bool promises = quota.guarantee_bytes || !quota.device_guarantees.empty();
-  return promises ? tenants_.CheckQuota(name, quota, state_.FindTenant(made.parent))
-                  : Tenants::CheckKind(quota);
+  return HasGuarantee(quota) ? tenants_.CheckQuota(name, quota, state_.FindTenant(made.parent))
+                             : Tenants::CheckKind(quota);
 }
 
 records::Tenant& MadeTenants::Make(absl::string_view name, MadeTenant made,

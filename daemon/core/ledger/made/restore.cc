@@ -11,6 +11,7 @@
 #include "common/quota_keys.h"
 #include "daemon/core/ledger/made/journal.h"
 #include "daemon/core/ledger/made/made_tenants.h"
+#include "daemon/core/quota/guarantees.h"
 
 namespace gpumemd {
 namespace {
@@ -203,9 +204,8 @@ std::vector<std::string> MadeTenants::GiveUpGuarantees(const std::vector<Tenant*
   constexpr size_t kOneByOne = 64;
   for (auto it = restored.rbegin(); it != restored.rend(); ++it) {
     Tenant& tenant = **it;
-    const Quota& own = tenant.made->quota.values;
-    const bool has = own.guarantee_bytes || !own.device_guarantees.empty();
-    if (!has || tenant.configured || tenant.overridden) continue;
+    if (!HasGuarantee(tenant.made->quota.values)) continue;
+    if (tenant.configured || tenant.overridden) continue;
     if (given_up.size() < kOneByOne && tenants_.CheckQuota(tenant.name, tenant.quota).ok()) break;
     tenant.made->without_guarantees = true;
     tenants_.ApplyMadeQuota(tenant);
