@@ -78,14 +78,28 @@ void Crew::Attack(const std::string& name) {
   attacks_end_.push_back(absl::Now() + 3 * kAttack);
 }
 
-void Crew::Kill(size_t which, uint64_t seed) {
-  Worker& worker = workers_.at(which);
+void Crew::Kill(Worker& worker) {
   worker.child.Signal(SIGKILL);
   const absl::Time deadline = absl::Now() + kEnd;
   while (absl::Now() < deadline && Hear(worker, deadline)) continue;  // what it had said
   worker.child.Wait();
   worker = {.role = worker.role, .tenant = worker.tenant};
+}
+
+void Crew::Kill(size_t which, uint64_t seed) {
+  Worker& worker = workers_.at(which);
+  Kill(worker);
   worker.child = Start(worker, seed);
+}
+
+void Crew::Rest() {
+  attackers_.clear();
+  attacks_end_.clear();
+  for (Worker& worker : workers_) Kill(worker);
+}
+
+void Crew::Resume(uint64_t seed) {
+  for (Worker& worker : workers_) worker.child = Start(worker, seed++);
 }
 
 void Crew::Stop(size_t which, absl::Duration length) {

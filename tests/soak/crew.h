@@ -29,6 +29,10 @@ class Crew {
   void Attack(const std::string& name);
   // Kills a worker, and starts another in its place.
   void Kill(size_t which, uint64_t seed);
+  // Kills all workers and attackers.
+  void Rest();
+  // Starts workers in the place of those that Rest() has killed.
+  void Resume(uint64_t seed);
   // Stops a worker for a time; Listen() lets it go on.
   void Stop(size_t which, absl::Duration length);
   // Takes what the processes have said. Replaces workers that have ended: a daemon kills those that
@@ -55,6 +59,8 @@ class Crew {
   };
 
   testing::Child Start(const Worker& worker, uint64_t seed) const;
+  // Takes what a worker has said, and waits for its end.
+  void Kill(Worker& worker);
   // False if it has closed its channel.
   bool Hear(Worker& worker, absl::Time deadline);
 

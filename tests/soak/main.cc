@@ -4,6 +4,8 @@
 //   gpumem_soak [--time SECONDS] [--backend host|cuda] [--seed N] [--pause MS] [--out FOLDER]
 //   gpumem_soak --judge samples.csv
 //
+// SIGTERM ends the load early. SIGUSR1 has it rest until SIGUSR2.
+//
 // Needs gpumemd, gpumem-keeper and gpumemctl beside it, or where GPUMEM_GPUMEMD, GPUMEM_KEEPER and
 // GPUMEM_GPUMEMCTL say; and gpumem-web (GPUMEM_GPUMEM_WEB), if that is to be part of it.
 //

@@ -42,6 +42,7 @@ absl::Duration ShareOf(absl::Duration time, int share, absl::Duration least, abs
 }
 
 volatile std::sig_atomic_t interrupted = 0;
+volatile std::sig_atomic_t resting = 0;
 
 double At(const Figures& figures, const std::string& name) {
   const auto found = figures.find(name);
@@ -118,6 +119,8 @@ absl::Status Soak::Run() {
   for (const int signal : {SIGTERM, SIGINT}) {
     std::signal(signal, [](int) { interrupted = 1; });
   }
+  std::signal(SIGUSR1, [](int) { resting = 1; });
+  std::signal(SIGUSR2, [](int) { resting = 0; });
   if (absl::Status started = Start(); !started.ok()) return started;
   Load();
   End();
@@ -127,6 +130,19 @@ absl::Status Soak::Run() {
 
 absl::Duration Soak::Gap(absl::Duration mean) {
   return mean * std::min(3.0, std::exponential_distribution<double>(1)(random_));
+}
+
+absl::Duration Soak::Rest() {
+  const absl::Time from = absl::Now();
+  crew_->Rest();
+  std::cout << absl::StreamFormat("rests at %.0f s\n", absl::ToDoubleSeconds(from - begin_))
+            << std::flush;
+  while (resting != 0 && interrupted == 0) absl::SleepFor(kTick);
+  crew_->Resume(random_());
+  const absl::Duration length = absl::Now() - from;
+  std::cout << absl::StreamFormat("goes on after %.0f s\n", absl::ToDoubleSeconds(length))
+            << std::flush;
+  return length;
 }
 
 void Soak::Load() {
@@ -145,6 +161,10 @@ void Soak::Load() {
   bool restart = false;
   while (absl::Now() < begin_ + time && interrupted == 0) {
     absl::SleepFor(kTick);  // nothing waits for this; it paces the load
+    if (resting != 0) {
+      const absl::Duration rest = Rest();
+      for (absl::Time* point : {&begin_, &sample, &fault, &task, &death}) *point += rest;
+    }
     const absl::Time now = absl::Now();
     const bool calm = now > begin_ + kStorm * time;
     crew_->Listen(random_());

@@ -32,7 +32,8 @@ class Soak {
   explicit Soak(SoakOptions options);
   ~Soak();
   // Runs it, and writes samples.csv and daemon.log. Returns an error if it cannot be run. SIGTERM
-  // and SIGINT end the load early.
+  // and SIGINT end the load early. After SIGUSR1 there is none until SIGUSR2, which does not count
+  // as time of the soak.
   absl::Status Run();
 
   const std::vector<Figures>& rows() const { return rows_; }
@@ -46,6 +47,8 @@ class Soak {
  private:
   absl::Status Start();
   void Load();
+  // Waits for SIGUSR2. Returns how long.
+  absl::Duration Rest();
   // One fault, but of the daemon.
   void Fault();
   void Sample(bool calm);

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# soak_test.sh SOAK PROGRAM...: a soak of less than a minute. All operations, faults and tasks take
-# place, nothing goes wrong, and nothing is left in the end. What grows in an hour it cannot show.
+# soak_test.sh SOAK PROGRAM...: a soak of less than a minute, with a rest in it. All operations,
+# faults and tasks take place, nothing goes wrong, and nothing is left in the end. What grows in an
+# hour it cannot show.
 set -euo pipefail
 
 SOAK=$1
@@ -12,7 +13,18 @@ trap 'rm -rf "$WORK"' EXIT
 
 # The soak finds programs beside it.
 cp "$SOAK" "$@" "$WORK"
-"$WORK/gpumem_soak" --time 45 --out "$WORK/out" | tee "$WORK/verdict"
+"$WORK/gpumem_soak" --time 45 --out "$WORK/out" >"$WORK/verdict" &
+# Not before it knows the signal.
+until [[ -s $WORK/out/samples.csv ]] || ! kill -0 $!; do sleep 0.1; done
+kill -USR1 $!
+until grep -q '^rests at ' "$WORK/verdict" || ! kill -0 $!; do sleep 0.1; done
+for child in $(cat "/proc/$!/task/"*/children); do
+  ! grep -qzx worker "/proc/$child/cmdline" || exit 1  # nobody works
+done
+kill -USR2 $!
+wait $! || true  # the verdict says it
+cat "$WORK/verdict"
+grep -q '^goes on after ' "$WORK/verdict"
 grep -q '^soak: passed' "$WORK/verdict"
 
 # The table can be judged again, and drawn.
