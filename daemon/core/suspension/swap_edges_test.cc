@@ -15,6 +15,7 @@ namespace swap_edges_test {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::StartsWith;
 using Action = SuspensionRequests::Action;
 using Cause = records::SuspensionCause;
@@ -137,25 +138,55 @@ TEST_F(ManySessionsTest, ForALargeRequestTheyAreAskedInParts) {
 
 class ManyAndLentTest : public SwapEdgesTest {
  protected:
-  ManyAndLentTest() : SwapEdgesTest(/*granules=*/2 * (SwapPolicy::kMostAsked + 1)) {}
+  static constexpr size_t kGranules = 3 * SwapPolicy::kMostAsked + 1;
+
+  ManyAndLentTest() : SwapEdgesTest(kGranules) {
+    SetQuota("a", Swappable());
+    SetQuota("lends", {.priority = -1});
+    SetQuota("c", {.priority = 1});
+  }
+  // Fills the device: sessions that may be asked hold a granule each, and the rest is lent.
+  void Fill(size_t holding) {
+    for (size_t i = 0; i < holding; ++i) OpenHolding("a", 1);
+    auto borrowed =
+        Ask(OpenSession("lends"),
+            {.device_uuid = "GPU-1", .bytes = (kGranules - holding) * kGranule, .revocable = true});
+    ASSERT_TRUE(Granted(borrowed)) << borrowed.status();
+    Finish(**borrowed);
+  }
 };
 
 TEST_F(ManyAndLentTest, ARequestThatIsServedInPartsRevokesNothingMeanwhile) {
-  constexpr size_t kMany = SwapPolicy::kMostAsked + 1;
-  SetQuota("a", Swappable());
-  SetQuota("lends", {.priority = -1});
-  SetQuota("b", {.priority = 1});
-  for (size_t i = 0; i < kMany; ++i) OpenHolding("a", 1);
-  auto borrowed = Ask(OpenSession("lends"),
-                      {.device_uuid = "GPU-1", .bytes = kMany * kGranule, .revocable = true});
-  ASSERT_TRUE(Granted(borrowed)) << borrowed.status();
-  Finish(**borrowed);
-  ASSERT_TRUE(Wait(OpenSession("b"), kMany));
+  Fill(/*holding=*/SwapPolicy::kMostAsked + 1);
+  ASSERT_TRUE(Wait(OpenSession("c"), SwapPolicy::kMostAsked + 1));
   ASSERT_EQ(Asked().size(), SwapPolicy::kMostAsked);
-  SetQuota("b", {.priority = 2});  // has it checked again
+  SetQuota("c", {.priority = 2});  // has it checked again
   ledger.admission().AdmitWaiting();
   EXPECT_THAT(Asked(), IsEmpty());
   EXPECT_THAT(ledger.effects().revoked, IsEmpty());
+}
+
+TEST_F(ManyAndLentTest, AWaiterThatFindsTheMostAskedRevokesNothingMeanwhile) {
+  Fill(/*holding=*/2 * SwapPolicy::kMostAsked);
+  ASSERT_TRUE(Wait(OpenSession("b"), SwapPolicy::kMostAsked));
+  const std::vector<SessionId> first = Asked();
+  ASSERT_EQ(first.size(), SwapPolicy::kMostAsked);
+  ASSERT_TRUE(Wait(OpenSession("c"), SwapPolicy::kMostAsked + 1));
+  EXPECT_THAT(Asked(), IsEmpty());
+  EXPECT_THAT(ledger.effects().revoked, IsEmpty());
+  Suspend(first.front());
+  EXPECT_EQ(Asked().size(), 1u) << "who could not be asked before";
+  EXPECT_THAT(ledger.effects().revoked, IsEmpty());
+  Pass(kGrace + SwapPolicy::kPause);
+  EXPECT_THAT(ledger.effects().revoked, Not(IsEmpty())) << "it has a deadline like all waiters";
+}
+
+TEST_F(ManyAndLentTest, AWaiterThatNobodyCouldHelpRevokesAtOnce) {
+  Fill(/*holding=*/SwapPolicy::kMostAsked);
+  ASSERT_TRUE(Wait(OpenSession("b"), SwapPolicy::kMostAsked));
+  ASSERT_EQ(Asked().size(), SwapPolicy::kMostAsked);
+  ASSERT_TRUE(Wait(OpenSession("c"), SwapPolicy::kMostAsked + 1));
+  EXPECT_THAT(ledger.effects().revoked, Not(IsEmpty())) << "all who could are asked for another";
 }
 
 // --- Ends of requests

@@ -157,10 +157,7 @@ std::vector<SessionId> SwapPolicy::Select(SessionId asker, const Request& reques
     rest.Free(*state_.sessions.at(it->first)->tenant, it->second);
     needed.push_back(it->first);
   }
-  // In parts, if they are too many: the first candidates, which are the last in `needed`.
-  const size_t most = kMostAsked - asked_on_[request.device].size();
-  if (needed.size() > most)
-    needed.erase(needed.begin(), needed.end() - static_cast<ptrdiff_t>(most));
+  std::reverse(needed.begin(), needed.end());
   return needed;
 }
 
@@ -179,17 +176,18 @@ bool SwapPolicy::Ask(SessionId asker, const Request& request, const Decision& de
     }
   }
   if (!left.Covered()) {
-    // If sessions were asked for it before, it waits until others can be asked.
-    const bool full = asked_on_[request.device].size() >= kMostAsked;
-    const bool goes_on = full && deadline != absl::InfinitePast();
-    const std::vector<SessionId> chosen =
-        full ? std::vector<SessionId>() : Select(asker, request, left);
-    for (SessionId id : chosen) {
-      Begin(id, Cause::kWaiter,
-            absl::StrCat("tenant ", request.tenant->name, " waits for ",
-                         gpumem::FormatBytes(request.bytes * request.count)));
+    // In parts, if they are too many. While no more can be asked, it is looked at once whether it
+    // is worth waiting until they can.
+    const size_t most = kMostAsked - std::min(kMostAsked, asked_on_[request.device].size());
+    if (most > 0 || deadline == absl::InfinitePast()) {
+      const std::vector<SessionId> chosen = Select(asker, request, left);
+      if (chosen.empty()) return false;
+      for (size_t i = 0; i < std::min(most, chosen.size()); ++i) {
+        Begin(chosen[i], Cause::kWaiter,
+              absl::StrCat("tenant ", request.tenant->name, " waits for ",
+                           gpumem::FormatBytes(request.bytes * request.count)));
+      }
     }
-    if (chosen.empty() && !goes_on) return false;
   }
   if (over) return false;
   if (deadline == absl::InfinitePast()) deadline = RoundUp(now + times_.grace, kPause);

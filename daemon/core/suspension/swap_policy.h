@@ -14,9 +14,9 @@
 //    them counts as on its way until they have answered, or until the deadline.
 //
 // A session that has not suspended by its deadline is not asked again for a while. A waiter's own
-// deadline counts from the first session that was asked for it: from then on its request may revoke
-// leases, whatever sessions do. So sessions that ignore requests, however many, delay a waiter for
-// one such time.
+// deadline counts from when the first session was asked for it, or would have been if fewer had
+// been asked already: from then on its request may revoke leases, whatever sessions do. So sessions
+// that ignore requests, however many, delay a waiter for one such time.
 //
 // Bounds: one look considers kLooks sessions, and a request that needs more than it finds there has
 // none asked. kMostAsked sessions are asked for a device at one time. A request that needs more of
@@ -124,10 +124,9 @@ class SwapPolicy {
   static uint64_t TierNeedOf(const Session& session);
   // Adds bytes of a tenant to what will come into the tier.
   void AddComing(const Tenant& tenant, uint64_t bytes, Room::Coming& coming) const;
-  // Returns the sessions to ask now, at most as many as kMostAsked leaves: all or the first of
-  // those that cover `left`; none if none do. Requires that fewer than kMostAsked are asked. If
-  // there are more than kLooks, those without room in the tier are passed over for a while, as if
-  // they had been refused: so later calls come to the others.
+  // Returns the sessions to ask, in this order: those that cover `left`; none if none do. If there
+  // are more than kLooks, those without room in the tier are passed over for a while, as if they
+  // had been refused: so later calls come to the others.
   std::vector<SessionId> Select(SessionId asker, const Request& request, Shortfall& left);
   void Begin(SessionId id, Cause cause, absl::string_view why);
   void Finish(SessionId id, End end);
