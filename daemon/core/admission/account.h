@@ -95,6 +95,7 @@ class Account {
   uint64_t LeastNeedWith(uint64_t firm) const {
     return std::max(guarantee_, least_needs_below_ + firm);
   }
+  uint64_t least_needs_below() const { return least_needs_below_; }
   // Returns the part of the need that is not held yet.
   uint64_t unused_guarantee() const { return need_ - own_firm_ - needs_below_; }
   // Returns the sum of this over the account and all above it: the bytes that it can have without

@@ -1,15 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators' changes of quotas, and the checks before a change.
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "daemon/core/admission/account.h"
+#include "daemon/core/admission/standing.h"
 #include "daemon/core/ledger/inspect/inspector.h"
 #include "daemon/core/ledger/tenants.h"
 #include "daemon/core/quota/guarantees.h"
 
 namespace gpumemd {
+namespace {
+
+using records::Tenant;
+
+// The needs of guarantees on one device (guarantees.h), if some were others. Each call takes time
+// in proportion to the levels of tenants.
+class ChangedNeeds {
+ public:
+  ChangedNeeds(const LedgerState* state, size_t device) : state_(*state), device_(device) {}
+
+  // Returns the sum of the needs directly under the tenant; null: of tenants without a parent.
+  uint64_t Below(const Tenant* tenant) const {
+    const auto changed = below_.find(tenant);
+    if (changed != below_.end()) return changed->second;
+    return AccountOf(tenant).least_needs_below();
+  }
+  uint64_t Of(const Tenant& tenant) const {
+    return std::max(AccountOf(&tenant).guarantee(), Below(&tenant));
+  }
+  // Changes one of the needs directly under the tenant, and with it those of all above.
+  void Change(const Tenant* tenant, uint64_t from, uint64_t to) {
+    while (from != to) {
+      const uint64_t need = tenant == nullptr ? 0 : Of(*tenant);
+      below_[tenant] = Plus(Below(tenant) - from, to);
+      if (tenant == nullptr) return;
+      from = need;
+      to = Of(*tenant);
+      tenant = tenant->parent;
+    }
+  }
+
+ private:
+  const Account& AccountOf(const Tenant* tenant) const {
+    return tenant == nullptr ? state_.device_accounts[device_] : tenant->accounts[device_];
+  }
+
+  const LedgerState& state_;
+  const size_t device_;
+  std::map<const Tenant*, uint64_t> below_;  // those that have changed
+};
+
+absl::Status StatusOf(const GuaranteeProblem& problem) {
+  const std::string sentence = Tell(problem);
+  return problem.what == GuaranteeProblem::What::kAboveLimit
+             ? absl::InvalidArgumentError(sentence)
+             : absl::FailedPreconditionError(sentence);
+}
+
+}  // namespace
 
 absl::Status Tenants::CheckDevices(const Quota& quota) const {
   for (const auto* by_device : {&quota.device_limits, &quota.device_guarantees}) {
@@ -35,9 +90,70 @@ absl::Status Tenants::CheckKind(const Quota& quota) {
       "leases are all revocable");
 }
 
+std::optional<GuaranteeProblem> Tenants::FindProblem(absl::string_view name, const Quota& quota,
+                                                     const Tenant* parent) const {
+  using What = GuaranteeProblem::What;
+  const Tenant* const there = state_.FindTenant(name);
+  if (parent == nullptr) {
+    parent = there != nullptr ? there->parent : state_.FindTenant(quota.parent);
+  }
+  // The tenant is the first.
+  struct Total {
+    absl::string_view tenant;
+    const Quota& quota;
+    uint64_t needs = 0;
+  };
+  std::vector<Total> totals = {{name, quota}};
+  for (const Tenant* each = parent; each != nullptr; each = each->parent) {
+    totals.push_back({each->name, each->quota});
+  }
+  for (size_t d = 0; d < state_.devices.size(); ++d) {
+    const DeviceInfo& device = state_.devices[d];
+    if (IsHostMemory(device)) continue;
+    ChangedNeeds needs(&state_, d);
+    const uint64_t guarantee = GuaranteeOn(quota, device), limit = LimitOn(quota, device);
+    const uint64_t below = there == nullptr ? 0 : needs.Below(there);
+    const uint64_t need = std::max(guarantee, below);
+    if (there != nullptr) needs.Change(there->parent, needs.Of(*there), 0);
+    needs.Change(parent, 0, need);
+    const auto problem = [&device](What what, absl::string_view tenant, uint64_t needed,
+                                   uint64_t most) {
+      return GuaranteeProblem{.what = what,
+                              .tenant = std::string(tenant),
+                              .device = device.uuid,
+                              .needed = needed,
+                              .limit = most};
+    };
+    if (guarantee > limit) return problem(What::kAboveLimit, name, guarantee, limit);
+    if (below > limit) return problem(What::kMembersAboveLimit, name, below, limit);
+    totals[0].needs = Plus(totals[0].needs, need);
+    size_t level = 1;
+    for (const Tenant* each = parent; each != nullptr; each = each->parent, ++level) {
+      const uint64_t members = needs.Below(each), most = LimitOn(each->quota, device);
+      if (members > most) return problem(What::kMembersAboveLimit, each->name, members, most);
+      totals[level].needs = Plus(totals[level].needs, needs.Of(*each));
+    }
+    const uint64_t all = needs.Below(nullptr);
+    if (all > device.capacity_bytes) {
+      return problem(What::kAboveCapacity, "", all, device.capacity_bytes);
+    }
+  }
+  for (const Total& total : totals) {
+    if (total.needs <= total.quota.total_limit_bytes.value_or(UINT64_MAX)) continue;
+    return GuaranteeProblem{.what = What::kAboveTotalLimit,
+                            .tenant = std::string(total.tenant),
+                            .needed = total.needs,
+                            .limit = *total.quota.total_limit_bytes};
+  }
+  return std::nullopt;
+}
+
 absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota,
                                  const Tenant* parent) const {
   if (absl::Status right = CheckKind(quota); !right.ok()) return right;
+  std::optional<GuaranteeProblem> problem = FindProblem(name, quota, parent);
+  if (!problem) return absl::OkStatus();
+  // Again, with the parts of the sum.
   std::map<std::string, Quota> quotas;
   for (const auto& [other, tenant] : state_.tenants) {
     Quota& each = quotas.emplace(other, other == name ? quota : tenant->quota).first->second;
@@ -46,12 +162,17 @@ absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota,
     each.parent = above == nullptr ? "" : above->name;
   }
   quotas.emplace(name, quota);  // if it is not there yet
-  std::optional<GuaranteeProblem> problem = FindGuaranteeProblem(quotas, state_.devices);
-  if (!problem) return absl::OkStatus();
-  const std::string sentence = Tell(*problem);
-  return problem->what == GuaranteeProblem::What::kAboveLimit
-             ? absl::InvalidArgumentError(sentence)
-             : absl::FailedPreconditionError(sentence);
+  if (std::optional<GuaranteeProblem> in_parts = FindGuaranteeProblem(quotas, state_.devices)) {
+    problem = std::move(in_parts);
+  }
+  return StatusOf(*problem);
+}
+
+absl::Status Tenants::CheckQuotaInBrief(absl::string_view name, const Quota& quota,
+                                        const Tenant* parent) const {
+  if (absl::Status right = CheckKind(quota); !right.ok()) return right;
+  const std::optional<GuaranteeProblem> problem = FindProblem(name, quota, parent);
+  return problem ? StatusOf(*problem) : absl::OkStatus();
 }
 
 void Tenants::OverrideQuota(absl::string_view name, const OverriddenQuota& quota) {

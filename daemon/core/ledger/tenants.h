@@ -7,6 +7,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "daemon/core/ledger/inspect/views.h"
 #include "daemon/core/ledger/records.h"
 #include "daemon/core/ledger/segments.h"
+#include "daemon/core/quota/guarantees.h"
 #include "daemon/core/quota/quota.h"
 
 namespace gpumemd {
@@ -42,9 +44,13 @@ class Tenants {
   //   FAILED_PRECONDITION  with it, guarantees could not all be kept
   absl::Status CheckDevices(const Quota& quota) const;
   static absl::Status CheckKind(const Quota& quota);  // INVALID_ARGUMENT: as below
-  // `parent`: under which the tenant is to be; null: as now.
+  // `parent`: under which the tenant is to be; null: as now. Takes time in proportion to its levels
+  // and the devices. The text of an error names other tenants, and takes time in proportion to all.
   absl::Status CheckQuota(absl::string_view tenant, const Quota& quota,
                           const records::Tenant* parent = nullptr) const;
+  // The same, but the text has only the sum of other tenants' guarantees, and takes no more time.
+  absl::Status CheckQuotaInBrief(absl::string_view tenant, const Quota& quota,
+                                 const records::Tenant* parent = nullptr) const;
   // Sets a checked quota. Makes the tenant if there is none. The changes are kept: when a made
   // tenant's quota changes, or that of its parent, they go on top again.
   void OverrideQuota(absl::string_view tenant, const OverriddenQuota& quota);
@@ -92,6 +98,10 @@ class Tenants {
  private:
   using Tenant = records::Tenant;
 
+  // Returns the first guarantee that could not be kept with this quota, of the tenant and those
+  // above it, without the parts of a sum.
+  std::optional<GuaranteeProblem> FindProblem(absl::string_view name, const Quota& quota,
+                                              const Tenant* parent) const;
   // Returns the quota of a tenant that an operator has made, with these defaults.
   static Quota QuotaOf(const records::MadeTenant& made, const Quota& defaults);
   // Returns the quota of a made tenant with its override on top.

@@ -87,9 +87,10 @@ class Needs {
   std::optional<GuaranteeProblem> problem_;  // the first
 };
 
-// "training 40.00 GiB, serving 20.00 GiB and 3 more", the largest first.
+// " (training 40.00 GiB, serving 20.00 GiB and 3 more)", the largest first.
 std::string Parts(const GuaranteeProblem& problem,
                   const std::function<std::string(uint64_t)>& show) {
+  if (problem.parts.empty()) return "";
   auto parts = problem.parts;
   std::stable_sort(parts.begin(), parts.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -99,7 +100,7 @@ std::string Parts(const GuaranteeProblem& problem,
     absl::StrAppend(out, part.first, " ", show(part.second));
   });
   if (more > 0) absl::StrAppend(&text, " and ", more, " more");
-  return text;
+  return absl::StrCat(" (", text, ")");
 }
 
 }  // namespace
@@ -151,8 +152,8 @@ std::string Tell(const GuaranteeProblem& problem,
                           "; lower the guarantee or raise the limit");
     case GuaranteeProblem::What::kMembersAboveLimit:
       return absl::StrCat("the guarantees of the members of tenant \"", problem.tenant,
-                          "\" add up to ", needed, on, ", above its limit of ", limit, " (",
-                          Parts(problem, show), "); lower one of them or raise the limit");
+                          "\" add up to ", needed, on, ", above its limit of ", limit,
+                          Parts(problem, show), "; lower one of them or raise the limit");
     case GuaranteeProblem::What::kAboveTotalLimit:
       return absl::StrCat("the guarantees of tenant \"", problem.tenant,
                           "\" and its members on all devices add up to ", needed,
@@ -160,8 +161,8 @@ std::string Tell(const GuaranteeProblem& problem,
                           "; lower a guarantee or raise the total limit");
     case GuaranteeProblem::What::kAboveCapacity:
       return absl::StrCat("the guarantees of all tenants add up to ", needed, on,
-                          ", which is more than the device's ", limit, " (", Parts(problem, show),
-                          "); lower one of them");
+                          ", which is more than the device's ", limit, Parts(problem, show),
+                          "; lower one of them");
   }
   return "guarantees that cannot be kept";
 }

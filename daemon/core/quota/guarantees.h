@@ -46,7 +46,8 @@ struct GuaranteeProblem {
   std::string device;   // its UUID; empty: all, or no particular one
   uint64_t needed = 0;  // bytes
   uint64_t limit = 0;
-  std::vector<std::pair<std::string, uint64_t>> parts;  // of a sum: each tenant's need, by name
+  // Of a sum: each tenant's need, by name. Empty: not told.
+  std::vector<std::pair<std::string, uint64_t>> parts;
 };
 
 // Returns the first problem, or nullopt. `tenants` is by name. A parent that is not in it counts as

@@ -126,8 +126,9 @@ absl::Status MadeTenants::CheckUnderOverride(absl::string_view name, const MadeT
   const Tenant* there = state_.FindTenant(name);
   if (there == nullptr || !there->overridden) return absl::OkStatus();
   Apply(*there->overridden, &quota);
-  return HasGuarantee(quota) ? tenants_.CheckQuota(name, quota, state_.FindTenant(made.parent))
-                             : Tenants::CheckKind(quota);
+  return HasGuarantee(quota)
+             ? tenants_.CheckQuotaInBrief(name, quota, state_.FindTenant(made.parent))
+             : Tenants::CheckKind(quota);
 }
 
 records::Tenant& MadeTenants::Make(absl::string_view name, MadeTenant made,

@@ -150,7 +150,7 @@ class MadeTenants {
   absl::Status Change(Tenant& tenant, const QuotaOverride& change, SessionId session,
                       absl::Span<const AuditOperator> by);
   Tenant& Make(absl::string_view name, MadeTenant made, absl::Span<const AuditOperator> by);
-  // Gives up guarantees of restored tenants, the newest first, until all others can be kept.
+  // Gives up guarantees of restored tenants that cannot be kept, the newest first.
   std::vector<std::string> GiveUpGuarantees(const std::vector<Tenant*>& restored);
   // Ends the tenant for this session, or for an operator, and those under it.
   struct Cause {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "daemon/core/ledger/testing/restart_fixture.h"
 #include "daemon/core/quota/testing/change.h"
 
@@ -278,6 +279,23 @@ TEST_F(MadeTenantsTest, GuaranteesThatNoLongerFitAfterARestartAreNotInForce) {
   // Once the owner asks for one that fits, it is in force again.
   EXPECT_TRUE(ledger.made_tenants().Update("b", std::nullopt, Guarantee(100 * kGranule)).ok());
   EXPECT_EQ(Usage("b").guarantee, 100 * kGranule);
+}
+
+TEST_F(MadeTenantsTest, AGuaranteeThatFitsStaysBesideAnOlderOneThatDoesNot) {
+  tenants["team"].guarantee_bytes = 10 * kGranule;
+  tenants["other"].guarantee_bytes = 10 * kGranule;
+  Configure(tenants);
+  for (const char* parent : {"team", "other"}) {
+    EXPECT_EQ(Create({.tenant = absl::StrCat(parent, "-job"),
+                      .parent = parent,
+                      .quota = Guarantee(10 * kGranule)}),
+              StatusCode::kOk);
+  }
+  tenants["team"].limit_bytes = 10 * kGranule - 1;  // written while no daemon ran
+  tenants["team"].guarantee_bytes = 0;
+  EXPECT_THAT(Restart().without_guarantees, testing::ElementsAre(testing::HasSubstr("team-job")));
+  EXPECT_EQ(Usage("team-job").guarantee, 0u);
+  EXPECT_EQ(Usage("other-job").guarantee, 10 * kGranule);
 }
 
 TEST_F(MadeTenantsTest, ThereIsABoundOnThem) {

@@ -200,13 +200,11 @@ void MadeTenants::RestoreUses(const JournalImage& image) {
 
 std::vector<std::string> MadeTenants::GiveUpGuarantees(const std::vector<Tenant*>& restored) {
   std::vector<std::string> given_up;
-  // Each check takes time in proportion to all tenants.
-  constexpr size_t kOneByOne = 64;
   for (auto it = restored.rbegin(); it != restored.rend(); ++it) {
     Tenant& tenant = **it;
     if (!HasGuarantee(tenant.made->quota.values)) continue;
     if (tenant.configured || tenant.overridden) continue;
-    if (given_up.size() < kOneByOne && tenants_.CheckQuota(tenant.name, tenant.quota).ok()) break;
+    if (tenants_.CheckQuotaInBrief(tenant.name, tenant.quota).ok()) continue;
     tenant.made->without_guarantees = true;
     tenants_.ApplyMadeQuota(tenant);
     given_up.push_back(absl::StrCat("the guarantees of tenant \"", tenant.name,
