@@ -19,7 +19,7 @@ until [[ -s $WORK/out/samples.csv ]] || ! kill -0 $!; do sleep 0.1; done
 kill -USR1 $!
 until grep -q '^rests at ' "$WORK/verdict" || ! kill -0 $!; do sleep 0.1; done
 for child in $(cat "/proc/$!/task/"*/children); do
-  ! grep -qzx worker "/proc/$child/cmdline" || exit 1  # nobody works
+  ! grep -qzx worker "/proc/$child/cmdline" || exit 1  # none is left
 done
 kill -USR2 $!
 wait $! || true  # the verdict says it
