@@ -122,13 +122,13 @@ const std::vector<Series>& AllSeries() {
       {"web_anonymous", Part::kWhole, kMemory},
       {"web_fds", Part::kWhole, kCount},
       {"web_threads", Part::kWhole, kCount},
-      {"journal_records", Part::kWhole, 5 * kCount},
-      {"excess_bytes", Part::kWhole, 2 * kMiBs},
-      {"leases", Part::kWhole, 2 * kCount},
-      {"sessions", Part::kWhole, kCount},
-      {"segments", Part::kWhole, 2 * kCount},
-      {"waiting", Part::kWhole, kCount},
-      {"publications", Part::kWhole, kCount},
+      {"journal_records", Part::kCalm, 5 * kCount},
+      {"excess_bytes", Part::kCalm, 2 * kMiBs},
+      {"leases", Part::kCalm, 2 * kCount},
+      {"sessions", Part::kCalm, kCount},
+      {"segments", Part::kCalm, 2 * kCount},
+      {"waiting", Part::kCalm, kCount},
+      {"publications", Part::kCalm, kCount},
   };
   return *all;
 }

@@ -29,6 +29,7 @@ struct Leaks {
   double journal = 0;                               // that the next daemon takes over
   double keeper = 0;                                // descriptors
   double history = 0;                               // bytes that a daemon's first hour fills
+  double leases = 0;                                // that no worker has, while a daemon lives
 };
 
 // The daemon is killed each half minute for two fifths of the time.
@@ -51,7 +52,9 @@ std::vector<Figures> Soak(const Leaks& leaks, int seconds = kAnHour) {
          {"daemon_fds", count(60 + lost(leaks.descriptors, age))},
          {"daemon_threads", count(20 + lost(leaks.threads, age))},
          {"journal_bytes", 524288 + 4096 * (random() % 4) + lost(leaks.journal, second)},
-         {"keeper_fds", count(30 + lost(leaks.keeper, second))}});
+         {"keeper_fds", count(30 + lost(leaks.keeper, second))},
+         // Of a daemon that is killed there are fewer: workers wait for the next one.
+         {"leases", count((calm ? 35 : 26) + lost(leaks.leases, age))}});
   }
   return rows;
 }
@@ -68,7 +71,7 @@ std::vector<std::string> Growing(const std::vector<Figures>& rows) {
 
 TEST(Verdict, NothingGrowsWithoutALeak) {
   const std::vector<Verdict> verdicts = JudgeTable(Soak({}));
-  EXPECT_EQ(verdicts.size(), 10u);  // of the figures in the table
+  EXPECT_EQ(verdicts.size(), 11u);  // of the figures in the table
   for (const Verdict& verdict : verdicts) {
     EXPECT_EQ(verdict.finding, Finding::kFlat) << TextOf({verdict});
   }
@@ -78,6 +81,14 @@ TEST(Verdict, LeaksOfADaemonAreFoundWhereItLives) {
   EXPECT_THAT(Growing(Soak({.memory = 2 * kMiBytes})), ElementsAre("daemon_heap"));
   EXPECT_THAT(Growing(Soak({.descriptors = 12})), ElementsAre("daemon_fds"));
   EXPECT_THAT(Growing(Soak({.threads = 12})), ElementsAre("daemon_threads"));
+  EXPECT_THAT(Growing(Soak({.leases = 24})), ElementsAre("leases"));
+}
+
+// The step between the two parts is in the middle of such a table.
+TEST(Verdict, NothingGrowsInASoakThatEndsEarly) {
+  std::vector<Figures> rows = Soak({}, 5 * kAnHour);
+  rows.resize(3 * kAnHour);
+  EXPECT_THAT(Growing(rows), IsEmpty());
 }
 
 // With a calm part of less than two hours that hour counts, and with a longer one it does not.
@@ -103,7 +114,7 @@ TEST(Verdict, DaemonsWithFewSamplesAreCompared) {
       for (size_t i = 0; i < rows.size(); i += distance) some.push_back(rows[i]);
       return some;
     };
-    EXPECT_EQ(JudgeTable(some_of(Soak({}, 6 * kAnHour))).size(), 10u) << distance;
+    EXPECT_EQ(JudgeTable(some_of(Soak({}, 6 * kAnHour))).size(), 11u) << distance;
     EXPECT_THAT(Growing(some_of(Soak({.journal = kMiBytes}, 6 * kAnHour))),
                 ElementsAre("journal_bytes", "journal_bytes/lives"))
         << distance;
