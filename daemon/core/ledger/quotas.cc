@@ -57,9 +57,10 @@ class ChangedNeeds {
   std::map<const Tenant*, uint64_t> below_;  // those that have changed
 };
 
-absl::Status StatusOf(const GuaranteeProblem& problem) {
-  const std::string sentence = Tell(problem);
-  return problem.what == GuaranteeProblem::What::kAboveLimit
+absl::Status StatusOf(const std::optional<GuaranteeProblem>& problem) {
+  if (!problem) return absl::OkStatus();
+  const std::string sentence = Tell(*problem);
+  return problem->what == GuaranteeProblem::What::kAboveLimit
              ? absl::InvalidArgumentError(sentence)
              : absl::FailedPreconditionError(sentence);
 }
@@ -91,7 +92,7 @@ absl::Status Tenants::CheckKind(const Quota& quota) {
 }
 
 std::optional<GuaranteeProblem> Tenants::FindProblem(absl::string_view name, const Quota& quota,
-                                                     const Tenant* parent) const {
+                                                     const Tenant* parent, bool in_parts) const {
   using What = GuaranteeProblem::What;
   const Tenant* const there = state_.FindTenant(name);
   if (parent == nullptr) {
@@ -116,27 +117,40 @@ std::optional<GuaranteeProblem> Tenants::FindProblem(absl::string_view name, con
     const uint64_t need = std::max(guarantee, below);
     if (there != nullptr) needs.Change(there->parent, needs.Of(*there), 0);
     needs.Change(parent, 0, need);
-    const auto problem = [&device](What what, absl::string_view tenant, uint64_t needed,
-                                   uint64_t most) {
-      return GuaranteeProblem{.what = what,
-                              .tenant = std::string(tenant),
-                              .device = device.uuid,
-                              .needed = needed,
-                              .limit = most};
+    GuaranteeProblem problem{.tenant = std::string(name), .device = device.uuid};
+    if (guarantee > limit) {
+      problem.what = What::kAboveLimit;
+      problem.needed = guarantee;
+      problem.limit = limit;
+      return problem;
+    }
+    // Of the members of a tenant; null: of all tenants.
+    const auto sum = [&](What what, const Tenant* above, uint64_t needed, uint64_t most) {
+      problem.what = what;
+      problem.needed = needed;
+      problem.limit = most;
+      if (!in_parts) return problem;
+      std::map<std::string, uint64_t> parts;
+      for (const auto& [other, tenant] : state_.tenants) {
+        if (tenant.get() != there && tenant->parent == above) parts[other] = needs.Of(*tenant);
+      }
+      if (above == parent) parts[std::string(name)] = need;
+      std::erase_if(parts, [](const auto& part) { return part.second == 0; });
+      problem.parts.assign(parts.begin(), parts.end());
+      return problem;
     };
-    if (guarantee > limit) return problem(What::kAboveLimit, name, guarantee, limit);
-    if (below > limit) return problem(What::kMembersAboveLimit, name, below, limit);
+    if (below > limit) return sum(What::kMembersAboveLimit, there, below, limit);
     totals[0].needs = Plus(totals[0].needs, need);
     size_t level = 1;
     for (const Tenant* each = parent; each != nullptr; each = each->parent, ++level) {
       const uint64_t members = needs.Below(each), most = LimitOn(each->quota, device);
-      if (members > most) return problem(What::kMembersAboveLimit, each->name, members, most);
+      problem.tenant = each->name;
+      if (members > most) return sum(What::kMembersAboveLimit, each, members, most);
       totals[level].needs = Plus(totals[level].needs, needs.Of(*each));
     }
-    const uint64_t all = needs.Below(nullptr);
-    if (all > device.capacity_bytes) {
-      return problem(What::kAboveCapacity, "", all, device.capacity_bytes);
-    }
+    problem.tenant.clear();
+    const uint64_t all = needs.Below(nullptr), capacity = device.capacity_bytes;
+    if (all > capacity) return sum(What::kAboveCapacity, nullptr, all, capacity);
   }
   for (const Total& total : totals) {
     if (total.needs <= total.quota.total_limit_bytes.value_or(UINT64_MAX)) continue;
@@ -151,28 +165,13 @@ std::optional<GuaranteeProblem> Tenants::FindProblem(absl::string_view name, con
 absl::Status Tenants::CheckQuota(absl::string_view name, const Quota& quota,
                                  const Tenant* parent) const {
   if (absl::Status right = CheckKind(quota); !right.ok()) return right;
-  std::optional<GuaranteeProblem> problem = FindProblem(name, quota, parent);
-  if (!problem) return absl::OkStatus();
-  // Again, with the parts of the sum.
-  std::map<std::string, Quota> quotas;
-  for (const auto& [other, tenant] : state_.tenants) {
-    Quota& each = quotas.emplace(other, other == name ? quota : tenant->quota).first->second;
-    // A tenant whose named parent is not configured has no parent.
-    const Tenant* above = parent != nullptr && other == name ? parent : tenant->parent;
-    each.parent = above == nullptr ? "" : above->name;
-  }
-  quotas.emplace(name, quota);  // if it is not there yet
-  if (std::optional<GuaranteeProblem> in_parts = FindGuaranteeProblem(quotas, state_.devices)) {
-    problem = std::move(in_parts);
-  }
-  return StatusOf(*problem);
+  return StatusOf(FindProblem(name, quota, parent, /*in_parts=*/true));
 }
 
 absl::Status Tenants::CheckQuotaInBrief(absl::string_view name, const Quota& quota,
                                         const Tenant* parent) const {
   if (absl::Status right = CheckKind(quota); !right.ok()) return right;
-  const std::optional<GuaranteeProblem> problem = FindProblem(name, quota, parent);
-  return problem ? StatusOf(*problem) : absl::OkStatus();
+  return StatusOf(FindProblem(name, quota, parent, /*in_parts=*/false));
 }
 
 void Tenants::OverrideQuota(absl::string_view name, const OverriddenQuota& quota) {

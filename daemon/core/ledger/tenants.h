@@ -99,9 +99,9 @@ class Tenants {
   using Tenant = records::Tenant;
 
   // Returns the first guarantee that could not be kept with this quota, of the tenant and those
-  // above it, without the parts of a sum.
+  // above it. `in_parts`: with the parts of a sum, which takes a look at all tenants.
   std::optional<GuaranteeProblem> FindProblem(absl::string_view name, const Quota& quota,
-                                              const Tenant* parent) const;
+                                              const Tenant* parent, bool in_parts) const;
   // Returns the quota of a tenant that an operator has made, with these defaults.
   static Quota QuotaOf(const records::MadeTenant& made, const Quota& defaults);
   // Returns the quota of a made tenant with its override on top.

@@ -51,30 +51,37 @@ absl::StatusCode CodeForQuota(const LedgerModel& model, const std::string& name,
   after.tenants = model.tenants;
   after.tenants[name].quota = quota;
   if (!parent.empty()) after.tenants[name].parent = parent;
+  const auto needs_below = [&after](const std::string& tenant, size_t device) {
+    uint64_t needs = 0;
+    for (const auto& [other, member] : after.tenants) {
+      if (member.parent == tenant) needs += Need(after, other, device);
+    }
+    return needs;
+  };
+  // Only the tenant and those above it: what could not be kept elsewhere before may stay so.
+  const std::vector<std::string> path = PathOf(after, name);
   for (size_t d = 0; d < model.devices.size(); ++d) {
     if (Pinned(model, d)) continue;
     const auto limit_of = [&](const Quota& of) {
       auto own = of.device_limits.find(model.devices[d].uuid);
       return own != of.device_limits.end() ? own->second : of.limit_bytes.value_or(UINT64_MAX);
     };
-    for (const auto& [other, tenant] : after.tenants) {
-      if (GuaranteeOn(after, other, d) > limit_of(tenant.quota)) {
-        return StatusCode::kInvalidArgument;
+    if (GuaranteeOn(after, name, d) > limit_of(quota)) return StatusCode::kInvalidArgument;
+    for (const std::string& each : path) {
+      if (needs_below(each, d) > limit_of(after.tenants.at(each).quota)) {
+        return StatusCode::kFailedPrecondition;
       }
     }
-    for (const auto& [other, tenant] : after.tenants) {
-      if (Need(after, other, d) > limit_of(tenant.quota)) return StatusCode::kFailedPrecondition;
-    }
-    if (Need(after, "", d) > model.devices[d].capacity_bytes) {
+    if (needs_below("", d) > model.devices[d].capacity_bytes) {
       return StatusCode::kFailedPrecondition;
     }
   }
-  for (const auto& [other, tenant] : after.tenants) {
+  for (const std::string& each : path) {
     uint64_t needs = 0;
     for (size_t d = 0; d < model.devices.size(); ++d) {
-      needs += Pinned(model, d) ? 0 : Need(after, other, d);
+      needs += Pinned(model, d) ? 0 : Need(after, each, d);
     }
-    if (needs > tenant.quota.total_limit_bytes.value_or(UINT64_MAX)) {
+    if (needs > after.tenants.at(each).quota.total_limit_bytes.value_or(UINT64_MAX)) {
       return StatusCode::kFailedPrecondition;
     }
   }
