@@ -13,6 +13,7 @@ namespace gpumemd {
 namespace made_edges_test {
 
 using absl::StatusCode;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -95,6 +96,22 @@ TEST_F(MadeEdgesTest, GuaranteesOfManyThatDoNotFitAreGivenUp) {
   EXPECT_EQ(Usage("job-0").guarantee, 0u);
   EXPECT_EQ(Usage("job-1").guarantee, 0u);
   EXPECT_EQ(Usage("team").guarantee, kCapacity);
+}
+
+TEST_F(MadeEdgesTest, AnOverrideOfAnotherFieldKeepsNoGuaranteeThatDoesNotFit) {
+  const QuotaOverride priority = {.set = {"priority"}, .values = {.priority = 1}};
+  for (const char* name : {"a", "b"}) {
+    ASSERT_EQ(Create({.tenant = name, .quota = Guarantee(10 * kGranule)}), StatusCode::kOk);
+  }
+  Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
+  next.tenants().Configure({{"team", {.guarantee_bytes = kCapacity - 10 * kGranule}}}, {},
+                           {{"a", {{.guarantee_bytes = 10 * kGranule}, Guarantee(10 * kGranule)}},
+                            {"b", {{}, priority}}});
+  EXPECT_THAT(next.Restore(ledger.Image(), {}).without_guarantees, ElementsAre(HasSubstr("\"b\"")));
+  EXPECT_EQ(next.state().FindTenant("a")->quota.guarantee_bytes, 10 * kGranule);
+  EXPECT_EQ(next.state().FindTenant("b")->quota.guarantee_bytes, std::nullopt);
+  EXPECT_EQ(next.state().FindTenant("b")->quota.priority, 1);
+  EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
 }
 
 TEST_F(MadeEdgesTest, WithTheirMakersThoseUnderThemEndAfterARestart) {

@@ -203,7 +203,9 @@ std::vector<std::string> MadeTenants::GiveUpGuarantees(const std::vector<Tenant*
   for (auto it = restored.rbegin(); it != restored.rend(); ++it) {
     Tenant& tenant = **it;
     if (!HasGuarantee(tenant.made->quota.values)) continue;
-    if (tenant.configured || tenant.overridden) continue;
+    // The configuration's guarantee counts, or the override's.
+    if (tenant.configured) continue;
+    if (tenant.overridden && HasGuarantee(tenant.overridden->values)) continue;
     if (tenants_.CheckQuotaInBrief(tenant.name, tenant.quota).ok()) continue;
     tenant.made->without_guarantees = true;
     tenants_.ApplyMadeQuota(tenant);
