@@ -123,6 +123,7 @@ const std::vector<Series>& AllSeries() {
       {"web_fds", Part::kWhole, kCount},
       {"web_threads", Part::kWhole, kCount},
       {"journal_records", Part::kCalm, 5 * kCount},
+      {"journal_records", Part::kLives, 5 * kCount},
       {"excess_bytes", Part::kCalm, 2 * kMiBs},
       {"leases", Part::kCalm, 2 * kCount},
       {"sessions", Part::kCalm, kCount},
