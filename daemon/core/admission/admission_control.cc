@@ -304,8 +304,8 @@ Denial AdmissionControl::Explain(const Waiter& waiter, const Decision& decision)
   Denial denial = room_.Explain(waiter.request, decision);
   if (decision.fit == Fit::kRevoked && state_.now() < waiter.swap_until) {
     denial.help =
-        "sessions were asked to suspend for this request, and revocable leases are taken back if "
-        "they do not; wait for it";
+        "sessions are asked to suspend first, and revocable leases are taken back if they do not; "
+        "wait for it";
   }
   return denial;
 }

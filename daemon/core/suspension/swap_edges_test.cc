@@ -95,10 +95,10 @@ TEST_F(SwapEdgesTest, AWaiterIsToldThatSessionsAreAskedBeforeAnythingIsRevoked) 
   const auto waiting = ledger.admission().ListWaiting("first", "");
   ASSERT_TRUE(waiting.ok() && waiting->size() == 1) << waiting.status();
   EXPECT_THAT(waiting->at(0).blocked_by.help,
-              StartsWith("sessions were asked to suspend for this request"));
+              StartsWith("sessions are asked to suspend first"));
   EXPECT_THAT(ledger.effects().revoked, IsEmpty());
   EXPECT_THAT(HelpOf(ledger.admission().EndWait(*waiter, /*expired=*/true)),
-              StartsWith("sessions were asked to suspend for this request"));
+              StartsWith("sessions are asked to suspend first"));
 }
 
 class ManySessionsTest : public SwapEdgesTest {

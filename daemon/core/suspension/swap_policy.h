@@ -87,8 +87,9 @@ class SwapPolicy {
 
   // Asks sessions to suspend for the request, unless those that are asked already suffice. True if
   // the request fits once they have, or once others have that are to be asked after them, and its
-  // deadline has not passed: nothing is to be revoked for it. `deadline` is the waiter's; infinite
-  // past: not set yet.
+  // deadline has not passed: nothing is to be revoked for it. While no more can be asked, a request
+  // with a deadline waits without another look. `deadline` is the waiter's; infinite past: not set
+  // yet.
   bool Ask(SessionId asker, const records::Request& request, const Decision& decision,
            const Claims& claims, absl::Time& deadline);
 
