@@ -66,6 +66,8 @@ class Tenants {
   //   - of one that a session made, what its parent requires of all memory.
   // One that has ended has no guarantee.
   Quota QuotaOf(const records::MadeTenant& made) const;
+  // The same with the override of the made tenant on top.
+  Quota MadeQuotaOf(const records::Tenant& tenant) const;
   // Sets the quota of a made tenant, with its override on top, puts it under its parent, and does
   // the same for those under it that follow it. Changes nothing if the tenant is configured.
   void ApplyMadeQuota(records::Tenant& tenant);
@@ -104,8 +106,6 @@ class Tenants {
                                               const Tenant* parent, bool in_parts) const;
   // Returns the quota of a tenant that an operator has made, with these defaults.
   static Quota QuotaOf(const records::MadeTenant& made, const Quota& defaults);
-  // Returns the quota of a made tenant with its override on top.
-  Quota MadeQuotaOf(const Tenant& tenant) const;
   void ApplyQuota(Tenant& tenant, const Quota& quota);
   // The same, and for tenants under it that sessions made.
   void ApplyWithMembers(Tenant& tenant, const Quota& quota);

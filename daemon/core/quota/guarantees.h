@@ -33,6 +33,9 @@ uint64_t LimitOn(const Quota& quota, const DeviceInfo& device);
 inline bool HasGuarantee(const Quota& quota) {
   return quota.guarantee_bytes || !quota.device_guarantees.empty();
 }
+inline bool HaveSameGuarantees(const Quota& a, const Quota& b) {
+  return a.guarantee_bytes == b.guarantee_bytes && a.device_guarantees == b.device_guarantees;
+}
 
 struct GuaranteeProblem {
   enum class What {

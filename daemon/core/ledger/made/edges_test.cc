@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Made tenants: what the journal keeps of them, what they inherit, and requests of odd shape.
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,7 +12,6 @@ namespace gpumemd {
 namespace made_edges_test {
 
 using absl::StatusCode;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -22,12 +20,6 @@ using ::testing::UnorderedElementsAre;
 
 class MadeEdgesTest : public LedgerRestartFixture {
  protected:
-  static QuotaOverride OnDevice(absl::string_view field, const std::string& device,
-                                uint64_t bytes) {
-    QuotaOverride own{.set = {std::string(field)}};
-    (field == "devices" ? own.values.device_limits : own.values.device_guarantees)[device] = bytes;
-    return own;
-  }
   StatusCode Create(const MadeTenantSpec& spec) {
     return ledger.made_tenants().Create(spec).status().code();
   }
@@ -82,36 +74,6 @@ TEST_F(MadeEdgesTest, ANewConfigurationMayNameItMeanwhile) {
   ASSERT_NE(Made("stays"), nullptr);
   EXPECT_EQ(QuotaOf("stays").limit_bytes, kGranule) << "the configuration decides";
   EXPECT_EQ(Made("ends"), nullptr) << "the name is the configuration's";
-}
-
-TEST_F(MadeEdgesTest, GuaranteesOfManyThatDoNotFitAreGivenUp) {
-  constexpr int kTenants = 70;
-  for (int i = 0; i < kTenants; ++i) {
-    const QuotaOverride own =
-        i % 2 == 0 ? Guarantee(10 * kGranule) : OnDevice("guarantees", "GPU-1", 10 * kGranule);
-    ASSERT_EQ(Create({.tenant = "job-" + std::to_string(i), .quota = own}), StatusCode::kOk);
-  }
-  tenants = {{"team", {.guarantee_bytes = kCapacity}}};
-  EXPECT_THAT(Restart().without_guarantees, SizeIs(kTenants));
-  EXPECT_EQ(Usage("job-0").guarantee, 0u);
-  EXPECT_EQ(Usage("job-1").guarantee, 0u);
-  EXPECT_EQ(Usage("team").guarantee, kCapacity);
-}
-
-TEST_F(MadeEdgesTest, AnOverrideOfAnotherFieldKeepsNoGuaranteeThatDoesNotFit) {
-  const QuotaOverride priority = {.set = {"priority"}, .values = {.priority = 1}};
-  for (const char* name : {"a", "b"}) {
-    ASSERT_EQ(Create({.tenant = name, .quota = Guarantee(10 * kGranule)}), StatusCode::kOk);
-  }
-  Ledger next(ledger.state().devices, Bounds{}, [this] { return now; });
-  next.tenants().Configure({{"team", {.guarantee_bytes = kCapacity - 10 * kGranule}}}, {},
-                           {{"a", {{.guarantee_bytes = 10 * kGranule}, Guarantee(10 * kGranule)}},
-                            {"b", {{}, priority}}});
-  EXPECT_THAT(next.Restore(ledger.Image(), {}).without_guarantees, ElementsAre(HasSubstr("\"b\"")));
-  EXPECT_EQ(next.state().FindTenant("a")->quota.guarantee_bytes, 10 * kGranule);
-  EXPECT_EQ(next.state().FindTenant("b")->quota.guarantee_bytes, std::nullopt);
-  EXPECT_EQ(next.state().FindTenant("b")->quota.priority, 1);
-  EXPECT_EQ(next.CheckInvariants(), absl::OkStatus());
 }
 
 TEST_F(MadeEdgesTest, WithTheirMakersThoseUnderThemEndAfterARestart) {

@@ -150,8 +150,9 @@ class MadeTenants {
   absl::Status Change(Tenant& tenant, const QuotaOverride& change, SessionId session,
                       absl::Span<const AuditOperator> by);
   Tenant& Make(absl::string_view name, MadeTenant made, absl::Span<const AuditOperator> by);
-  // Gives up guarantees of restored tenants that cannot be kept, the newest first.
-  std::vector<std::string> GiveUpGuarantees(const std::vector<Tenant*>& restored);
+  // Puts the guarantees of restored tenants in force, in this order, but those that cannot be kept
+  // beside the others. Names these.
+  std::vector<std::string> RestoreGuarantees(const std::vector<Tenant*>& restored);
   // Ends the tenant for this session, or for an operator, and those under it.
   struct Cause {
     SessionId session{};

@@ -3,7 +3,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "daemon/core/ledger/testing/restart_fixture.h"
 #include "daemon/core/quota/testing/change.h"
 
@@ -265,37 +264,6 @@ TEST_F(MadeTenantsTest, SurvivesARestartWithItsQuotaOwnerAndEnd) {
   EXPECT_FALSE(Exists("ending"));
   const auto again = ledger.made_tenants().Create({.tenant = "gone"});
   EXPECT_TRUE(again.ok() && *again);
-}
-
-TEST_F(MadeTenantsTest, GuaranteesThatNoLongerFitAfterARestartAreNotInForce) {
-  EXPECT_EQ(Create({.tenant = "a", .quota = Guarantee(300 * kGranule)}), StatusCode::kOk);
-  EXPECT_EQ(Create({.tenant = "b", .quota = Guarantee(400 * kGranule)}), StatusCode::kOk);
-  tenants["team"].guarantee_bytes = 600 * kGranule;  // written while no daemon ran
-  const Restored restored = Restart();
-  ASSERT_EQ(restored.without_guarantees.size(), 1u);
-  EXPECT_THAT(restored.without_guarantees[0], testing::HasSubstr("tenant \"b\""));
-  EXPECT_EQ(Usage("a").guarantee, 300 * kGranule);
-  EXPECT_EQ(Usage("b").guarantee, 0u);
-  // Once the owner asks for one that fits, it is in force again.
-  EXPECT_TRUE(ledger.made_tenants().Update("b", std::nullopt, Guarantee(100 * kGranule)).ok());
-  EXPECT_EQ(Usage("b").guarantee, 100 * kGranule);
-}
-
-TEST_F(MadeTenantsTest, AGuaranteeThatFitsStaysBesideAnOlderOneThatDoesNot) {
-  tenants["team"].guarantee_bytes = 10 * kGranule;
-  tenants["other"].guarantee_bytes = 10 * kGranule;
-  Configure(tenants);
-  for (const char* parent : {"team", "other"}) {
-    EXPECT_EQ(Create({.tenant = absl::StrCat(parent, "-job"),
-                      .parent = parent,
-                      .quota = Guarantee(10 * kGranule)}),
-              StatusCode::kOk);
-  }
-  tenants["team"].limit_bytes = 10 * kGranule - 1;  // written while no daemon ran
-  tenants["team"].guarantee_bytes = 0;
-  EXPECT_THAT(Restart().without_guarantees, testing::ElementsAre(testing::HasSubstr("team-job")));
-  EXPECT_EQ(Usage("team-job").guarantee, 0u);
-  EXPECT_EQ(Usage("other-job").guarantee, 10 * kGranule);
 }
 
 TEST_F(MadeTenantsTest, ThereIsABoundOnThem) {

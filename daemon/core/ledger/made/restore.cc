@@ -168,8 +168,11 @@ std::vector<std::string> MadeTenants::Restore(const JournalImage& image) {
     if (tenant.made->ending) state_.ended_tenants.insert(tenant.name);
     restored.push_back(&tenant);
   }
-  for (Tenant* tenant : restored) tenants_.ApplyMadeQuota(*tenant);
-  return GiveUpGuarantees(restored);
+  for (Tenant* tenant : restored) {
+    tenant->made->without_guarantees = HasGuarantee(tenant->made->quota.values);
+    tenants_.ApplyMadeQuota(*tenant);
+  }
+  return RestoreGuarantees(restored);
 }
 
 std::optional<journal::MadeTenantUse> UseRecordOf(const LedgerState& state,
@@ -198,18 +201,19 @@ void MadeTenants::RestoreUses(const JournalImage& image) {
   }
 }
 
-std::vector<std::string> MadeTenants::GiveUpGuarantees(const std::vector<Tenant*>& restored) {
+std::vector<std::string> MadeTenants::RestoreGuarantees(const std::vector<Tenant*>& restored) {
   std::vector<std::string> given_up;
-  for (auto it = restored.rbegin(); it != restored.rend(); ++it) {
-    Tenant& tenant = **it;
-    if (!HasGuarantee(tenant.made->quota.values)) continue;
-    // The configuration's guarantee counts, or the override's.
-    if (tenant.configured) continue;
-    if (tenant.overridden && HasGuarantee(tenant.overridden->values)) continue;
-    if (tenants_.CheckQuotaInBrief(tenant.name, tenant.quota).ok()) continue;
-    tenant.made->without_guarantees = true;
-    tenants_.ApplyMadeQuota(tenant);
-    given_up.push_back(absl::StrCat("the guarantees of tenant \"", tenant.name,
+  for (Tenant* tenant : restored) {
+    if (!std::exchange(tenant->made->without_guarantees, false)) continue;
+    const Quota quota = tenants_.MadeQuotaOf(*tenant);
+    // That of the configuration counts, or of an override.
+    if (tenant->configured || HaveSameGuarantees(quota, tenant->quota)) continue;
+    if (tenants_.CheckQuotaInBrief(tenant->name, quota).ok()) {
+      tenants_.ApplyMadeQuota(*tenant);
+      continue;
+    }
+    tenant->made->without_guarantees = true;
+    given_up.push_back(absl::StrCat("the guarantees of tenant \"", tenant->name,
                                     "\", which was made at run time, do not fit beside those of "
                                     "the configuration, and are not in force"));
   }
