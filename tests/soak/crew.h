@@ -59,7 +59,7 @@ class Crew {
   };
 
   testing::Child Start(const Worker& worker, uint64_t seed) const;
-  // Takes what a worker has said, and waits for its end.
+  // Kills a worker, takes what it had said, and leaves its place empty.
   void Kill(Worker& worker);
   // False if it has closed its channel.
   bool Hear(Worker& worker, absl::Time deadline);

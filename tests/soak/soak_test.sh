@@ -9,18 +9,17 @@ SOAK=$1
 shift
 WORK=$(mktemp -d)
 readonly SOAK WORK
-function finish() {
+finish() {
   (($? == 0)) || cat "$WORK/verdict" || true
-  kill "${SOAKS[@]}" 2>/dev/null || true
+  kill $(jobs -p) 2>/dev/null || true
+  wait
   rm -rf "$WORK"
 }
-SOAKS=()
 trap finish EXIT
 
 # The soak finds programs beside it.
 cp "$SOAK" "$@" "$WORK"
 "$WORK/gpumem_soak" --time 45 --out "$WORK/out" >"$WORK/verdict" &
-SOAKS=("$!")
 # Not before it knows the signal.
 until [[ -s $WORK/out/samples.csv ]] || ! kill -0 $!; do sleep 0.1; done
 kill -USR1 $!

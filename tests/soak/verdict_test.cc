@@ -84,13 +84,6 @@ TEST(Verdict, LeaksOfADaemonAreFoundWhereItLives) {
   EXPECT_THAT(Growing(Soak({.leases = 24})), ElementsAre("leases"));
 }
 
-// The step between the two parts is in the middle of such a table.
-TEST(Verdict, NothingGrowsInASoakThatEndsEarly) {
-  std::vector<Figures> rows = Soak({}, 5 * kAnHour);
-  rows.resize(3 * kAnHour);
-  EXPECT_THAT(Growing(rows), IsEmpty());
-}
-
 // With a calm part of less than two hours that hour counts, and with a longer one it does not.
 TEST(Verdict, ADaemonMayFillItsHistoryInItsFirstHour) {
   const Leaks history = {.history = kMiBytes / 2};
