@@ -98,66 +98,64 @@ std::optional<GuaranteeProblem> Tenants::FindProblem(absl::string_view name, con
   if (parent == nullptr) {
     parent = there != nullptr ? there->parent : state_.FindTenant(quota.parent);
   }
-  // The tenant is the first.
-  struct Total {
-    absl::string_view tenant;
+  struct Level {
+    const Tenant* tenant;  // null: not there yet
+    absl::string_view name;
     const Quota& quota;
-    uint64_t needs = 0;
+    uint64_t total = 0;  // of its needs on all devices
   };
-  std::vector<Total> totals = {{name, quota}};
+  std::vector<Level> levels = {{there, name, quota}};
   for (const Tenant* each = parent; each != nullptr; each = each->parent) {
-    totals.push_back({each->name, each->quota});
+    levels.push_back({each, each->name, each->quota});
   }
   for (size_t d = 0; d < state_.devices.size(); ++d) {
     const DeviceInfo& device = state_.devices[d];
     if (IsHostMemory(device)) continue;
+    const auto problem = [&device](What what, absl::string_view tenant, uint64_t needed,
+                                   uint64_t limit) {
+      return GuaranteeProblem{.what = what,
+                              .tenant = std::string(tenant),
+                              .device = device.uuid,
+                              .needed = needed,
+                              .limit = limit};
+    };
     ChangedNeeds needs(&state_, d);
     const uint64_t guarantee = GuaranteeOn(quota, device), limit = LimitOn(quota, device);
-    const uint64_t below = there == nullptr ? 0 : needs.Below(there);
-    const uint64_t need = std::max(guarantee, below);
+    if (guarantee > limit) return problem(What::kAboveLimit, name, guarantee, limit);
+    const uint64_t need = there == nullptr ? guarantee : std::max(guarantee, needs.Below(there));
     if (there != nullptr) needs.Change(there->parent, needs.Of(*there), 0);
     needs.Change(parent, 0, need);
-    GuaranteeProblem problem{.tenant = std::string(name), .device = device.uuid};
-    if (guarantee > limit) {
-      problem.what = What::kAboveLimit;
-      problem.needed = guarantee;
-      problem.limit = limit;
-      return problem;
-    }
-    // Of the members of a tenant; null: of all tenants.
-    const auto sum = [&](What what, const Tenant* above, uint64_t needed, uint64_t most) {
-      problem.what = what;
-      problem.needed = needed;
-      problem.limit = most;
-      if (!in_parts) return problem;
+    // The needs directly under a tenant; null: of tenants without a parent.
+    const auto parts_of = [&](const Tenant* above) {
       std::map<std::string, uint64_t> parts;
       for (const auto& [other, tenant] : state_.tenants) {
         if (tenant.get() != there && tenant->parent == above) parts[other] = needs.Of(*tenant);
       }
       if (above == parent) parts[std::string(name)] = need;
       std::erase_if(parts, [](const auto& part) { return part.second == 0; });
-      problem.parts.assign(parts.begin(), parts.end());
-      return problem;
+      return std::vector<std::pair<std::string, uint64_t>>(parts.begin(), parts.end());
     };
-    if (below > limit) return sum(What::kMembersAboveLimit, there, below, limit);
-    totals[0].needs = Plus(totals[0].needs, need);
-    size_t level = 1;
-    for (const Tenant* each = parent; each != nullptr; each = each->parent, ++level) {
-      const uint64_t members = needs.Below(each), most = LimitOn(each->quota, device);
-      problem.tenant = each->name;
-      if (members > most) return sum(What::kMembersAboveLimit, each, members, most);
-      totals[level].needs = Plus(totals[level].needs, needs.Of(*each));
+    for (Level& level : levels) {
+      const uint64_t members = level.tenant == nullptr ? 0 : needs.Below(level.tenant);
+      if (const uint64_t most = LimitOn(level.quota, device); members > most) {
+        GuaranteeProblem found = problem(What::kMembersAboveLimit, level.name, members, most);
+        if (in_parts) found.parts = parts_of(level.tenant);
+        return found;
+      }
+      level.total = Plus(level.total, &level == &levels[0] ? need : needs.Of(*level.tenant));
     }
-    problem.tenant.clear();
-    const uint64_t all = needs.Below(nullptr), capacity = device.capacity_bytes;
-    if (all > capacity) return sum(What::kAboveCapacity, nullptr, all, capacity);
+    if (const uint64_t all = needs.Below(nullptr); all > device.capacity_bytes) {
+      GuaranteeProblem found = problem(What::kAboveCapacity, "", all, device.capacity_bytes);
+      if (in_parts) found.parts = parts_of(nullptr);
+      return found;
+    }
   }
-  for (const Total& total : totals) {
-    if (total.needs <= total.quota.total_limit_bytes.value_or(UINT64_MAX)) continue;
+  for (const Level& level : levels) {
+    if (level.total <= level.quota.total_limit_bytes.value_or(UINT64_MAX)) continue;
     return GuaranteeProblem{.what = What::kAboveTotalLimit,
-                            .tenant = std::string(total.tenant),
-                            .needed = total.needs,
-                            .limit = *total.quota.total_limit_bytes};
+                            .tenant = std::string(level.name),
+                            .needed = level.total,
+                            .limit = *level.quota.total_limit_bytes};
   }
   return std::nullopt;
 }

@@ -20,9 +20,6 @@ using ::testing::UnorderedElementsAre;
 
 class MadeEdgesTest : public LedgerRestartFixture {
  protected:
-  StatusCode Create(const MadeTenantSpec& spec) {
-    return ledger.made_tenants().Create(spec).status().code();
-  }
   absl::StatusOr<std::string> CreateChild(SessionId session, absl::string_view name,
                                           const QuotaOverride& own = {}, bool lasting = false) {
     return ledger.made_tenants().CreateChild(session, name, own, lasting);

@@ -15,12 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-class MadeGuaranteesTest : public LedgerRestartFixture {
- protected:
-  StatusCode Create(const MadeTenantSpec& spec) {
-    return ledger.made_tenants().Create(spec).status().code();
-  }
-};
+using MadeGuaranteesTest = LedgerRestartFixture;
 
 TEST_F(MadeGuaranteesTest, GuaranteesThatNoLongerFitAfterARestartAreNotInForce) {
   EXPECT_EQ(Create({.tenant = "a", .quota = Guarantee(300 * kGranule)}), StatusCode::kOk);

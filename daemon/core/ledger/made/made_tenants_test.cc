@@ -13,9 +13,6 @@ using absl::StatusCode;
 
 class MadeTenantsTest : public LedgerRestartFixture {
  protected:
-  StatusCode Create(const MadeTenantSpec& spec) {
-    return ledger.made_tenants().Create(spec).status().code();
-  }
   bool Exists(absl::string_view tenant) { return ledger.look().GetTenant(tenant).ok(); }
 };
 

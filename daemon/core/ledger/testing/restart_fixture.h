@@ -21,6 +21,11 @@ class LedgerRestartFixture : public LedgerFixture {
     ledger.KeepChanges();
   }
 
+  // An operator makes a tenant.
+  absl::StatusCode Create(const MadeTenantSpec& spec) {
+    return ledger.made_tenants().Create(spec).status().code();
+  }
+
   // Applies the ledger's changes to the journal image.
   void Record() {
     for (const journal::Change& change : ledger.TakeChanges()) image.Apply(change);
