@@ -113,7 +113,7 @@ void StoreLink::Write(absl::Span<const journal::Change> batch) {
   const size_t stage = area.stage(table_->next_stage());
   Append(batch);
   std::vector<uint8_t>& after = store_.journal;
-  if (table_->area().page != area.page || after.size() != before.size()) {
+  if (table_->area().page != area.page || table_->area().slot_pages != area.slot_pages) {
     // It has grown, or moved: the batch counts.
   } else if (tear->counts) {
     const size_t from = area.slots_begin() + tear->at % (area.end() - area.slots_begin());
