@@ -137,35 +137,7 @@ absl::Status CheckInvariants(const LedgerState& ledger) {
     const SegmentState state = segment->charge.state();
     if (segment->leases != leases_of[id]) return wrong("segment ", ToInt(id), " miscounts leases");
     pins += segment->pins;
-    if (segment->suspended.size() > segment->leases) {
-      return wrong("segment ", ToInt(id), " keeps a suspended lease that has ended");
-    }
-    if (segment->copying && segment->pins == 0) {
-      return wrong("segment ", ToInt(id), " is being copied and not held for it");
-    }
-    if (segment->kind == Kind::kTier &&
-        (!segment->exposures.empty() || segment->publications > 1 ||
-         segment->suspended.size() != segment->leases || state == SegmentState::kRetained ||
-         state == SegmentState::kLingering || IsHostMemory(ledger.devices[segment->home]))) {
-      return wrong("segment ", ToInt(id), " is in the tier and in use");
-    }
-    const bool unheld = state == SegmentState::kRetained || state == SegmentState::kReleasing;
-    if (segment->kind != Kind::kTier && segment->home != segment->device &&
-        (!segment->demoted() || unheld || IsHostMemory(ledger.devices[segment->home]))) {
-      return wrong("segment ", ToInt(id), " has contents of another device");
-    }
-    if (segment->published && segment->kind != Kind::kTier && !segment->copying) {
-      return wrong("segment ", ToInt(id), " names its publication on a device");
-    }
-    const bool dropped = segment->kind == Kind::kTier && segment->scratch;
-    const bool can_drop = dropped || (TraitsOf(segment->kind).suspendable && !unheld);
-    if (segment->scratch && (segment->publications > 0 || !can_drop)) {
-      return wrong("segment ", ToInt(id), " is scratch, and published, unheld or of another kind");
-    }
-    if (dropped != (segment->dropped_bytes > 0) || dropped != (segment->charge.bytes() == 0) ||
-        (dropped && !segment->extents.empty())) {
-      return wrong("segment ", ToInt(id), " is scratch, and wrongly charged or in the tier");
-    }
+    if (absl::Status right = CheckSuspended(ledger, id, *segment); !right.ok()) return right;
     if ((segment->lost || segment->shared_out || TraitsOf(segment->kind).pooled) &&
         state == SegmentState::kRetained) {
       return wrong("segment ", ToInt(id), " is kept for reuse, but no session may reuse it");

@@ -15,4 +15,8 @@ absl::Status CheckPublications(const LedgerState& state);
 // The same for the counts of tenants that were made at run time.
 absl::Status CheckMadeTenants(const LedgerState& state);
 
+// The same for one segment: as one that is suspended, or moves to or from the host tier.
+absl::Status CheckSuspended(const LedgerState& state, SegmentId id,
+                            const records::Segment& segment);
+
 }  // namespace gpumemd
