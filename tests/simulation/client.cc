@@ -22,8 +22,8 @@ std::vector<uint64_t> Numbers(const std::vector<LeaseId>& ids) {
 
 }  // namespace
 
-const char* Client::NameOf(Op::Kind kind) {
-  static constexpr std::array<const char*, 12> kNames = {
+const char* Client::NameOf(CallKind kind) {
+  static constexpr std::array<const char*, kCallKinds> kNames = {
       "connect", "acquire", "open",      "attach",  "resume",  "share",
       "release", "publish", "unpublish", "prepare", "suspend", "ask-revoked"};
   return kNames[static_cast<size_t>(kind)];
@@ -75,6 +75,8 @@ void Client::DropConnection() {
 }
 
 void Client::FillSocket(absl::Time until) {
+  if (process_ == nullptr) return;
+  process_->full_until = until;
   if (connected()) process_->connection->full_until = until;
 }
 
@@ -145,7 +147,7 @@ void Client::Act(Daemon* daemon, Random& random, bool calm) {
   if (!due.empty()) {
     for (size_t i = 1; i < due.size(); ++i) process.book.AddPending(std::move(due[i]));
     process.op = std::make_unique<Op>();
-    process.op->kind = Op::Kind::kRelease;
+    process.op->kind = CallKind::kRelease;
     process.op->pending = std::move(due.front());
     return Send(*daemon);
   }
@@ -153,23 +155,34 @@ void Client::Act(Daemon* daemon, Random& random, bool calm) {
 }
 
 void Client::Begin(Daemon& daemon, Random& random) {
-  process_->op = Choose(random);
+  // Not all that it thinks of can be done.
+  for (int i = 0; i < 4 && process_->op == nullptr; ++i) process_->op = Choose(random);
   if (process_->op != nullptr) Send(daemon);
 }
 
-std::vector<LeaseId> Client::Pick(Random& random, size_t most,
+std::vector<LeaseId> Client::Pick(Random& random, size_t count,
                                   const std::function<bool(const Held&)>& which) const {
   std::vector<LeaseId> all;
   for (const auto& [id, held] : process_->held) {
     if (which(held)) all.push_back(id);
   }
   std::vector<LeaseId> picked;
-  for (size_t i = 1 + random.Below(most); i > 0 && !all.empty(); --i) {
+  for (; count > 0 && !all.empty(); --count) {
     const size_t at = random.Below(all.size());
     picked.push_back(all[at]);
     all.erase(all.begin() + static_cast<ptrdiff_t>(at));
   }
   return picked;
+}
+
+CallKind Client::ChooseKind(Random& random) const {
+  if (hall_.fashion && random.OneIn(2)) return *hall_.fashion;
+  size_t all = 0;
+  for (const size_t weight : hall_.weights) all += weight;
+  size_t dice = random.Below(all);
+  size_t kind = 0;
+  while (dice >= hall_.weights[kind]) dice -= hall_.weights[kind++];
+  return static_cast<CallKind>(kind);
 }
 
 std::unique_ptr<Client::Op> Client::Choose(Random& random) {
@@ -179,17 +192,24 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
   const auto waits = [&] {
     if (random.OneIn(2)) op->wait = absl::Milliseconds(100 + random.Below(5000));
   };
+  const auto few = [&] { return 1 + random.Below(3); };
+  const auto few_or_all = [&] { return hall_.fashion || random.OneIn(4) ? SIZE_MAX : few(); };
   const auto name = [&] { return absl::StrCat("w", random.Below(2)); };
+  // Mostly for a name that there has been.
+  const auto asks_for = [&](const std::string& tenant, const std::string& of) {
+    const auto known = hall_.published.lower_bound({tenant, of, 0});
+    return random.OneIn(8) ||
+           (known != hall_.published.end() && std::get<0>(known->first) == tenant &&
+            std::get<1>(known->first) == of);
+  };
   if (process.connection->revoked && random.OneIn(2)) {
-    op->kind = Op::Kind::kAskRevoked;
+    op->kind = CallKind::kAskRevoked;
     return op;
   }
-  switch (random.Below(22)) {
-    case 0:
-    case 1:
-    case 2:
-    case 3: {
-      op->kind = Op::Kind::kAcquire;
+  op->kind = ChooseKind(random);
+  switch (op->kind) {
+    case CallKind::kAcquire: {
+      if (process.held.size() > 6 && !random.OneIn(4)) return nullptr;
       waits();
       op->acquire = {.device_uuid = random.OneIn(2)
                                         ? ""
@@ -205,24 +225,26 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       op->acquire.request_id = op->booked->id();
       return op;
     }
-    case 4:
-    case 16:
-    case 17: {
+    case CallKind::kOpen: {
       if (hall_.tickets.empty()) return nullptr;
-      op->kind = Op::Kind::kOpen;
-      op->ticket = hall_.tickets[random.Below(hall_.tickets.size())];
+      // Often the same one, so that many have leases of one segment.
+      op->ticket = random.OneIn(2) ? hall_.tickets.back()
+                                   : hall_.tickets[random.Below(hall_.tickets.size())];
+      const bool for_it = op->ticket.scope == TicketScope::kAny || op->ticket.tenant == tenant_;
+      if (!for_it && !random.OneIn(8)) return nullptr;
       op->booked = std::make_unique<LeaseBook::Request>(&process.book);
       return op;
     }
-    case 5:
-    case 6: {
-      op->kind = Op::Kind::kAttach;
+    case CallKind::kAttach: {
+      const std::string of = random.OneIn(3) ? "a" : tenant_, what = name();
+      const bool claims = random.OneIn(3);
+      if (!claims && !asks_for(of, what)) return nullptr;
       waits();
-      op->attach = {.name = random.OneIn(3) ? absl::StrCat("a/", name()) : name(),
+      op->attach = {.name = of == tenant_ ? what : absl::StrCat(of, "/", what),
                     .version = random.OneIn(3) ? random.Below(6) : 0,
                     .revocable = revocable(),
                     .waits = op->wait > absl::ZeroDuration()};
-      if (random.OneIn(3)) {
+      if (claims) {
         op->attach.version = 0;
         op->attach.claims = true;
         op->attach.content_id = absl::StrCat("c", random.Below(2));
@@ -231,41 +253,36 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       op->attach.request_id = op->booked->id();
       return op;
     }
-    case 7:
-    case 8: {
-      op->leases = Pick(random, 3, [](const Held& held) {
+    case CallKind::kResume: {
+      op->leases = Pick(random, few_or_all(), [](const Held& held) {
         return held.state != State::kMapped && !held.revocable;
       });
       if (op->leases.empty()) return nullptr;
-      op->kind = Op::Kind::kResume;
       waits();
       op->acquire = {.waits = op->wait > absl::ZeroDuration(), .resumes = op->leases};
       return op;
     }
-    case 9:
-    case 18: {
+    case CallKind::kShare: {
       op->leases = Pick(random, 1, [](const Held& held) { return held.state == State::kMapped; });
       if (op->leases.empty()) return nullptr;
-      op->kind = Op::Kind::kShare;
       op->scope = random.OneIn(3) ? TicketScope::kAny : TicketScope::kTenant;
       return op;
     }
-    case 10:
-    case 11:
-    case 12: {
-      op->leases = Pick(random, 4, [](const Held&) { return true; });
+    case CallKind::kRelease: {
+      const bool suspended = random.OneIn(3);
+      op->leases = Pick(random, 1 + random.Below(4), [&](const Held& held) {
+        return !suspended || held.state != State::kMapped;
+      });
       if (op->leases.empty()) return nullptr;
-      op->kind = Op::Kind::kRelease;
       for (LeaseId id : op->leases) process.held.erase(id);  // unmapped first
       op->pending = process.book.GiveUp(Numbers(op->leases));
       return op->pending.empty() ? nullptr : std::move(op);
     }
-    case 13: {
-      op->leases = Pick(random, 3, [](const Held& held) {
+    case CallKind::kPublish: {
+      op->leases = Pick(random, few(), [](const Held& held) {
         return held.own && held.state == State::kMapped && !held.revocable && !held.scratch;
       });
       if (op->leases.empty()) return nullptr;
-      op->kind = Op::Kind::kPublish;
       op->publish = {.name = name(),
                      .content_id = random.OneIn(2) ? absl::StrCat("c", random.Below(2)) : "",
                      .leases = op->leases,
@@ -276,18 +293,27 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       op->publish.request = (uint64_t{1} << 32) + ++process.last_request;
       return op;
     }
-    case 14: {
-      op->kind = Op::Kind::kUnpublish;
+    case CallKind::kUnpublish: {
       op->attach.name = name();
+      if (!asks_for(tenant_, op->attach.name)) return nullptr;
       op->number = (uint64_t{1} << 32) + ++process.last_request;
       return op;
     }
     default: {
-      op->leases = Pick(random, 3, [](const Held& held) {
+      if (surroundings_.tier_bytes == 0 && !random.OneIn(32)) return nullptr;
+      op->leases = Pick(random, few_or_all(), [](const Held& held) {
         return held.state == State::kMapped && !held.revocable;
       });
+      // Rather one of several leases of a segment, of which the others stay.
+      std::map<SegmentId, size_t> mapped;
+      for (const auto& [id, held] : process.held) {
+        mapped[held.segment] += held.state == State::kMapped;
+      }
+      const std::vector<LeaseId> one_of_several = Pick(random, 1, [&](const Held& held) {
+        return held.state == State::kMapped && !held.revocable && mapped[held.segment] > 1;
+      });
+      if (!one_of_several.empty() && random.OneIn(2)) op->leases = one_of_several;
       if (op->leases.empty()) return nullptr;
-      op->kind = random.OneIn(2) ? Op::Kind::kPrepare : Op::Kind::kSuspend;
       return op;
     }
   }

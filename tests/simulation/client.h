@@ -3,6 +3,8 @@
 // It is honest: it unmaps what it releases. But it reads late, dies, and loses its connection.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -22,6 +24,23 @@
 
 namespace gpumemd::simulation {
 
+// What clients call.
+enum class CallKind {
+  kConnect,
+  kAcquire,
+  kOpen,
+  kAttach,
+  kResume,
+  kShare,
+  kRelease,
+  kPublish,
+  kUnpublish,
+  kPrepare,
+  kSuspend,
+  kAskRevoked,
+};
+inline constexpr size_t kCallKinds = 12;
+
 // What clients tell each other, and the world.
 struct Hall {
   struct Ticket {
@@ -32,6 +51,10 @@ struct Hall {
   std::deque<Ticket> tickets;  // the last few
   // Contents of publications, by tenant, name and version.
   std::map<std::tuple<std::string, std::string, uint64_t>, std::vector<uint64_t>> published;
+  // How often clients think of each kind of call, in proportion to the others.
+  std::array<size_t, kCallKinds> weights{};
+  // What half of their calls are at present, with all their leases.
+  std::optional<CallKind> fashion;
   uint64_t last_stamp = 0;
   pid_t last_pid = 0;
   // The first thing that must not be.
@@ -62,6 +85,7 @@ class Client {
       : tenant_(std::move(tenant)), surroundings_(*surroundings), hall_(*hall) {}
 
   bool alive() const { return process_ != nullptr; }
+  bool gone() const { return process_ == nullptr; }
   pid_t pid() const { return process_ == nullptr ? 0 : process_->details.peer.pid; }
   const SessionDetails& details() const { return process_->details; }
   SessionId session() const { return process_ == nullptr ? SessionId{} : process_->session; }
@@ -72,13 +96,15 @@ class Client {
   bool connected() const;
   // Its answer is there, or will never come.
   bool CanHear() const;
+  // It does not only wait for an answer.
+  bool CanAct() const { return !busy() || process_->op->answer == nullptr || CanHear(); }
   bool CanRead() const;
 
   void Begin(uid_t uid);  // starts a process
   void Die();
   void Read();  // a message from its socket
   void LoseConnection();
-  // The kernel takes no message for it until then.
+  // The kernel takes no message for it until then, also by another connection.
   void FillSocket(absl::Time until);
   // Does one thing that it can do now. Null: there is no daemon. `calm`: begins no call but those
   // that end the call under way.
@@ -103,20 +129,7 @@ class Client {
     ConnectionPtr connection;
   };
   struct Op {
-    enum class Kind {
-      kConnect,
-      kAcquire,
-      kOpen,
-      kAttach,
-      kResume,
-      kShare,
-      kRelease,
-      kPublish,
-      kUnpublish,
-      kPrepare,
-      kSuspend,
-      kAskRevoked,
-    } kind = Kind::kConnect;
+    CallKind kind = CallKind::kConnect;
     std::unique_ptr<gpumem::internal::LeaseBook::Request> booked;
     AcquireSpec acquire;
     AttachSpec attach;
@@ -146,14 +159,17 @@ class Client {
     std::unique_ptr<Op> op;
     std::unique_ptr<Op> again;  // to be sent once it is connected
     uint64_t last_request = 0;  // numbered, of publications
-    bool over = false;          // the daemon has closed its socket: the session has ended
+    absl::Time full_until = absl::InfinitePast();
+    bool over = false;  // the daemon has closed its socket: the session has ended
   };
 
-  static const char* NameOf(Op::Kind kind);
+  static const char* NameOf(CallKind kind);
+  CallKind ChooseKind(Random& random) const;
   void Connect(Daemon& daemon);
   void Begin(Daemon& daemon, Random& random);
   std::unique_ptr<Op> Choose(Random& random);
-  std::vector<LeaseId> Pick(Random& random, size_t most,
+  // Returns so many of its leases that `which` accepts, or all of these.
+  std::vector<LeaseId> Pick(Random& random, size_t count,
                             const std::function<bool(const Held&)>& which) const;
   void Send(Daemon& daemon);
   void Hear(Random& random);

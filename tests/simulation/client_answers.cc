@@ -30,11 +30,11 @@ void Client::Hear(Random& random) {
     // The connection is lost: with the next one it asks again, or gives up.
     if (process.connection == op.connection) DropConnection();
     process.inbox.clear();
-    const bool gives_up = op.kind == Op::Kind::kConnect || op.kind == Op::Kind::kPrepare ||
-                          op.kind == Op::Kind::kAskRevoked || ++op.attempts > kMostAttempts ||
+    const bool gives_up = op.kind == CallKind::kConnect || op.kind == CallKind::kPrepare ||
+                          op.kind == CallKind::kAskRevoked || ++op.attempts > kMostAttempts ||
                           random.OneIn(4);
     if (!gives_up) return;
-    if (op.kind == Op::Kind::kRelease) process.book.AddPending(std::move(op.pending));
+    if (op.kind == CallKind::kRelease) process.book.AddPending(std::move(op.pending));
     return End();
   }
   const absl::Status& status = answer->status;
@@ -54,13 +54,13 @@ void Client::Hear(Random& random) {
     default:
       break;
   }
-  if (op.kind == Op::Kind::kConnect) return HearConnected(*answer);
-  if (op.kind == Op::Kind::kRelease) return HearReleased(status);
-  if (op.kind == Op::Kind::kAskRevoked) {
+  if (op.kind == CallKind::kConnect) return HearConnected(*answer);
+  if (op.kind == CallKind::kRelease) return HearReleased(status);
+  if (op.kind == CallKind::kAskRevoked) {
     op.connection->revoked = false;
     process.inbox.clear();
     auto release = std::make_unique<Op>();
-    release->kind = Op::Kind::kRelease;
+    release->kind = CallKind::kRelease;
     for (LeaseId id : answer->ids) {
       if (process.held.erase(id) > 0) release->leases.push_back(id);
     }
@@ -70,11 +70,11 @@ void Client::Hear(Random& random) {
     return;  // it is sent in its next turn
   }
   if (!status.ok()) {
-    if (op.kind == Op::Kind::kOpen && absl::IsNotFound(status)) {
+    if (op.kind == CallKind::kOpen && absl::IsNotFound(status)) {
       std::erase_if(hall_.tickets,
                     [&](const Hall::Ticket& each) { return each.secret == op.ticket.secret; });
     }
-    if (op.kind == Op::Kind::kSuspend && !absl::IsUnavailable(status)) {
+    if (op.kind == CallKind::kSuspend && !absl::IsUnavailable(status)) {
       for (LeaseId id : op.leases) {
         const auto held = process.held.find(id);  // it may have been lost meanwhile
         if (held != process.held.end()) held->second.state = Held::State::kUnmapped;
@@ -83,11 +83,11 @@ void Client::Hear(Random& random) {
     return End();
   }
   switch (op.kind) {
-    case Op::Kind::kShare:
+    case CallKind::kShare:
       hall_.tickets.push_back({answer->secret, tenant_, op.scope});
       if (hall_.tickets.size() > kTicketsKept) hall_.tickets.pop_front();
       break;
-    case Op::Kind::kPublish: {
+    case CallKind::kPublish: {
       std::vector<uint64_t> contents;
       for (LeaseId id : op.leases) {
         const auto held = process.held.find(id);
@@ -97,10 +97,10 @@ void Client::Hear(Random& random) {
       process.book.Published(process.book.ClaimsOn({op.publish.name, op.publish.content_id}));
       break;
     }
-    case Op::Kind::kAcquire:
-    case Op::Kind::kOpen:
-    case Op::Kind::kAttach:
-    case Op::Kind::kResume:
+    case CallKind::kAcquire:
+    case CallKind::kOpen:
+    case CallKind::kAttach:
+    case CallKind::kResume:
       HearLeases(*answer);
       break;
     default:
@@ -149,11 +149,11 @@ void Client::HearLeases(const Answer& answer) {
     op.booked->Claimed({op.attach.name, op.attach.content_id});
     return;
   }
-  if (op.kind == Op::Kind::kAcquire && answer.leases.size() != op.acquire.count) {
+  if (op.kind == CallKind::kAcquire && answer.leases.size() != op.acquire.count) {
     Violate(absl::StrCat("it asked for ", op.acquire.count, " segments and got ",
                          answer.leases.size()));
   }
-  if (op.kind == Op::Kind::kOpen && op.ticket.scope == TicketScope::kTenant &&
+  if (op.kind == CallKind::kOpen && op.ticket.scope == TicketScope::kTenant &&
       answer.leases.front().tenant != tenant_) {
     Violate("it opened a ticket that is for another tenant");
   }
@@ -163,7 +163,7 @@ void Client::HearLeases(const Answer& answer) {
   // Its Delivery came before the answer.
   while (op.connection == process.connection && CanRead()) Read();
   for (const LeaseView& lease : answer.leases) Map(lease.lease, lease);
-  if (op.kind != Op::Kind::kAttach) return;
+  if (op.kind != CallKind::kAttach) return;
   const std::string name = op.attach.name.substr(op.attach.name.find('/') + 1);
   const auto published = hall_.published.find({answer.tenant, name, answer.version});
   if (published == hall_.published.end()) return;  // its publisher did not hear the answer
@@ -202,7 +202,7 @@ void Client::Map(LeaseId id, const LeaseView& lease) {
           .memory = memory,
           .revocable = lease.revocable,
           .scratch = lease.scratch};
-  if (op.kind == Op::Kind::kAcquire) {
+  if (op.kind == CallKind::kAcquire) {
     if (op.acquire.bytes > lease.bytes || lease.tenant != tenant_) {
       Violate(absl::StrCat("lease ", ToInt(id), " is too small, or another tenant's"));
     }
@@ -219,7 +219,7 @@ void Client::Map(LeaseId id, const LeaseView& lease) {
     memory->tenant = tenant_;
     memory->contents = ++hall_.last_stamp;
     held.own = true;
-  } else if (op.kind == Op::Kind::kResume) {
+  } else if (op.kind == CallKind::kResume) {
     held.own = before.own;
     if (before.contents != 0 && !lease.scratch && memory->contents != before.contents) {
       Violate(absl::StrCat("lease ", ToInt(id), " has resumed with other contents"));

@@ -28,12 +28,13 @@ void Client::Connect(Daemon& daemon) {
   DropConnection();
   process.op = std::make_unique<Op>();
   Op& op = *process.op;
-  op.kind = Op::Kind::kConnect;
+  op.kind = CallKind::kConnect;
   op.answer = std::make_shared<Answer>();
   op.connection = std::make_shared<Connection>();
   const std::shared_ptr<Answer> answer = op.answer;
   const ConnectionPtr connection = op.connection;
   connection->pid = pid();
+  connection->full_until = process.full_until;
   answer->connection = connection;
   const auto done = [&daemon, answer, connection](absl::Status status) {
     answer->status = std::move(status);
@@ -80,14 +81,14 @@ void Client::Send(Daemon& daemon) {
   Op& op = *process.op;
   op.connection = process.connection;
   op.answer = std::make_shared<Answer>();
-  if (op.kind == Op::Kind::kRelease) {
+  if (op.kind == CallKind::kRelease) {
     // A statement has told the daemon meanwhile that they are no longer held.
     if (op.connection->statement > op.pending.statement) {
       op.answer->there = true;
       return;
     }
   }
-  if (op.kind == Op::Kind::kSuspend) {
+  if (op.kind == CallKind::kSuspend) {
     for (LeaseId id : op.leases) {
       const auto held = process.held.find(id);
       if (held == process.held.end()) continue;  // lost with a daemon before the call was repeated
@@ -115,8 +116,8 @@ void Client::Send(Daemon& daemon) {
     return daemon.Deliver(connection, handover, may_block);
   };
   switch (op.kind) {
-    case Op::Kind::kAcquire:
-    case Op::Kind::kResume: {
+    case CallKind::kAcquire:
+    case CallKind::kResume: {
       auto acquisition = std::make_shared<Broker::Acquisition>();
       acquisition->session = process.session;
       acquisition->spec = op.acquire;
@@ -131,7 +132,7 @@ void Client::Send(Daemon& daemon) {
             return progress.leases.status();
           });
     }
-    case Op::Kind::kAttach: {
+    case CallKind::kAttach: {
       auto attachment = std::make_shared<Broker::Attachment>();
       attachment->session = process.session;
       attachment->spec = op.attach;
@@ -152,7 +153,7 @@ void Client::Send(Daemon& daemon) {
             return progress.attached.status();
           });
     }
-    case Op::Kind::kOpen:
+    case CallKind::kOpen:
       return call([ticket = op.ticket.secret, id = op.booked->id(), deliver,
                    revocable = revocable()](Daemon& to, Broker::Call& begun, Answer& answer) {
         auto leases =
@@ -161,14 +162,14 @@ void Client::Send(Daemon& daemon) {
         if (leases.ok()) answer.leases = *std::move(leases);
         return leases.status();
       });
-    case Op::Kind::kShare:
+    case CallKind::kShare:
       return call([lease = op.leases.front(), scope = op.scope](Daemon& to, Broker::Call& begun,
                                                                 Answer& answer) {
         auto ticket = to.broker().Share(begun, lease, scope);
         if (ticket.ok()) answer.secret = *ticket;
         return ticket.status();
       });
-    case Op::Kind::kRelease:
+    case CallKind::kRelease:
       return call([pending = op.pending, statement = op.connection->statement](
                       Daemon& to, Broker::Call& begun, Answer&) {
         for (const uint64_t claim : pending.claims) to.broker().ReleaseClaim(begun, claim);
@@ -183,32 +184,32 @@ void Client::Send(Daemon& daemon) {
         }
         return absl::OkStatus();
       });
-    case Op::Kind::kPublish:
+    case CallKind::kPublish:
       return call([spec = op.publish, metadata = op.metadata](Daemon& to, Broker::Call& begun,
                                                               Answer& answer) {
         const auto version = to.broker().Publish(begun, spec, metadata);
         if (version.ok()) answer.version = *version;
         return version.status();
       });
-    case Op::Kind::kUnpublish:
+    case CallKind::kUnpublish:
       return call(
           [name = op.attach.name, number = op.number](Daemon& to, Broker::Call& begun, Answer&) {
             return to.broker().Unpublish(begun, name, number).status();
           });
-    case Op::Kind::kPrepare:
+    case CallKind::kPrepare:
       return call([leases = op.leases](Daemon& to, Broker::Call& begun, Answer&) {
         return to.broker().suspensions().Prepare(begun, leases).status();
       });
-    case Op::Kind::kSuspend:
+    case CallKind::kSuspend:
       return call([leases = op.leases](Daemon& to, Broker::Call& begun, Answer&) {
         return to.broker().suspensions().Suspend(begun, leases, 0).status();
       });
-    case Op::Kind::kAskRevoked:
+    case CallKind::kAskRevoked:
       return call([](Daemon& to, Broker::Call& begun, Answer& answer) {
         for (LeaseId id : to.broker().RevokedLeases(begun).leases) answer.ids.push_back(id);
         return absl::OkStatus();
       });
-    case Op::Kind::kConnect:
+    case CallKind::kConnect:
       break;
   }
 }

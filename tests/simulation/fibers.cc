@@ -85,11 +85,15 @@ size_t Fibers::CountReady() {
   for (const auto& fiber : fibers_) {
     if (fiber->stalled == 0 && CanGoOn(*fiber)) ready_.push_back(fiber.get());
   }
-  if (!ready_.empty()) return ready_.size();
-  for (const auto& fiber : fibers_) {
-    if (CanGoOn(*fiber)) ready_.push_back(fiber.get());
-  }
   return ready_.size();
+}
+
+void Fibers::Pass() {
+  for (const auto& fiber : fibers_) fiber->stalled -= fiber->stalled > 0 ? 1 : 0;
+}
+
+void Fibers::EndStalls() {
+  for (const auto& fiber : fibers_) fiber->stalled = 0;
 }
 
 bool Fibers::CanGoOn(const Fiber& fiber) const {
@@ -101,7 +105,6 @@ void Fibers::Run(size_t which) { Resume(ready_.at(which)); }
 
 void Fibers::Resume(Fiber* fiber) {
   Require(running_ == nullptr, "a fiber runs another one");
-  for (const auto& each : fibers_) each->stalled -= each->stalled > 0 ? 1 : 0;
   running_ = fiber;
   entering = this;
   AllocationListener* const before = ListenToAllocations(listener_);
@@ -124,6 +127,7 @@ absl::Time Fibers::NextDeadline() const {
 }
 
 bool Fibers::Drain() {
+  EndStalls();
   for (size_t turn = 0; !fibers_.empty(); ++turn) {
     size_t ready = CountReady();
     if (ready == 0 && !past_all_deadlines_) {

@@ -41,9 +41,10 @@ class Fibers final : public Threads {
   size_t CountReady();
   // Runs one of these until it stops. Requires which < CountReady().
   void Run(size_t which);
-  // Stops the fiber for so many runs of others, unless none of them can go on. Requires which <
-  // CountReady().
-  void Stall(size_t which, size_t runs) { ready_.at(which)->stalled = runs; }
+  // Holds the fiber up until Pass() has been called so often. Requires which < CountReady().
+  void Stall(size_t which, size_t passes) { ready_.at(which)->stalled = passes; }
+  void Pass();
+  void EndStalls();
   // Returns the first deadline of a waiting fiber.
   absl::Time NextDeadline() const;
   // Runs all fibers to their ends. Passes deadlines if none can go on otherwise. False if one waits

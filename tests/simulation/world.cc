@@ -14,7 +14,12 @@ constexpr std::array<const char*, kActions> kNames = {"run",  "act",  "read",   
                                                       "die",  "tell", "lose",    "start",
                                                       "kill", "stop", "operate", "fault"};
 // How often each action is chosen, in 1,000.
-constexpr std::array<size_t, kActions> kWeights = {464, 300, 60, 60, 5, 30, 8, 40, 4, 1, 8, 20};
+constexpr std::array<size_t, kActions> kWeights = {446, 300, 60, 60, 5, 30, 14, 40, 4, 1, 20, 20};
+// How often clients think of each kind of call, in the order of CallKind. kConnect and kAskRevoked
+// come by themselves.
+constexpr std::array<size_t, kCallKinds> kCallWeights = {0, 4, 3, 2, 3, 2, 3, 1, 1, 1, 2, 0};
+// In steps.
+constexpr size_t kLongestStall = 150;
 
 }  // namespace
 
@@ -36,13 +41,15 @@ World::World(uint64_t seed, Check check, bool allocations_kill)
   surroundings_.driver = &driver_;
   surroundings_.store = &store_;
   surroundings_.gpus = driver_.capacities();
-  surroundings_.tier_bytes = random.OneIn(4) ? 0 : kGranule * (2 + random.Below(10));
+  surroundings_.tier_bytes = random.OneIn(6) ? 0 : kGranule * (2 + random.Below(30));
   surroundings_.secrets = Random(Mix(seed, 2));
   if (random.OneIn(8)) surroundings_.bounds.max_segments = 8;
   if (random.OneIn(8)) surroundings_.bounds.max_leases_per_session = 5;
   surroundings_.bounds.leases_at_once =
       std::array<size_t, 4>{1, 2, 4, kLeasesAtOnce}[random.Below(4)];
-  calm_ = std::array<size_t, 4>{1, 2, 6, 20}[random.Below(4)];
+  calm_ = std::array<size_t, 4>{1, 4, 20, 100}[random.Below(4)];
+  steady_ = std::array<size_t, 2>{1, 6}[random.Below(2)];
+  slow_ = std::array<size_t, 3>{0, 12, 40}[random.Below(3)];
   for (const char* tenant : kTenants) {
     surroundings_.tenants[tenant] = QuotaOf(tenant, random);
     surroundings_.tenants[tenant].guarantee_bytes.reset();
@@ -55,9 +62,18 @@ World::World(uint64_t seed, Check check, bool allocations_kill)
     }
     return count;
   };
+  // Each world leaves some kinds of calls out and makes others often, so that what needs several
+  // calls of a few kinds comes about in some of them (Groce et al., "Swarm Testing", 2012).
+  for (size_t i = 0; i < kCallKinds; ++i) {
+    hall_.weights[i] = kCallWeights[i] * std::array<size_t, 5>{0, 1, 1, 2, 5}[random.Below(5)];
+  }
+  size_t& acquires = hall_.weights[static_cast<size_t>(CallKind::kAcquire)];
+  acquires = std::max(acquires, size_t{1});
+  // In some worlds all are of one tenant, and share more.
+  const size_t tenants = random.OneIn(3) ? 1 : kTenants.size();
   for (size_t i = 2 + random.Below(5); i > 0; --i) {
     clients_.push_back(
-        std::make_unique<Client>(kTenants[random.Below(kTenants.size())], &surroundings_, &hall_));
+        std::make_unique<Client>(kTenants[random.Below(tenants)], &surroundings_, &hall_));
   }
 }
 
@@ -87,7 +103,7 @@ bool World::Can(Action action, size_t* actors) {
       *actors = up ? daemon_->fibers().CountReady() : 0;
       break;
     case Action::kAct:
-      *actors = clients_.size();
+      *actors = Those(up && daemon_->accepts() ? &Client::CanAct : &Client::gone).size();
       break;
     case Action::kRead:
       *actors = Those(&Client::CanRead).size();
@@ -122,9 +138,8 @@ Step World::Choose(Random& random) {
     size_t actors = 0;
     if (!Can(static_cast<Action>(action), &actors)) continue;
     // In most worlds daemons live longer, so that more happens between two deaths.
-    const bool ends = static_cast<Action>(action) == Action::kKill ||
-                      static_cast<Action>(action) == Action::kLose;
-    if (ends && calm_ > 0 && !random.OneIn(calm_)) continue;
+    if (static_cast<Action>(action) == Action::kKill && !random.OneIn(calm_)) continue;
+    if (static_cast<Action>(action) == Action::kLose && !random.OneIn(steady_)) continue;
     return {static_cast<Action>(action), static_cast<uint8_t>(random.Below(actors)),
             static_cast<uint32_t>(random.Next())};
   }
@@ -138,16 +153,24 @@ bool World::Do(const Step& step) {
   const size_t actor = step.actor % actors;
   switch (step.action) {
     case Action::kRun:
-      daemon_->fibers().Run(actor);
-      break;
-    case Action::kAct:
-      if (!clients_[actor]->alive()) {
-        clients_[actor]->Begin(static_cast<uid_t>(1000 + actor));
-        surroundings_.alive[clients_[actor]->pid()] = clients_[actor]->details();
+      if (slow_ > 0 && random.OneIn(slow_)) {
+        daemon_->fibers().Stall(actor, 1 + random.Below(kLongestStall));
       } else {
-        clients_[actor]->Act(daemon_.get(), random, /*calm=*/false);
+        daemon_->fibers().Run(actor);
       }
       break;
+    case Action::kAct: {
+      const bool accepts = daemon_ != nullptr && daemon_->accepts();
+      const size_t which = Those(accepts ? &Client::CanAct : &Client::gone)[actor];
+      Client& client = *clients_[which];
+      if (client.gone()) {
+        client.Begin(static_cast<uid_t>(1000 + which));
+        surroundings_.alive[client.pid()] = client.details();
+      } else {
+        client.Act(daemon_.get(), random, /*calm=*/false);
+      }
+      break;
+    }
     case Action::kRead:
       clients_[Those(&Client::CanRead)[actor]]->Read();
       break;
@@ -192,6 +215,7 @@ bool World::Do(const Step& step) {
       Fault(random);
       break;
   }
+  if (daemon_ != nullptr) daemon_->fibers().Pass();
   EndProcesses();
   HearOfStart();
   Reap();

@@ -32,8 +32,8 @@ enum class Action : uint8_t {
   kKill,     // the daemon, at some moment from now
   kStop,     // the daemon, in order, as an upgrade does
   kOperate,  // an operator does something
-  kFault,    // a driver call fails, the store or a socket is full, a thread of the daemon is slow,
-             // processes take memory past the broker
+  kFault,    // a driver call fails, the store or a socket is full, processes take memory past the
+             // broker
 };
 inline constexpr size_t kActions = 12;
 
@@ -102,7 +102,11 @@ class World {
 
   const Check check_;
   const bool allocations_kill_;
-  size_t calm_ = 1;  // one in so many kills and losses of connections happens
+  size_t calm_ = 1;    // one in so many kills happens
+  size_t steady_ = 1;  // and one in so many losses of connections
+  // Of so many runs of the daemon's threads one is that a thread is held up; 0: none. What others
+  // do meanwhile comes between two parts of its call.
+  size_t slow_ = 0;
   uint64_t steps_ = 0;
   uint64_t digest_ = 0;
   uint64_t kills_ = 0;

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What happens around a simulated daemon: its starts and ends, its operator, faults, and how a
 // world ends.
+#include <iterator>
+#include <string>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -100,8 +103,21 @@ void World::HearOfStart() {
 
 void World::Operate(Random& random) {
   const std::string tenant = kTenants[random.Below(kTenants.size())];
-  const size_t what = random.Below(10);
-  daemon_->Run([this, tenant, what, random]() mutable {
+  // One that there has been, or not.
+  std::string publication = absl::StrCat(tenant, "/w", random.Below(2));
+  if (!hall_.published.empty() && !random.OneIn(4)) {
+    const auto any = std::next(hall_.published.begin(),
+                               static_cast<ptrdiff_t>(random.Below(hall_.published.size())));
+    publication = absl::StrCat(std::get<0>(any->first), "/", std::get<1>(any->first));
+  }
+  const size_t what = random.Below(12);
+  if (what == 5 || what == 6) {
+    // Programs that share memory go to sleep and wake up together.
+    hall_.fashion = hall_.fashion == CallKind::kSuspend ? CallKind::kResume : CallKind::kSuspend;
+    if (random.OneIn(3)) hall_.fashion.reset();
+    return;
+  }
+  daemon_->Run([this, tenant, publication, what, random]() mutable {
     if (daemon_->dead()) return;
     BrokerOperators operators = daemon_->broker().operators();
     switch (what) {
@@ -112,14 +128,11 @@ void World::Operate(Random& random) {
         operators.SetDraining(random.OneIn(8));
         break;
       case 2:
-        operators.Unpublish(absl::StrCat(tenant, "/w", random.Below(2))).IgnoreError();
+        operators.Unpublish(publication).IgnoreError();
         break;
       case 3: {
         BrokerSuspensions::PublicationMoved moved;
-        daemon_->broker()
-            .suspensions()
-            .SuspendPublication(absl::StrCat(tenant, "/w", random.Below(2)), moved)
-            .IgnoreError();
+        daemon_->broker().suspensions().SuspendPublication(publication, moved).IgnoreError();
         break;
       }
       case 4: {
@@ -127,8 +140,7 @@ void World::Operate(Random& random) {
         daemon_->broker()
             .suspensions()
             .ResumePublication(
-                absl::StrCat(tenant, "/w", random.Below(2)),
-                surroundings_.now + absl::Seconds(random.Below(4)),
+                publication, surroundings_.now + absl::Seconds(random.Below(4)),
                 [this] { return daemon_->dead(); }, moved)
             .IgnoreError();
         break;
@@ -144,7 +156,7 @@ void World::Operate(Random& random) {
 }
 
 void World::Fault(Random& random) {
-  switch (random.Below(8)) {
+  switch (random.Below(6)) {
     case 4:
     case 5: {
       Client& client = *clients_[random.Below(clients_.size())];
@@ -153,13 +165,6 @@ void World::Fault(Random& random) {
       client.FillSocket(surroundings_.now + time);
       break;
     }
-    case 6:
-    case 7:
-      if (daemon_ == nullptr) return;
-      if (const size_t ready = daemon_->fibers().CountReady(); ready > 1) {
-        daemon_->fibers().Stall(random.Below(ready), random.Below(60));
-      }
-      break;
     case 0:
       surroundings_.failures = 1 + random.Below(3);
       break;
@@ -179,7 +184,10 @@ void World::Finish() {
   store_.places = SIZE_MAX;
   driver_.foreign = 0;
   surroundings_.fatal_allocation = 0;
-  if (daemon_ != nullptr) daemon_->CancelKill();
+  if (daemon_ != nullptr) {
+    daemon_->CancelKill();
+    daemon_->fibers().EndStalls();
+  }
   Random random(digest_);
   const auto settle = [&](bool calm) {
     for (size_t turn = 0; turn < 3000 && !violation(); ++turn) {
