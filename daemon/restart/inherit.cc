@@ -44,7 +44,7 @@ absl::StatusOr<std::map<SessionId, Survivor>> FindSurvivors(const JournalImage& 
     Survivor survivor{.peer = *std::move(peer)};
     survivor.peer.identity.uid = session.uid;
     survivor.peer.identity.gid = session.gid;
-    survivor.peer.certain = session.certain;
+    survivor.peer.certain &= session.certain;
     const std::string tenant(session.tenant.view());
     const absl::string_view ruled = RuledTenant(made, tenant);
     const absl::StatusOr<TenantMatch> match =

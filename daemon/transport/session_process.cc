@@ -17,8 +17,9 @@ using gpumem::UniqueFd;
 
 absl::Status NotCertain(const Peer& peer) {
   return absl::FailedPreconditionError(
-      absl::StrCat("this kernel is older than 6.5, and cannot confirm that process ",
-                   peer.identity.pid, " is the process of the session; end it by hand"));
+      absl::StrCat("the daemon cannot confirm that process ", peer.identity.pid,
+                   " is the process of the session: this kernel is older than 6.5, or /proc hides "
+                   "the process and it has not reconnected since a restart; end it by hand"));
 }
 
 absl::Status NoSuchSession(SessionId session) {

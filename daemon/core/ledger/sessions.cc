@@ -256,7 +256,8 @@ void Sessions::Restore(SessionId id, std::unique_ptr<Session> restored) {
   if (!session.live) return;
   state_.tokens.emplace(session.token, id);
   ++session.tenant->live_sessions;
-  if (session.details.connect_id == 0) return;
+  // Without a start time another process may have the pid now.
+  if (session.details.connect_id == 0 || session.details.peer.start_time == 0) return;
   begun_before_[{state_.ProcessOf(session), session.details.connect_id}] = id;
 }
 

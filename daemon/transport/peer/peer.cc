@@ -302,7 +302,7 @@ absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
   const auto gone = [&] {
     return absl::NotFoundError(absl::StrCat("process ", pid, " has exited"));
   };
-  if (pid <= 0 || start_time == 0) return gone();
+  if (pid <= 0) return gone();
   Peer peer;
   peer.pidfd.reset(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!peer.pidfd.valid()) {
@@ -314,7 +314,10 @@ absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
   if (absl::Status read = ReadFacts(pid, peer); !read.ok()) return read;
   // As in IdentifyPeer.
   pollfd ended{peer.pidfd.get(), POLLIN, 0};
-  if (peer.identity.start_time != start_time || poll(&ended, 1, 0) != 0) return gone();
+  if (poll(&ended, 1, 0) != 0) return gone();
+  const uint64_t present = peer.identity.start_time;
+  peer.certain = start_time != 0 && present != 0;
+  if (peer.certain && present != start_time) return gone();
   return peer;
 }
 

@@ -81,8 +81,10 @@ size_t PidNamespacesOf(absl::string_view proc_pid_status);
 absl::Status CheckPidNamespace(int socket);
 
 // Returns the process that had this pid and start time before, with its present facts. The caller
-// fills in uid and gids.
-//   NOT_FOUND  it has ended, or cannot be told from another that has its pid now
+// fills in uid and gids. Where /proc hides the start time now, or did then (0), the process that
+// has the pid may be another: Peer::certain is false. It is returned all the same, since the one
+// that is meant may live and have memory mapped.
+//   NOT_FOUND  it has ended
 //   other      as IdentifyPeer; it may live
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time);
 

@@ -155,6 +155,25 @@ TEST(Peers, AreNotGuessedWithoutDescriptors) {
   EXPECT_TRUE(CheckPidNamespace(ends.here.get()).ok());
 }
 
+// Where /proc hid it, it may be another by now. That it has ended would be worse to believe: it may
+// have memory mapped.
+TEST(Peers, OfUnknownStartTimesAreFoundButNotCertain) {
+  const auto hidden = FindPeer(getpid(), 0);
+  ASSERT_TRUE(hidden.ok()) << hidden.status();
+  EXPECT_FALSE(hidden->certain);
+  EXPECT_EQ(hidden->identity.pid, getpid());
+  const auto shown = FindPeer(getpid(), StartTimeOf(getpid()));
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  EXPECT_TRUE(shown->certain);
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t how{};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &how, WEXITED | WNOWAIT), 0);
+  EXPECT_TRUE(absl::IsNotFound(FindPeer(child, 0).status())) << "a zombie";
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_TRUE(absl::IsNotFound(FindPeer(child, 0).status()));
+}
+
 TEST(SignalProcess, ReachesTheProcessOrNoOther) {
   const pid_t child = fork();
   if (child == 0) {
