@@ -187,8 +187,7 @@ TEST_F(CrashTest, MemoryOfAProcessThatDiesWithTheDaemonIsReclaimed) {
   Start();
   Child holder = Child::Self({"--role", "hold", daemon_->runtime_dir()});
   ASSERT_EQ(Hear(holder.channel()), "holding");
-  const pid_t daemon = daemon_->daemon_pid();
-  kill(daemon, SIGSTOP);  // it sees nothing of the other's death
+  ASSERT_TRUE(daemon_->Freeze());  // it sees nothing of the other's death
   holder.Signal(SIGKILL);
   holder.Wait();
   ASSERT_EQ(daemon_->Kill(), absl::OkStatus());

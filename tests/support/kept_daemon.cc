@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -90,6 +91,24 @@ absl::Status KeptDaemon::Kill() {
   KillOnly();
   if (WaitForGeneration(before + 1)) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("no daemon came after it: ", Log()));
+}
+
+bool KeptDaemon::Freeze() {
+  const pid_t pid = daemon_pid();
+  if (pid <= 0 || kill(pid, SIGSTOP) != 0) return false;
+  // A thread that runs goes on until the kernel reaches it.
+  return Eventually([pid] {
+    std::error_code gone;
+    for (const auto& task :
+         std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), gone)) {
+      std::ifstream file(task.path() / "stat");
+      const std::string stat((std::istreambuf_iterator<char>(file)), {});
+      // "TID (COMMAND) STATE …" (proc_pid_stat(5)).
+      const size_t command_end = stat.rfind(')');
+      if (command_end == std::string::npos || stat.substr(command_end + 2, 1) != "T") return false;
+    }
+    return !gone;
+  });
 }
 
 absl::Status KeptDaemon::Restart() {

@@ -41,6 +41,9 @@ class KeptDaemon {
   absl::Status Kill();
   // Replaces the program from the next start on, as an upgrade does.
   absl::Status Replace(const std::string& program);
+  // Stops all threads of the daemon that serves now (SIGSTOP), so that it hears of nothing until it
+  // is killed. False: there is none.
+  bool Freeze();
   // Has the keeper end the daemon (SIGTERM) and start the next one, and waits until that one
   // serves.
   absl::Status Restart();

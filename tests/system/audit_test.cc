@@ -244,7 +244,7 @@ TEST_F(AuditTest, AfterACrashEndedAndResumedSessionsAreTold) {
   ASSERT_TRUE(audit_.Await("session-opened", 2));
   ASSERT_TRUE(audit_.Await("released", 2));
   // It ends while there is no daemon: its death is found out by the next.
-  kill((*kept)->daemon_pid(), SIGSTOP);
+  ASSERT_TRUE((*kept)->Freeze());
   dies.Signal(SIGKILL);
   dies.Wait();
   ASSERT_TRUE((*kept)->Kill().ok()) << (*kept)->Log();

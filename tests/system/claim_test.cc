@@ -217,7 +217,7 @@ TEST_F(ClaimTest, PassesOnWhenItsProcessDoesNotComeBack) {
   ASSERT_EQ(Hear(loaders[0].channel()), "claimed");
   Say(loaders[1].channel(), "go");
   ASSERT_TRUE(Waiting(1));
-  kill(daemon_->daemon_pid(), SIGSTOP);  // it sees nothing of the other's death
+  ASSERT_TRUE(daemon_->Freeze());  // it sees nothing of the other's death
   loaders[0].Signal(SIGKILL);
   loaders[0].Wait();
   ASSERT_OK(daemon_->Kill());
