@@ -145,9 +145,10 @@ TEST_F(ServiceTest, WakesSeldomWhenThereIsNothingToDo) {
       const std::pair<std::string, std::string> one = absl::StrSplit(line, ' ');
       EXPECT_TRUE(absl::SimpleAtoi(one.second, &counts[one.first])) << lines;
     }
-    EXPECT_GT(counts.size(), 5u) << lines;
     return counts;
   };
+  // On a busy machine some are still starting.
+  ASSERT_TRUE(Eventually([&] { return waits().size() > 5; }));
   const auto quiet = [&] {
     const auto before = waits();
     absl::SleepFor(absl::Seconds(4));  // this measures a time
