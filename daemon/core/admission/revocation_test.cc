@@ -118,6 +118,18 @@ TEST_F(LedgerRevocationTest, ProcessThatKeepsRevokedMemoryIsAskedToEndAndThenKil
   EXPECT_TRUE(IsAdmitted(waiter));
 }
 
+// The daemon ends a session in parts.
+TEST_F(LedgerRevocationTest, ProcessThatHasGoneIsNotAskedToEnd) {
+  const SessionId b = Open("b");
+  Lease(b, 512, true);
+  Lease(b, 512, true);
+  WaitFor(Open("owner"), 512);
+  ledger.endings().ProcessGone(b, /*steps=*/1);
+  ASSERT_EQ(ledger.state().sessions.at(b)->exposed.size(), 2u);
+  now += absl::Seconds(10);
+  EXPECT_THAT(Overdue(), IsEmpty());
+}
+
 TEST_F(LedgerRevocationTest, ProcessAskedToEndLateHasItsFullTime) {
   const SessionId b = Open("b");
   Lease(b, 1024, true);

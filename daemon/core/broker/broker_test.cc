@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The broker with devices that fail and stall: every failure is undone, and no session waits for
-// another session's driver call.
+// another session's driver call. full_driver_test.cc has drivers without memory.
 #include "daemon/core/broker/broker.h"
 
 #include <gmock/gmock.h>
@@ -14,109 +14,16 @@
 #include <vector>
 
 #include "daemon/core/broker/operators.h"
-#include "daemon/core/broker/testing/calls.h"
+#include "daemon/core/broker/testing/broker_fixture.h"
 #include "daemon/core/broker/views.h"
 #include "daemon/core/denial.h"
-#include "daemon/device/host_device.h"
-#include "daemon/device/testing/fault_injection.h"
 
 namespace gpumemd {
 namespace broker_test {
 
 using ::testing::HasSubstr;
 
-constexpr uint64_t kGranule = 2 << 20;
-constexpr auto kDelivered = [](const Broker::Handover&) { return absl::OkStatus(); };
-
-class Observer : public QuietObserver {
- public:
-  void SessionForgotten(SessionId session) override { forgotten.push_back(session); }
-  void QuotaChanged(absl::string_view tenant) override { quotas.emplace_back(tenant); }
-  void DrainingChanged(bool draining) override { drained.push_back(draining); }
-  void Pressed(const Pressure& pressure) override { pressures.push_back(pressure); }
-  void Revoked(SessionId session) override { revoked.push_back(session); }
-  void EndProcess(SessionId session, bool kill) override { ended.emplace_back(session, kill); }
-  std::vector<SessionId> forgotten, revoked;
-  std::vector<std::pair<SessionId, bool>> ended;
-  std::vector<std::string> quotas;
-  std::vector<bool> drained;
-  std::vector<Pressure> pressures;
-};
-
-class BrokerTest : public ::testing::Test {
- protected:
-  // A device of ten granules; plan_ is asked before each of its operations.
-  void SetUp() override {
-    BrokerOptions options;
-    options.devices.push_back(
-        InjectFaults(*MakeHostDevice({.capacity_bytes = 10 * kGranule}),
-                     [this](const DeviceOp& op) { return plan_ ? plan_(op) : absl::OkStatus(); }));
-    options.random = [this] {
-      Secret secret{};
-      secret[0] = static_cast<uint8_t>(++randoms_);
-      return secret;
-    };
-    options.observer = &observer_;
-    options.now = [this] { return now_.value_or(absl::Now()); };
-    broker_ = std::make_unique<Broker>(std::move(options));
-    session_ = Open("a");
-  }
-
-  void TearDown() override {
-    EXPECT_EQ(broker_->views().CheckInvariants(), absl::OkStatus());
-    broker_->ProcessGone(session_.id);
-  }
-
-  Broker::NewSession Open(const std::string& tenant) {
-    auto session = broker_->OpenSession(tenant, {});
-    EXPECT_TRUE(session.ok());
-    return *session;
-  }
-
-  Broker::Call CallOf(const Broker::NewSession& session) { return CallIn(*broker_, session); }
-
-  absl::StatusOr<std::vector<LeaseView>> Acquire(uint64_t granules, uint32_t count = 1,
-                                                 absl::Status delivered = absl::OkStatus()) {
-    return broker_->Acquire(CallOf(session_), {.bytes = granules * kGranule, .count = count},
-                            absl::Now() + absl::Seconds(30), [&](const Broker::Handover& handover) {
-                              for (const auto& item : handover.items) EXPECT_GE(item.fd, 0);
-                              return delivered;
-                            });
-  }
-
-  void Release(const std::vector<LeaseView>& leases) {
-    std::vector<LeaseId> ids;
-    for (const LeaseView& lease : leases) ids.push_back(lease.lease);
-    EXPECT_EQ(broker_->Release(CallOf(session_), ids), absl::OkStatus());
-  }
-
-  uint64_t Charged() { return broker_->views().Devices(false)[0].charged; }
-  // Gives up retained memory, waits until the disposal thread is idle, and returns the charged
-  // bytes.
-  uint64_t Held() {
-    EXPECT_TRUE(broker_->operators().Trim("", "", 0).ok());
-    const auto releasing = [&] {
-      const auto segments = broker_->views().ListSegments("", "");
-      for (const SegmentView& segment : *segments) {
-        if (segment.state == SegmentState::kReleasing) return true;
-      }
-      return false;
-    };
-    while (releasing()) std::this_thread::yield();
-    return Charged();
-  }
-
-  // Whatever a plan refers to is a member: the disposal thread asks the plan until the broker is
-  // destroyed, after the test's body.
-  FaultPlan plan_;
-  Gate gate_;
-  std::atomic<int> creates_ = 0, destroyed_ = 0, refused_ = 0;
-  Observer observer_;
-  std::optional<absl::Time> now_;
-  int randoms_ = 0;
-  std::unique_ptr<Broker> broker_;
-  Broker::NewSession session_;
-};
+using BrokerTest = BrokerFixture;
 
 TEST_F(BrokerTest, AFailedCreateIsUndone) {
   plan_ = [this](const DeviceOp& op) {
@@ -195,70 +102,6 @@ TEST_F(BrokerTest, MemoryThatDoesNotReturnInTimeIsADenial) {
   EXPECT_EQ(denied.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_TRUE(DenialOf(denied.status()).has_value());
   gate_.Open();
-}
-
-TEST_F(BrokerTest, ADriverThatIsFullGetsRetainedMemoryFirst) {
-  auto kept = Acquire(3);
-  Release(*Acquire(2));
-  plan_ = [this](const DeviceOp& op) {
-    if (op.type == DeviceOp::Type::kDestroy) ++destroyed_;
-    // The driver has room only once memory was given back to it.
-    if (op.type == DeviceOp::Type::kCreate && destroyed_ == 0) {
-      ++refused_;
-      return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
-    }
-    return absl::OkStatus();
-  };
-  EXPECT_TRUE(Acquire(4).ok());
-  EXPECT_EQ(refused_, 1);
-  EXPECT_EQ(destroyed_, 1);
-}
-
-// The charges leave room for 4 granules. The driver has 3.
-TEST_F(BrokerTest, ARequestThatWaitsWaitsForAFullDriverToo) {
-  const auto held = Acquire(6);
-  plan_ = [this](const DeviceOp& op) {
-    if (op.type == DeviceOp::Type::kDestroy) ++destroyed_;
-    if (op.type == DeviceOp::Type::kCreate && op.bytes > 3 * kGranule && destroyed_ == 0) {
-      ++refused_;
-      return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
-    }
-    return absl::OkStatus();
-  };
-  const Broker::NewSession other = Open("b");
-  absl::StatusOr<std::vector<LeaseView>> granted;
-  std::thread asks([&] {
-    granted = broker_->Acquire(CallOf(other), {.bytes = 4 * kGranule, .waits = true},
-                               absl::Now() + absl::Seconds(60), kDelivered);
-  });
-  while (broker_->views().ListWaiting("", "")->empty()) std::this_thread::yield();
-  // The driver is asked again now and then.
-  while (refused_ < 2) std::this_thread::yield();
-  Release(*held);
-  asks.join();
-  EXPECT_TRUE(granted.ok()) << granted.status();
-  broker_->ProcessGone(other.id);
-}
-
-TEST_F(BrokerTest, ADriverThatStaysFullIsADenialThatSaysSo) {
-  plan_ = [this](const DeviceOp& op) {
-    if (op.type != DeviceOp::Type::kCreate) return absl::OkStatus();
-    ++creates_;
-    return absl::ResourceExhaustedError("CUDA_ERROR_OUT_OF_MEMORY");
-  };
-  const absl::Status status = Acquire(4).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  const auto denial = DenialOf(status);
-  ASSERT_TRUE(denial.has_value());
-  EXPECT_EQ(denial->cause, Denial::Cause::kDriver);
-  EXPECT_EQ(denial->asked, 4 * kGranule);
-  EXPECT_THAT(denial->help, HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"));
-  EXPECT_EQ(creates_, 1) << "nothing could have come back";
-  EXPECT_EQ(broker_->views().GetTenant("a")->denials, 1u);
-  EXPECT_EQ(Held(), 0u);
-  const auto waited = broker_->Acquire(CallOf(session_), {.bytes = kGranule, .waits = true},
-                                       absl::Now() + absl::Milliseconds(20), kDelivered);
-  EXPECT_EQ(waited.status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST_F(BrokerTest, ConcurrentRequestsStayWithinTheCapacity) {
