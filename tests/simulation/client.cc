@@ -240,7 +240,8 @@ std::unique_ptr<Client::Op> Client::Choose(Random& random) {
       const bool claims = random.OneIn(3);
       if (!claims && !asks_for(of, what)) return nullptr;
       waits();
-      op->attach = {.name = of == tenant_ ? what : absl::StrCat(of, "/", what),
+      const bool short_name = of == tenant_ && !random.OneIn(4);
+      op->attach = {.name = short_name ? what : absl::StrCat(of, "/", what),
                     .version = random.OneIn(3) ? random.Below(6) : 0,
                     .revocable = revocable(),
                     .waits = op->wait > absl::ZeroDuration()};

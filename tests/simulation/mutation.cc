@@ -13,6 +13,7 @@
 
 #include "daemon/core/mutant.h"
 #include "tests/simulation/history.h"
+#include "tests/simulation/require.h"
 
 namespace gpumemd::simulation {
 namespace {
@@ -49,6 +50,12 @@ int Search(Fault fault) {
   for (uint64_t seed = 1; seed <= worlds; ++seed) {
     const Outcome outcome = RunWorld(seed, kSteps, Check::kFull);
     if (!outcome.violation) continue;
+    Activate(Fault::kNone);
+    if (RunWorld(seed, kSteps, Check::kFull).violation) {
+      std::printf("world %llu fails without it, too: ", static_cast<unsigned long long>(seed));
+      return kSimulationIsWrong;
+    }
+    Activate(fault);
     std::printf("in world %llu: %s", static_cast<unsigned long long>(seed),
                 outcome.violation->c_str());
     if (fault == static_cast<Fault>(1)) {

@@ -154,7 +154,7 @@ bool World::Do(const Step& step) {
   switch (step.action) {
     case Action::kRun:
       if (slow_ > 0 && random.OneIn(slow_)) {
-        daemon_->fibers().Stall(actor, 1 + random.Below(kLongestStall));
+        daemon_->fibers().Stall(actor, 2 + random.Below(kLongestStall));  // this step passes, too
       } else {
         daemon_->fibers().Run(actor);
       }
