@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/restart/inherit.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -60,7 +61,7 @@ absl::StatusOr<std::map<SessionId, Survivor>> FindSurvivors(const JournalImage& 
                         .client_name = std::string(session.client_name.view()),
                         .command = std::string(session.command.view()),
                         .rule = survivor.match.rule,
-                        .certain = session.certain};
+                        .certain = survivor.peer.certain};
     survivors.emplace(id, std::move(survivor));
   }
   return survivors;
@@ -77,6 +78,15 @@ std::vector<std::string> DescribeInheritance(const Broker::Restored& restored,
       gpumem::Counted(restored.segments, "segment"), ", ",
       gpumem::Counted(restored.publications, "publication"), "; ", dead,
       dead == 1 ? " session's process has" : " sessions' processes have", " ended"));
+  const auto uncertain = std::count_if(survivors.begin(), survivors.end(), [](const auto& each) {
+    return !each.second.details.certain;
+  });
+  if (uncertain > 0) {
+    sentences.push_back(absl::StrCat(
+        gpumem::Counted(static_cast<uint64_t>(uncertain), "session"),
+        uncertain == 1 ? " is of a process" : " are of processes",
+        " that cannot be told from another with its pid, until its client has reconnected"));
+  }
   for (const auto& [segment, why] : restored.refused) {
     sentences.push_back(
         absl::StrCat("segment ", ToInt(segment), " cannot be restored: ", why.message()));

@@ -2,6 +2,7 @@
 // The sessions of an earlier daemon whose processes still live, and the rules that they have now.
 #include "daemon/restart/inherit.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -89,6 +90,24 @@ TEST_F(FindSurvivorsTest, AreOfTheSameProcess) {
   const auto survivors = FindSurvivors(image, rules);
   ASSERT_TRUE(survivors.ok()) << survivors.status();
   EXPECT_TRUE(survivors->empty()) << "another process has its pid now";
+}
+
+// /proc hid its start time, and the pid may be another's by now.
+TEST_F(FindSurvivorsTest, HiddenOnesAreNotCertain) {
+  MatchOf("user-5");
+  EXPECT_TRUE(FindSurvivors(image, rules)->at(kSession).details.certain);
+  image.sessions[kSession].start_time = 0;
+  const auto survivors = FindSurvivors(image, rules);
+  ASSERT_TRUE(survivors.ok() && survivors->contains(kSession)) << survivors.status();
+  const Survivor& hidden = survivors->at(kSession);
+  EXPECT_FALSE(hidden.details.certain);
+  EXPECT_FALSE(hidden.peer.certain);
+  EXPECT_EQ(hidden.details.peer.start_time, 0u) << "that of a stranger, perhaps";
+  EXPECT_THAT(DescribeInheritance({}, image, *survivors),
+              ::testing::Contains(::testing::StartsWith("1 session is of a process that cannot")));
+  image.sessions[kSession].start_time = StartTimeOf(getpid());
+  image.sessions[kSession].certain = false;
+  EXPECT_FALSE(FindSurvivors(image, rules)->at(kSession).peer.certain) << "nor was it before";
 }
 
 TEST_F(FindSurvivorsTest, AreNotGivenUpWhereNoneCanBeFound) {

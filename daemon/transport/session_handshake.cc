@@ -193,7 +193,8 @@ absl::StatusOr<Broker::NewSession> SessionServer::Resume(const ConnectionPtr& co
     // Before anything changes: the session outlives a refusal.
     if (absl::Status connected = ConnectApi(*connection, api); !connected.ok()) return connected;
   }
-  absl::StatusOr<Broker::Resumed> resumed = broker_->Resume(token, connection->peer.identity);
+  absl::StatusOr<Broker::Resumed> resumed =
+      broker_->Resume(token, connection->peer.identity, connection->peer.certain);
   if (!resumed.ok()) return resumed.status();
   connection->reconciled = false;
   if (old != nullptr) Replace(old);

@@ -16,10 +16,11 @@ namespace {
 using gpumem::UniqueFd;
 
 absl::Status NotCertain(const Peer& peer) {
-  return absl::FailedPreconditionError(
-      absl::StrCat("the daemon cannot confirm that process ", peer.identity.pid,
-                   " is the process of the session: this kernel is older than 6.5, or /proc hides "
-                   "the process and it has not reconnected since a restart; end it by hand"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the daemon cannot confirm that process ", peer.identity.pid,
+      " is the process of the session: this kernel is older than 6.5, or /proc hides "
+      "the process and it has not reconnected since a restart; find out whether it is, "
+      "and end it by hand"));
 }
 
 absl::Status NoSuchSession(SessionId session) {

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Carries out the ledger's decisions.
 //
-// The broker owns the devices and the memory of every segment, and guards the ledger (ledger.h)
-// with one mutex. Device calls and the sending of descriptors never run under that mutex. A request
-// reserves, creates, hands over and commits; if a step fails, the broker undoes the earlier ones.
-// Disposal threads give memory back to the driver, because closing a large segment takes
-// milliseconds and stalls other processes' driver calls.
-//
-// Thread-safe.
+// Thread-safe. The broker owns the devices and the memory of every segment, and guards the ledger
+// (ledger.h) with one mutex. Device calls and the sending of descriptors never run under that
+// mutex. A request reserves, creates, hands over and commits; if a step fails, the broker undoes
+// the earlier ones. Disposal threads give memory back to the driver, because closing a large
+// segment takes milliseconds and stalls other processes' driver calls.
 #pragma once
 
 #include <functional>
@@ -111,14 +109,15 @@ class Broker {
   // go of: this process ends, and its sessions do not. Requires that no call is in flight.
   void Freeze();
 
-  // Resumes a session whose client has connected anew: the session was restored, or the client lost
-  // its connection to this daemon. Until Reconcile the session's calls are refused.
+  // As Sessions::Resume, for the session that has this token. Until Reconcile its calls are
+  // refused.
   //   NOT_FOUND  no live session has this token, or it belongs to another process
   struct Resumed {
     SessionId id{};
     std::string tenant;
   };
-  absl::StatusOr<Resumed> Resume(absl::string_view token, const PeerIdentity& peer);
+  absl::StatusOr<Resumed> Resume(absl::string_view token, const PeerIdentity& peer,
+                                 bool certain = true);
   // As Reconciliation::Reconcile, for the resumed session that has this token. Its calls are served
   // after that. Counts as a call in flight.
   //   INVALID_ARGUMENT  more ids than a session can hold

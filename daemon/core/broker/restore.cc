@@ -93,15 +93,16 @@ void Broker::Freeze() {
   }
 }
 
-absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer) {
+absl::StatusOr<Broker::Resumed> Broker::Resume(absl::string_view token, const PeerIdentity& peer,
+                                               bool certain) {
   Update update(this);
   absl::StatusOr<SessionId> session = FindSession(token);
   if (!session.ok()) {
     return absl::NotFoundError(
         "this daemon does not know the session, or has ended it: connect for a new one");
   }
-  if (absl::Status resumed = ledger_.sessions().Resume(*session, peer); !resumed.ok())
-    return resumed;
+  absl::Status resumed = ledger_.sessions().Resume(*session, peer, certain);
+  if (!resumed.ok()) return resumed;
   return Resumed{*session, *ledger_.look().TenantOf(*session)};
 }
 

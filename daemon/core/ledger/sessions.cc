@@ -163,19 +163,25 @@ bool Sessions::HasCalls(SessionId id) const {
          !session.attach_waiters.empty();
 }
 
-absl::Status Sessions::Resume(SessionId id, const PeerIdentity& peer) {
+absl::Status Sessions::Resume(SessionId id, const PeerIdentity& peer, bool certain) {
   auto it = state_.sessions.find(id);
   if (it == state_.sessions.end() || !it->second->live) {
     return absl::NotFoundError("this client has no session to resume; connect for a new one");
   }
   Session& session = *it->second;
   const PeerIdentity& its = session.details.peer;
-  if (its.pid != peer.pid || its.start_time != peer.start_time) {
+  // /proc may hide a start time (0). The client has the session's token in any case.
+  const bool known = its.start_time != 0 && peer.start_time != 0;
+  if (its.pid != peer.pid || (known && its.start_time != peer.start_time)) {
     return absl::NotFoundError("the session belongs to another process; connect for a new one");
   }
   session.presence = Presence::kReturning;
   ++session.resumptions;
   session.may_reconcile = true;
+  if (certain && !session.details.certain) {
+    session.details.certain = true;
+    changes_.Touch(id);
+  }
   auditor_.SessionChanged(AuditEvent::kSessionResumed, id);
   return absl::OkStatus();
 }
@@ -256,8 +262,7 @@ void Sessions::Restore(SessionId id, std::unique_ptr<Session> restored) {
   if (!session.live) return;
   state_.tokens.emplace(session.token, id);
   ++session.tenant->live_sessions;
-  // Without a start time another process may have the pid now.
-  if (session.details.connect_id == 0 || session.details.peer.start_time == 0) return;
+  if (session.details.connect_id == 0) return;
   begun_before_[{state_.ProcessOf(session), session.details.connect_id}] = id;
 }
 

@@ -54,8 +54,9 @@ class Sessions {
 
   // Marks the session's client as connected anew, after the end of an earlier daemon or the loss of
   // its connection to this one. The session is kReturning until Reconciliation::Reconcile.
+  // `certain`: as SessionDetails::certain, by its new connection.
   //   NOT_FOUND  it has ended, or it is of another process
-  absl::Status Resume(SessionId session, const PeerIdentity& peer);
+  absl::Status Resume(SessionId session, const PeerIdentity& peer, bool certain = true);
 
   // Remembers the answer, if the request has a number: a repeated request gets it again.
   void RememberAnswer(SessionId id, records::Session& session, uint64_t request, uint64_t number);

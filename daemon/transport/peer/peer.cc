@@ -315,7 +315,8 @@ absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time) {
   // As in IdentifyPeer.
   pollfd ended{peer.pidfd.get(), POLLIN, 0};
   if (poll(&ended, 1, 0) != 0) return gone();
-  const uint64_t present = peer.identity.start_time;
+  // An unknown start time is not read from the present process either: that may be another.
+  const uint64_t present = std::exchange(peer.identity.start_time, start_time);
   peer.certain = start_time != 0 && present != 0;
   if (peer.certain && present != start_time) return gone();
   return peer;

@@ -80,10 +80,10 @@ size_t PidNamespacesOf(absl::string_view proc_pid_status);
 //   other                as IdentifyPeer
 absl::Status CheckPidNamespace(int socket);
 
-// Returns the process that had this pid and start time before, with its present facts. The caller
-// fills in uid and gids. Where /proc hides the start time now, or did then (0), the process that
-// has the pid may be another: Peer::certain is false. It is returned all the same, since the one
-// that is meant may live and have memory mapped.
+// Returns the process that had this pid and start time before, with its present cgroup and command.
+// The caller fills in uid and gids. Where /proc hides the start time now, or did then (0), the
+// process that has the pid may be another: Peer::certain is false. It is returned all the same,
+// since the one that is meant may live and have memory mapped.
 //   NOT_FOUND  it has ended
 //   other      as IdentifyPeer; it may live
 absl::StatusOr<Peer> FindPeer(pid_t pid, uint64_t start_time);

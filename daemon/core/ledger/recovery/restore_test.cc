@@ -213,6 +213,29 @@ TEST_F(LedgerRestoreTest, SessionOfARepeatedHelloEnds) {
   ASSERT_TRUE(ledger.sessions().Resume(nameless, {.pid = 42, .start_time = 7}).ok());
 }
 
+// /proc hides its start time, or showed it to an earlier daemon only.
+TEST_F(LedgerRestoreTest, SessionOfAHiddenProcessIsResumedAndThenCertain) {
+  const auto certain = [this](SessionId id) {
+    return ledger.state().sessions.at(id)->details.certain;
+  };
+  for (const uint64_t start_time : {0, 7}) {
+    const SessionId id =
+        ledger
+            .OpenSession("a", {.peer = {.pid = 42, .start_time = start_time}, .certain = false},
+                         NewSecret())
+            .value();
+    Restart();
+    EXPECT_EQ(ledger.sessions().Resume(id, {.pid = 43}).code(), StatusCode::kNotFound);
+    ASSERT_TRUE(ledger.sessions().Resume(id, {.pid = 42}, /*certain=*/false).ok());
+    EXPECT_FALSE(certain(id));
+    ASSERT_TRUE(ledger.sessions().Resume(id, {.pid = 42}).ok());
+    Restart();
+    EXPECT_TRUE(certain(id));
+    ASSERT_TRUE(ledger.sessions().Resume(id, {.pid = 42}, /*certain=*/false).ok());
+    EXPECT_TRUE(certain(id)) << "it was shown once";
+  }
+}
+
 TEST_F(LedgerRestoreTest, ARepeatedHelloHasTheRoomOfTheSessionThatEnds) {
   Configure({{"a", {.max_sessions = 1}}});
   const SessionDetails process = {.peer = {.pid = 42, .start_time = 7}, .connect_id = 5};

@@ -85,8 +85,11 @@ void DropRegrants(LedgerModel& model, SessionId session, const std::vector<uint6
 
 absl::Status Resume(LedgerModel& model, SessionId id, const PeerIdentity& peer,
                     const absl::Status& answer) {
-  const bool resumes = Live(model, id) && model.sessions.at(id).peer.pid == peer.pid &&
-                       model.sessions.at(id).peer.start_time == peer.start_time;
+  const auto same = [&](const PeerIdentity& its) {
+    return its.pid == peer.pid &&
+           (its.start_time == peer.start_time || its.start_time == 0 || peer.start_time == 0);
+  };
+  const bool resumes = Live(model, id) && same(model.sessions.at(id).peer);
   if (resumes) model.sessions.at(id).presence = Presence::kReturning;
   return ExpectCode(answer, resumes ? absl::StatusCode::kOk : absl::StatusCode::kNotFound);
 }

@@ -228,8 +228,10 @@ absl::Status Resume(Course& course) {
   const auto it = course.model.sessions.find(session);
   PeerIdentity peer = it == course.model.sessions.end() ? PeerIdentity() : it->second.peer;
   if (course.chance.In100(10)) ++peer.start_time;
+  if (course.chance.In100(5)) peer.start_time = 0;
   if (course.chance.In100(5)) ++peer.pid;
-  const absl::Status answer = course.ledger.sessions().Resume(session, peer);
+  const absl::Status answer =
+      course.ledger.sessions().Resume(session, peer, /*certain=*/course.chance.In100(90));
   if (answer.ok()) course.Cover("resumed");
   return course.After(model::Resume(course.model, session, peer, answer), "Resume ", ToInt(session),
                       " -> ", course.Describe(answer));
