@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The broker with devices that fail and stall: every failure is undone, and no session waits for
-// another session's driver call. full_driver_test.cc has drivers without memory.
+// another session's driver call. calls/full_driver_test.cc has drivers without memory.
 #include "daemon/core/broker/broker.h"
 
 #include <gmock/gmock.h>
