@@ -66,7 +66,7 @@ std::vector<Revocations::Overdue> Revocations::TakeOverdue() {
       state_.revoking.erase(id);
       segment.charge.SetRevoking(false);
       auditor_.RevocationChanged(AuditEvent::kRevocationEnded, {id},
-                                 ended ? "the processes that hold it did not end after SIGKILL"
+                                 ended ? "the processes that hold it have not ended in time"
                                        : "no request waits for it any more");
       continue;
     }
