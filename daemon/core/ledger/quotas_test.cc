@@ -96,5 +96,13 @@ TEST_F(QuotasTest, ACheckFindsWhatASearchOfAllTenantsFinds) {
   }
 }
 
+TEST_F(QuotasTest, WhatCannotBeTakenBackIsNotOfATenantWithRevocableLeases) {
+  const Quota quota = {.kind = Kind::kMempool, .revocable = true};
+  for (const absl::Status& status : {ledger.tenants().CheckQuota("t1", quota),
+                                     ledger.tenants().CheckQuotaInBrief("t1", quota, nullptr)}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  }
+}
+
 }  // namespace quotas_test
 }  // namespace gpumemd
